@@ -55,7 +55,7 @@ class Order:
     trial: dict[str, Any] | None
     name: str = ""
     left: tuple[str, ...] = ()
-    last: bool = True
+    last: bool = False
     memory_mb: float | None = None
     seconds: float | None = None
     grace_seconds: float | None = None
@@ -73,20 +73,24 @@ class Order:
         try:
             plain = json.loads(text or b"{}")
             return Order(
-                token=plain["token"],
-                turn=plain["turn"],
+                token=str(plain["token"]),
+                turn=int(plain["turn"]),
                 trial=plain["trial"] if plain["do"] == "train" else None,
-                name=plain.get("name", ""),
-                left=tuple(plain.get("left", ())),
-                last=plain.get("last", True),
-                memory_mb=plain.get("memory_mb"),
-                seconds=plain.get("seconds"),
-                grace_seconds=plain.get("grace_seconds"),
-                code=plain.get("code", 0),
-                why=plain.get("why", ""),
+                name=str(plain.get("name", "")),
+                left=tuple(map(str, plain.get("left", ()))),
+                last=bool(plain.get("last")),
+                memory_mb=_number(plain.get("memory_mb")),
+                seconds=_number(plain.get("seconds")),
+                grace_seconds=_number(plain.get("grace_seconds")),
+                code=int(plain.get("code", 0)),
+                why=str(plain.get("why", "")),
             )
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, OverflowError):
             return None
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def metric_of(trial: dict[str, Any]) -> str | None:

@@ -139,16 +139,7 @@ class _Region:
 
     def wait(self, holds: Callable[[], bool], seconds: float = RECOVERY_SECONDS) -> bool:
         """Wait until something holds, in the phase; the machine's systemd lives meanwhile."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if not self._pool.is_up():
-                with suppress(PoolError):
-                    self._pool.up(seconds=START_SECONDS)
-            with suppress(TrialfleetError):
-                if holds():
-                    return True
-            time.sleep(0.05)
-        return False
+        return wait_in_pool(self._pool, holds, seconds)
 
     def _keep(self) -> None:
         """Stop the phase's program as soon as it is there, while a pool comes up, too."""
@@ -176,3 +167,17 @@ class _Region:
 
     def _is_done(self) -> bool:
         return self.run.report.exists() and self.run.status().state is RunState.DONE
+
+
+def wait_in_pool(pool: Pool, holds: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something holds; bring the pool up meanwhile, as the machine's systemd would."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not pool.is_up():
+            with suppress(PoolError):
+                pool.up(seconds=START_SECONDS)
+        with suppress(TrialfleetError):
+            if holds():
+                return True
+        time.sleep(0.05)
+    return False

@@ -17,11 +17,11 @@ from typing import Any
 
 from tests.storm.audit import Audit
 from tests.storm.embedded import CPUS, START_SECONDS, TRAINER
-from tests.storm.matrix import END_SECONDS, FAILED, RECOVERY_SECONDS, Row
+from tests.storm.matrix import END_SECONDS, FAILED, RECOVERY_SECONDS, Row, wait_in_pool
 from tests.storm.storm import Say
 from tests.storm.victims import victims
 from tests.storm.words import Moment, Word, Words
-from trialfleet import PoolError, Run, RunState, Study, TrialfleetError, plan
+from trialfleet import Run, RunState, Study, plan
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
 
@@ -178,16 +178,7 @@ class _Lane:
 
     def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait until something holds; the machine's systemd lives meanwhile."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if not self._pool.is_up():
-                with suppress(PoolError):
-                    self._pool.up(seconds=START_SECONDS)
-            with suppress(TrialfleetError):
-                if holds():
-                    return True
-            time.sleep(0.05)
-        return False
+        return wait_in_pool(self._pool, holds, seconds)
 
     def _next(self, moment: Moment) -> Word:
         word = self.words.next({moment}, MOMENT_SECONDS)

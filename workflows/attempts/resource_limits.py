@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from trialfleet.nodes.job.words import Order
 from trialfleet.workflows.gang.records import OVER_DISK
-from trialfleet.workflows.jobs.agent_words import Order, Said
+from trialfleet.workflows.jobs.agent_words import Said
 
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file
 # (periodic_hold), memory, and the two time limits, that of a gang's trainer.minutes among them.

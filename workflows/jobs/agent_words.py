@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from trialfleet import job_files
+from trialfleet.nodes.job.words import Order
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.trial_files import Turn
 
@@ -50,8 +50,8 @@ class Said:
 
 def read_said(place: TrialFolder) -> Said | None:
     """Return what the agent of a trial's job said last; None where it has said nothing."""
-    plain = _read(place.said, place, job_files.MOST_ORDER)
     try:
+        plain = job_files.read_json(place.said, job_files.MOST_ORDER, place.node_root)
         return Said(
             job=str(plain["job"]),
             turn=Turn(str(plain["token"]), int(plain["turn"])),
@@ -64,49 +64,21 @@ def read_said(place: TrialFolder) -> Said | None:
             wants=plain.get("wants") is not False,
             time=_number(plain.get("time")) or 0.0,
         )
-    except (LookupError, ValueError, TypeError, OverflowError):
+    except (OSError, LookupError, ValueError, TypeError, OverflowError):
         return None
-
-
-@dataclass(frozen=True)
-class Order:
-    """The last order of a job's agent.
-
-    Attributes:
-        turn: which words it answers; its token is empty where the job had not begun.
-        trial: the name of the trial to train; None: the agent is to leave.
-        memory_mb: the most memory that the trial may have.
-        seconds: how long it may train; None: without a limit.
-        is_last: the agent leaves after the trial without asking.
-        code: with which it leaves.
-        why: for what reason.
-    """
-
-    turn: Turn
-    trial: str | None
-    is_last: bool
-    code: int
-    why: str
-    memory_mb: float | None = None
-    seconds: float | None = None
 
 
 def read_order(place: TrialFolder) -> Order | None:
     """Return the last order of a job's agent; None where there is none."""
-    plain = _read(place.order, place, job_files.MOST_NOTES)
     try:
-        is_train = plain["do"] == "train"
-        return Order(
-            turn=Turn(str(plain["token"]), int(plain["turn"])),
-            trial=str(plain["name"]) if is_train else None,
-            is_last=bool(plain.get("last")),
-            code=int(plain.get("code") or 0),
-            why=str(plain.get("why") or ""),
-            memory_mb=_number(plain.get("memory_mb")),
-            seconds=_number(plain.get("seconds")),
-        )
-    except (LookupError, ValueError, TypeError):
+        return Order.of(job_files.read_bytes(place.order, job_files.MOST_NOTES, place.node_root))
+    except OSError:
         return None
+
+
+def is_answered(said: Said, order: Order) -> bool:
+    """Return whether an order answers an agent's words."""
+    return said.turn == Turn(order.token, order.turn)
 
 
 def asked_since(place: TrialFolder) -> float | None:
@@ -114,17 +86,9 @@ def asked_since(place: TrialFolder) -> float | None:
     if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)
-    if said is None or order is None or said.turn == order.turn or order.is_last:
+    if said is None or order is None or is_answered(said, order) or order.last:
         return None
     return said.time if said.say in {"ask", "told"} else None
-
-
-def _read(path: Path, place: TrialFolder, most: int) -> dict[str, Any]:
-    try:
-        found = job_files.read_json(path, most, place.node_root)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _one_of(kind: Any, value: object) -> Any:

@@ -32,7 +32,7 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
     """
     order, own = read_order(files.trial(node)), range_of(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
-    return order.trial if order and order.trial in mine else next(iter(mine), None)
+    return order.name if order and order.name in mine else next(iter(mine), None)
 
 
 def place_at(files: RegionFolder, node: str) -> TrialFolder:
@@ -46,9 +46,20 @@ def place_at(files: RegionFolder, node: str) -> TrialFolder:
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):
         return place
-    if order.trial == files.best.root.name:
+    return trained_by(files, node, order.name) or place
+
+
+def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
+    """Return the folder of what a lane's job trains under a name; None where that is none of its.
+
+    Args:
+        files: the region's folder.
+        node: the lane's.
+        name: of a trial, or of the full training, as its agent says it.
+    """
+    if name == files.best.root.name:
         return best_in(files, node)
-    return files.trial(order.trial) if range_of(node).has(order.trial) else place
+    return files.trial(name) if range_of(node).has(name) else None
 
 
 def best_in(files: RegionFolder, node: str) -> TrialFolder:

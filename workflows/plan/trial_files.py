@@ -142,7 +142,7 @@ def hand_out(
         turn: whom it answers; None: the job has not begun.
     """
     place.root.mkdir(parents=True, exist_ok=True)
-    _write_contract(run, study, folder, place, order, durable=turn is None)
+    contract = _write_contract(run, study, folder, place, order, durable=turn is None)
     stopping = study.early_stopping if order.mode == "tune" else None
     words = {
         "schema": TRIAL_SCHEMA,
@@ -150,7 +150,7 @@ def hand_out(
         "turn": turn.number if turn else 0,
         "do": "train",
         "name": place.root.name,
-        "trial": job_files.read_json(place.trial_json, job_files.MOST_NOTES),
+        "trial": contract,
         "left": _LEFT[order.mode],
         "last": not place.is_shared,
         "memory_mb": round(study.resources.memory_bytes / (1 << 20), 1),
@@ -181,10 +181,19 @@ def _write_contract(
     order: TrialOrder,
     *,
     durable: bool = True,
-) -> None:
+) -> dict[str, Any]:
     """Write `trial.json` and empty the trial's folder: nothing of a former attempt is in it.
 
-    Not durable: its agent's order, which is, says the same.
+    Args:
+        run: the run's id.
+        study: the run's.
+        folder: likewise.
+        place: the trial's.
+        order: what is to be trained.
+        durable: whether `trial.json` is to survive a power failure; an agent's order says the same.
+
+    Returns:
+        What `trial.json` holds.
     """
     _empty(place, order.mode)
     job_files.remove(place.left)
@@ -193,7 +202,9 @@ def _write_contract(
     if not job_files.size_of(place.stop) or place.is_shared:
         job_files.write(place.stop, "", within=place.node_root, durable=False)
     data = [sandbox_name(d) for d in inputs_of(study, folder, order.region)]
-    job_files.write_json(place.trial_json, _contract(run, study, order, data), durable=durable)
+    contract = _contract(run, study, order, data)
+    job_files.write_json(place.trial_json, contract, durable=durable)
+    return contract
 
 
 def _write_gang(

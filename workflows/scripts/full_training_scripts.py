@@ -12,10 +12,11 @@ from trialfleet.optimizer.region_types import Assignment
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.job_record import note_job
-from trialfleet.workflows.attempts.outcome import Complete, Unpaid
+from trialfleet.workflows.attempts.outcome import Complete, Failed, Unpaid
 from trialfleet.workflows.attempts.retries import Attempts, Retries
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, words_of
 from trialfleet.workflows.jobs.agent_words import read_said
+from trialfleet.workflows.jobs.current import best_in
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import inputs_of
@@ -54,7 +55,7 @@ class FinalScripts:
         if said is None or not said.tells_of(place.root.name) or said.code:
             return False
         trial = job_files.read_record(place.trial_json, "trial")["trial"]
-        outcome = self._studies.outcome_of(place, said.code)
+        outcome = self._outcome_of(place, said.code)
         if trial != best.number or not isinstance(outcome, Complete):
             return False
         note_job(place, self._study, failed=False)
@@ -85,15 +86,15 @@ class FinalScripts:
             return False
         if isinstance(best, Reply):
             return False
-        place = self.place_in_lane(slug, node)
+        place = best_in(files, node)
         write_json(place.by_lane, {"node": node, "trial": best.number, "done": False})
         self._studies.hand_out(slug, region.best, place, best, turn, "final")
         return True
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
         """Note how a full training in a lane's job ended; return that in words."""
-        place = self.place_in_lane(slug, node)
-        outcome = self._studies.outcome_of(place, code)
+        place = best_in(self._folder.region(slug), node)
+        outcome = self._outcome_of(place, code)
         lane = self._lane_of(place)
         if lane and isinstance(outcome, Complete) and job_files.has_files(place.model):
             note_job(place, self._study, failed=False)
@@ -104,10 +105,9 @@ class FinalScripts:
             return self._stop_without_model(slug).message
         return "the full training is tried again by a job of its own"
 
-    def place_in_lane(self, slug: str, node: str) -> TrialFolder:
-        """Return the folder of a full training that a lane's job has."""
-        files = self._folder.region(slug)
-        return TrialFolder(files.best.root, files.trial(node).node_root)
+    def _outcome_of(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
+        """What became of an attempt, with what it left in its place."""
+        return self._studies.outcome_of(place, self._studies.settled(place, code))
 
     def _lane_of(self, place: TrialFolder) -> dict[str, Any] | None:
         """What is noted of the lane that has the full training."""
@@ -145,7 +145,7 @@ class FinalScripts:
         if no_job := without_job(node, int(return_code), int(asked)):
             return no_job
         place = self._folder.region(slug).best
-        outcome = self._studies.outcome_of(place, int(return_code))
+        outcome = self._outcome_of(place, int(return_code))
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
         if isinstance(outcome, Complete) and not job_files.has_files(place.model):
             return self._stop_without_model(slug)

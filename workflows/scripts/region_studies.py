@@ -169,8 +169,7 @@ class RegionStudies:
         )
 
     def outcome_of(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
-        """Return the outcome of an attempt that ended so, as `settled` has it."""
-        code = self.settled(place, code)
+        """Return the outcome of an attempt by its code, which `settled` gave."""
         return outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def settled(self, place: TrialFolder, code: int) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from optuna.trial import TrialState
 
+from trialfleet.nodes.job.words import Order
 from trialfleet.optimizer.region_types import AlreadyTold, Assignment, Spent, Stopped
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.trial_execution import TrialExecution
@@ -23,7 +24,7 @@ from trialfleet.workflows.attempts.outcome import (
     told_to_stop,
 )
 from trialfleet.workflows.attempts.retries import Attempts, Retries
-from trialfleet.workflows.jobs.agent_words import Order, Said, read_order, read_said
+from trialfleet.workflows.jobs.agent_words import Said, is_answered, read_order, read_said
 from trialfleet.workflows.jobs.job_log import last_job
 from trialfleet.workflows.jobs.marks import note_end
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -70,10 +71,8 @@ class TrialScripts:
         """Write the files of a lane's job, unless there is nothing for it to train."""
         study = self._studies.of(slug)
         name = self._under_way(slug, node)
-        if over := self._studies.over():
-            if name:
-                study.give_up(name, reason=over)
-            return Reply(EXITS["skip"], f"{node}: skipped: {over}")
+        if over := self._over(slug, node, name):
+            return over
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if name is None and (why := self._why_none(slug, node)):
@@ -87,6 +86,14 @@ class TrialScripts:
         """The first trial of a node that is asked and not told, nor told to stop."""
         name = self.unfinished(slug, node, beside)
         return None if name and self._was_told(slug, name) else name
+
+    def _over(self, slug: str, node: str, name: str | None) -> Reply | None:
+        """Give up the trial that was under way, and answer so, once no trial may begin any more."""
+        if over := self._studies.over():
+            if name:
+                self._studies.of(slug).give_up(name, reason=over)
+            return Reply(EXITS["skip"], f"{node}: skipped: {over}")
+        return None
 
     def _why_none(self, slug: str, node: str) -> str | None:
         """Why no other trial of a node may begin, if so."""
@@ -106,10 +113,8 @@ class TrialScripts:
         """
         study = self._studies.of(slug)
         name = self._under_way(slug, node, beside)
-        if over := self._studies.over():
-            if name:  # it was asked before, and its job is lost
-                study.give_up(name, reason=over)
-            return Reply(EXITS["skip"], f"{node}: skipped: {over}")
+        if over := self._over(slug, node, name):
+            return over
         name = name or self._studies.regions[slug].next_trial(node, study.nodes())
         if name is None:
             return Reply(EXITS["skip"], f"{node}: all of its trials are finished")
@@ -138,7 +143,7 @@ class TrialScripts:
             return self._after(slug, node)
         place, retries = self._folder.region(slug).trial(name), Retries(int(retry), int(most))
         said, order = read_said(place), read_order(place)
-        if order and order.code and said and said.tells_of(name) and order.turn == said.turn:
+        if order and order.code and said and said.tells_of(name) and is_answered(said, order):
             return self._try_again(slug, name, order, is_last=retries.so_far >= retries.most)
         if place.is_shared and int(return_code) == EXIT_UNANSWERED:
             self._settle(slug, node)

@@ -19,7 +19,8 @@ from inotify_simple import INotify, flags
 from trialfleet import job_files, nodes
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts.outcome import one_line
-from trialfleet.workflows.jobs.agent_words import Order, Said, read_order, read_said
+from trialfleet.workflows.jobs.agent_words import Said, is_answered, read_order, read_said
+from trialfleet.workflows.jobs.current import best_in, trained_by
 from trialfleet.workflows.jobs.marks import note_begin, note_saved
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
@@ -27,7 +28,7 @@ from trialfleet.workflows.plan.trial_files import dismiss
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.scripts.trial_scripts import TrialScripts, note_told
-from trialfleet.workflows.trial_names import is_lane, is_trial, range_of
+from trialfleet.workflows.trial_names import is_lane, is_trial
 
 AGAIN_SECONDS = 2.0  # until words are looked at again that could not be answered
 _EVENTS = flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
@@ -142,26 +143,25 @@ class Turns:
         said, order = read_said(place), read_order(place)
         if said is None or order is None:
             return
-        if not self._may_be_its(slug, node, said.trial):
+        trial = self._trained_by(slug, node, said.trial)
+        if trial is None:  # words become no path but those of its own trials
             dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is none of its trials")
-            return
-        trial = self._trained_by(slug, node, said.trial or node)
-        if said.say == "begun":
+        elif said.say == "begun":
             note_begin(trial, said.job, _written(place.said))
         elif said.say == "saved":
             note_saved(trial, said.job, _written(trial.saved))
-        elif said.turn != order.turn:
-            if said.say == "told":
-                self._told(slug, node, said, order)
-            else:
-                self._asked(slug, node, said)
+        elif is_answered(said, order):
+            return
+        elif said.say == "told":
+            self._told(slug, node, trial, said, is_last=order.last)
+        else:
+            self._asked(slug, node, said)
 
-    def _told(self, slug: str, node: str, said: Said, order: Order) -> None:
+    def _told(self, slug: str, node: str, trial: TrialFolder, said: Said, *, is_last: bool) -> None:
         """Tell the study how a trial ended, and hand out the next."""
-        trial = self._trained_by(slug, node, said.trial)
         running = self._trials.unfinished(slug, node)
         note_told(trial, said)
-        if order.is_last:  # its node's POST script tells
+        if is_last:  # its node's POST script tells
             return
         if trial.root == self._studies.folder.region(slug).best.root:
             dismiss(trial, said.turn, 0, self._final.tell_in_lane(slug, node, said.code))
@@ -201,7 +201,8 @@ class Turns:
         chosen = self._trials.choose(slug, node)
         if isinstance(chosen, Reply):
             if self._final.ask_in_lane(slug, node, said.turn):
-                note_begin(self._final.place_in_lane(slug, node), said.job, time.time())
+                best = best_in(self._studies.folder.region(slug), node)
+                note_begin(best, said.job, time.time())
             else:
                 dismiss(place, said.turn, 0, chosen.message)
             return
@@ -209,21 +210,16 @@ class Turns:
         note_begin(trial, said.job, time.time())  # first: words that are answered are passed over
         self._studies.hand_out(slug, chosen.name, trial, chosen.answer, said.turn)
 
-    def _may_be_its(self, slug: str, node: str, name: str) -> bool:
-        """Whether a node's job may speak of a trial of this name: words become no other path."""
-        own = self._place(slug, node).root.name
-        best = self._studies.folder.region(slug).best.root.name if is_lane(node) else own
-        return name in {"", own, best} or range_of(node).has(name)
-
-    def _trained_by(self, slug: str, node: str, name: str) -> TrialFolder:
-        """The folder of what a node's job trains: a trial, or the best settings in full."""
-        best = self._final.place_in_lane(slug, node)
-        return best if name == best.root.name and is_lane(node) else self._place(slug, name)
+    def _trained_by(self, slug: str, node: str, name: str) -> TrialFolder | None:
+        """The folder of what a node's job speaks of; None where that is none of its trials."""
+        own = self._place(slug, node)
+        if name in {"", own.root.name}:
+            return own
+        return trained_by(self._studies.folder.region(slug), node, name) if is_lane(node) else None
 
     def _place(self, slug: str, name: str) -> TrialFolder:
         files, region = self._studies.folder.region(slug), self._studies.regions[slug]
-        places = ((region.best, files.best), (region.gate, files.gate))
-        ends = {key: place for node, place in places for key in (node, place.root.name)}
+        ends = {region.best: files.best, region.gate: files.gate}
         return ends.get(name) or files.trial(name)
 
 

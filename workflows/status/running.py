@@ -2,8 +2,8 @@
 
 A node's job is at one trial at a time: that which is asked and not told. Its `progress.jsonl` is
 where it executes. On the access point's own machine, as in the embedded pool, it is read there.
-Elsewhere the job's agent brings the reports into `words/`, and `trial.py` has HTCondor carry the
-last one in the job's ad, which comes with the news of what a job uses.
+Elsewhere the job's agent brings the reports into `words/`, and has HTCondor carry the last one in
+the job's ad, which comes with the news of what a job uses.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _contract(file: Path) -> dict[str, Any] | None:
 def _report_that_came(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
     """The last report that the job's agent brought; it is of the trial that the job is at."""
     order = read_order(place)
-    if place.is_shared and (order is None or order.trial != place.root.name):
+    if place.is_shared and (order is None or order.name != place.root.name):
         return None
     return last_report(place.reports, metric)
 

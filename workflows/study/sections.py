@@ -52,8 +52,8 @@ class Budget(Section):
     job_minutes: float = Field(
         20.0,
         gt=0,
-        description="A job that has run so long begins no other trial: it leaves its slot to what "
-        "waits, and its lane goes on in a new job, behind the others in the queue.",
+        description="After so many minutes a job begins no other trial: it frees its slot, and its "
+        "lane continues in a new job, behind the others in the queue.",
     )
     hours: float | None = Field(
         None,

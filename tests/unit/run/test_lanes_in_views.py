@@ -80,6 +80,7 @@ class Views:
         place = self.files.trial(node)
         place.words.mkdir(exist_ok=True)
         words = {"schema": 1, "token": "t", "turn": 1, "do": "train", "name": name}
+        words["trial"] = {"node": name}
         place.order.write_text(json.dumps(words))
 
     @property
