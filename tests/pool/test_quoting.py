@@ -17,7 +17,7 @@ from trialfleet import Run, Study, plan
 from trialfleet.render import needs_escape
 from trialfleet.workflows.names import TURNING, region_slug
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.plan.trial_files import ONCE_BYTES, TrialOrder, write_trial
 
 pytestmark = pytest.mark.usefixtures("pool")
 few = settings(
@@ -96,10 +96,16 @@ def test_a_region_of_any_name_makes_one_job_of_its_own(work: Path, region: str) 
 @given(name=FILE_NAMES)
 def test_a_data_file_of_any_name_is_sent_under_it(work: Path, name: str) -> None:
     (work / "data").mkdir(exist_ok=True)
-    (work / "data" / name).touch()
+    file = work / "data" / name
+    file.write_bytes(b"")
     study = make_study(work, regions={"A": {"data": [f"data/{name}"]}})
+    sent = str(file)
     ad = job_of(new_run(work, study), "A")
-    sent = str(work / "data" / name)
+    assert ad.eval("TransferInput").endswith(f",{sent}")
+    assert "CommonInputFiles" not in ad
+
+    file.write_bytes(bytes(ONCE_BYTES + 1))
+    ad = job_of(new_run(work, study), "A")
     assert ad.eval("CommonInputFiles") == sent
     assert sent not in ad.eval("TransferInput")
     ad["LastRemoteHost"] = "slot1@machine"  # it left a machine

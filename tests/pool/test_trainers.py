@@ -204,13 +204,13 @@ def received(log: Path) -> int:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_regions_data_goes_to_a_node_once(make_run: MakeRun, work: Path) -> None:
-    (work / "rows one.bin").write_bytes(os.urandom(4_000_000))
+    (work / "rows one.bin").write_bytes(os.urandom(12_000_000))
     run = make_run(data="rows one.bin", budget={"trials": 4, "lanes": 2, "trials_per_job": 1})
     run.submit()
     assert run.wait().state is RunState.DONE
     logs = [*run.folder.glob("regions/A/trials/*/log"), run.folder / "regions/A/best/log"]
     assert len(logs) == 5
-    assert sum(received(log) for log in logs) < 4_000_000
+    assert sum(received(log) for log in logs) < 12_000_000
     sent = sum(log.read_text().count("Common files event: TransferFinished") for log in logs)
     assert sent == 1
     ads = _ads()

@@ -25,7 +25,7 @@ def test_a_trial_that_is_interrupted_again_and_again_always_starts_elsewhere(
 ) -> None:
     up = project.write_study(fleet={"nodes": {"max": NODES}})
     project.trialfleet("fleet", "up", up, "--nodes", str(NODES), "--wait")
-    project.manager.write(f"{HOME}/rows.csv", "x\n" + "1\n" * 500_000, user="ubuntu")
+    project.manager.write(f"{HOME}/rows.csv", "x\n" + "1\n" * 6_000_000, user="ubuntu")
     work = Work(
         project,
         "interrupted",
