@@ -86,6 +86,14 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
     raise ServiceError(f"the service died {ATTEMPTS} times during a request{_log_tail(folder)}")
 
 
+def is_served(folder: str) -> bool:
+    """Return whether a service listens in a run's folder."""
+    connection = _connect(folder)
+    if connection:
+        connection.close()
+    return connection is not None
+
+
 def _sleep(seconds: float) -> None:
     import time
 

@@ -77,6 +77,21 @@ def test_one_job_trains_all_of_a_region_whose_graph_a_person_submits_alone(
     assert len({lines[0] for lines in printed}) == 3, "a process for each"
 
 
+def test_a_service_that_no_graph_has_is_started_again_where_jobs_ask(
+    make_run: MakeRun, wait_for: WaitFor
+) -> None:
+    run = make_run({"seconds": 1.0}, regions=["A"], budget={"trials": 3, "lanes": 1})
+    subprocess.run(["condor_submit_dag", run.folder / "regions/A/region.dag"], cwd="/", check=True)
+    wait_for(lambda: finished_trials(run) >= 1)
+    (service,) = services(run)
+    service.kill()
+    wait_for((run.folder / "regions/A/published.json").exists)
+    assert_exactly_once(run, 3)
+    assert [mend["remedy"] for mend in run.status().mends] == ["serve"]
+    log = trial_of(run, "A.l1").log.read_text()
+    assert log.count("Job submitted from host") == 1, "the job waited for its answer"
+
+
 def test_jobs_take_turns_on_a_slot_and_lose_nothing_while_their_service_is_killed(
     make_run: MakeRun, litter: Path, wait_for: WaitFor
 ) -> None:

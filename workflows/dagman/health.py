@@ -14,6 +14,7 @@ from typing import Any
 
 from trialfleet.errors import first_of
 from trialfleet.files import read_json
+from trialfleet.optimizer.client import is_served
 from trialfleet.workflows.dagman.common_files import REPAIR, overdue
 from trialfleet.workflows.dagman.files import (
     NodeStatus,
@@ -23,7 +24,8 @@ from trialfleet.workflows.dagman.files import (
     removal,
 )
 from trialfleet.workflows.dagman.recovery import is_locked
-from trialfleet.workflows.jobs.facts import ATTRIBUTES
+from trialfleet.workflows.jobs.agent_words import asked_since
+from trialfleet.workflows.jobs.facts import ATTRIBUTES, place_of
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RunFolder
 
@@ -72,6 +74,7 @@ class Remedy(StrEnum):
     END = "end"  # the DAGMan process: no job of the queue is it any more
     SUBMIT = "submit"  # the DAG again: no job of the queue runs it
     COPY = "copy"  # the region's files are sent with the job
+    SERVE = "serve"  # the optimiser's service is started
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +127,7 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
     of_jobs = [fault for dagman in dagmans if (fault := dagman.fault(now))]
     orphaned = {orphan.region for orphan in orphans}
     of_regions = [fault for fault in of_jobs if fault.region not in orphaned]
-    return orphans + of_regions + _of_trials(folder, ads, now)
+    return orphans + of_regions + _of_trials(folder, ads, now) + _unanswered(folder, ads)
 
 
 def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
@@ -140,6 +143,29 @@ def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
             node=ad["TrialfleetNode"],
         )
         for ad in {ad["ClusterId"]: ad for ad in overdue(folder, ads, now)}.values()
+    ]
+
+
+def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
+    """Agents that ask while no service runs: no script begins meanwhile, which would start one."""
+    asking = [
+        ad
+        for ad in ads
+        if ad["JobStatus"] == RUNNING
+        and "TrialfleetNode" in ad
+        and asked_since(place_of(folder, ad)) is not None
+    ]
+    if not asking or is_served(str(folder.root)):
+        return []
+    return [
+        Fault(
+            region=asking[0]["TrialfleetRegion"],
+            job=None,
+            what="jobs wait for the optimiser's service, which does not run",
+            remedy=Remedy.SERVE,
+            patience=SHORT_PATIENCE,
+            has_parent=True,
+        )
     ]
 
 

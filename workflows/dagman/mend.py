@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from trialfleet.workflows.plan.folder import RunFolder
 
 REMOVAL_SECONDS = 120.0  # for jobs to leave the queue: a trial has 60 to save its checkpoint
 ENDING_SECONDS = 20.0  # for a DAGMan's process to end after its job
+START_SECONDS = 30.0  # for a service to answer
 KEPT = 100  # mends that a run remembers
 
 
@@ -62,6 +64,8 @@ def mend(folder: RunFolder, fault: Fault) -> None:
         end_holder(dag_files(folder, fault.region))
     elif fault.remedy is Remedy.COPY:
         copy_files(fault)
+    elif fault.remedy is Remedy.SERVE:
+        serve(folder, fault)
     elif fault.remedy in _ACTIONS:
         job_queue.act(_ACTIONS[fault.remedy], f"ClusterId == {fault.job}", "trialfleet mends")
 
@@ -80,6 +84,23 @@ def copy_files(fault: Fault) -> None:
     job_queue.edit(of_job, OWN_COPY, "true")
     job_queue.act("Hold", f"{of_job} && JobStatus == {BLOCKED}", REPAIR)
     job_queue.act("Release", f"{of_job} && JobStatus == {HELD} && {held}", REPAIR)
+
+
+def serve(folder: RunFolder, fault: Fault) -> None:
+    """Have the run's client find no service, and start one.
+
+    Raises:
+        PoolError: it can't, or not soon; the run's service.trouble.json says why.
+    """
+    words = [str(folder.client), "attend", str(fault.region)]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=START_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PoolError(f"no service after {START_SECONDS:.0f} s") from error
+    if done.returncode:
+        raise PoolError(done.stdout.strip() or done.stderr.strip())
 
 
 def replace(folder: RunFolder, fault: Fault) -> None:

@@ -128,6 +128,7 @@ class NodeScripts:
         self._turns.watch_all()
         gate = GateScripts(self._studies)
         self._operations: dict[str, Callable[..., Reply]] = {
+            "attend": lambda slug: Reply(EXITS["done"], f"{slug}: the service runs"),
             "begin": self._begin,
             "end": self._end,
             "ask": trials.ask,

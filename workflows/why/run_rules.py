@@ -87,8 +87,7 @@ def _dagman(run: RunFacts) -> Answer | None:
     if run.root_held:
         why = f"its DAGMan is on hold: {run.root_held}"
         return _answer(run, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
-    of_dagmans = (fault for fault in run.faults if fault.is_sure and fault.node is None)
-    fault = next(of_dagmans, None)
+    fault = next((f for f in run.faults if f.is_sure and f.node is None), None)
     if fault is None:
         return None
     if fault.remedy is Remedy.NONE:
@@ -96,7 +95,8 @@ def _dagman(run: RunFacts) -> Answer | None:
     by_itself = "the pool's supervisor mends that within a minute; to do it now"
     nobody = "no supervisor is at work here (trialfleet supervise)"
     advice = {True: by_itself, False: nobody, None: ""}[run.is_supervised]
-    return _answer(run, Kind.DAGMAN_GONE, Blame.POOL, str(fault), advice=advice, command=run.resume)
+    kind = Kind.SERVICE if fault.remedy is Remedy.SERVE else Kind.DAGMAN_GONE
+    return _answer(run, kind, Blame.POOL, str(fault), advice=advice, command=run.resume)
 
 
 def _storage(run: RunFacts) -> Answer | None:

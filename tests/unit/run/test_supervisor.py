@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -226,6 +227,28 @@ def test_a_trial_may_wait_for_files_that_are_sent_because_of_another(folder: Run
     assert in_vain(folder, sender, waiting) == []
     transfers(folder, (STARTED, 3000), (FINISHED, 40))
     assert in_vain(folder, sender, sender, waiting) == ["A.l1.t01", "A.l2.t01"]  # two of a gang
+
+
+def test_jobs_that_ask_where_no_service_runs_have_one_started(folder: RunFolder) -> None:
+    place = folder.region("A").trial("A.l1")
+    place.words.mkdir(parents=True)
+    write_json(place.order, {"schema": 1, "token": "", "turn": 0, "do": "ask"})
+    said = {"job": "9.0", "token": "ab", "turn": 1, "say": "ask", "time": NOW}
+    job = trial(folder, JobStatus=health.RUNNING, TrialfleetNode="A.l1")
+
+    def found() -> list[Fault]:
+        return faults(folder, [dagman(folder), region(folder), job], NOW)
+
+    assert found() == []
+    write_json(place.said, said)
+    fault = only(found())
+    assert (fault.remedy, fault.region, fault.patience > 5) == (Remedy.SERVE, "A", True)
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(folder.root / "service.sock"))
+        service.listen()
+        assert found() == []
+    write_json(place.order, {"schema": 1, "token": "ab", "turn": 1, "do": "leave"})
+    assert found() == []
 
 
 def test_a_repair_that_was_cut_off_before_the_release_is_found(folder: RunFolder) -> None:
