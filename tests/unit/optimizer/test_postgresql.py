@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import pwd
-import re
-import shutil
-import socket
-import subprocess
-import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
 from tests.conftest import MakeRun
+from tests.postgresql import Server, private_server, psycopg
 from tests.unit.optimizer.conftest import Opener
 from tests.unit.report.report_studies import region_source, report_source
 from trialfleet.errors import InputError, OptimizerError
@@ -38,7 +30,6 @@ from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.report import build_report
 from trialfleet.workflows.serve import study_copy
 
-psycopg = pytest.importorskip("psycopg")
 pytestmark = pytest.mark.postgres
 
 SPACE = SearchSpace.model_validate(
@@ -60,100 +51,11 @@ SETTINGS = RegionSettings(
     max_failures=3,
     hours=None,
 )
-PASSWORD = "s{ecr}et%/@:"
-
-
-def programs() -> Path | None:
-    """Return the newest folder of PostgreSQL's programs."""
-    initdb = shutil.which("initdb")
-    if initdb:
-        return Path(initdb).resolve().parent
-    found = Path("/usr/lib/postgresql").glob("*/bin/initdb")
-    newest = max(found, key=lambda path: float(path.parts[-3]), default=None)
-    return newest.parent if newest else None
-
-
-class Server:
-    """A private server on a free port, for one user with a password."""
-
-    def __init__(self, folder: Path, binaries: Path, user: dict[str, Any]) -> None:
-        self.folder, self._binaries, self._user = folder, binaries, user
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-
-    def create(self) -> None:
-        password = self.folder / "password"
-        password.write_text(PASSWORD)
-        password.chmod(0o644)
-        self._call("initdb", "-U", "fleet", "-A", "scram-sha-256", f"--pwfile={password}",
-                   "-E", "UTF8", "--locale=C", "--no-sync", "-D", "data")  # fmt: skip
-
-    def start(self) -> None:
-        options = f"-c listen_addresses=127.0.0.1 -c port={self.port} -c fsync=off -k ''"
-        self._call("pg_ctl", "-D", "data", "-w", "-l", "server.log", "-o", options, "start")
-
-    def stop(self, mode: str) -> None:
-        self._call("pg_ctl", "-D", "data", "-w", "-m", mode, "stop")
-
-    def crash(self) -> None:
-        """Kill a session's process: the server then ends all others and recovers."""
-        postmaster = int((self.folder / "data/postmaster.pid").read_text().split()[0])
-        sessions = [p for p in psutil.Process(postmaster).children() if "fleet" in p.cmdline()[0]]
-        sessions[0].kill()
-        psutil.wait_procs(sessions, timeout=20)
-        deadline = time.monotonic() + 20
-        while not self._is_ready():
-            assert time.monotonic() < deadline, "the server doesn't recover"
-            time.sleep(0.05)
-
-    def _is_ready(self) -> bool:
-        try:
-            psycopg.connect(self.url().replace("+psycopg", "")).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def url(self, password: str = PASSWORD) -> str:
-        quoted = re.sub("[%/@:]", lambda m: f"%{ord(m[0]):02X}", password)
-        return f"postgresql+psycopg://fleet:{quoted}@127.0.0.1:{self.port}/postgres"
-
-    def _call(self, program: str, *arguments: str) -> None:
-        subprocess.run(
-            [self._binaries / program, *arguments],
-            cwd=self.folder,
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            **self._user,
-        )
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    binaries = programs()
-    if binaries is None:
-        pytest.skip("PostgreSQL's initdb is neither on PATH nor in /usr/lib/postgresql/*/bin")
-    user: dict[str, Any] = {}
-    if os.geteuid() == 0:  # the server refuses root
-        try:
-            account = pwd.getpwnam("postgres")
-        except KeyError:
-            account = pwd.getpwnam("nobody")
-        user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    # not pytest's own folder: other users can't enter it
-    with tempfile.TemporaryDirectory(prefix="trialfleet-postgresql-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "data").mkdir()
-        if user:
-            os.chown(folder, user["user"], user["group"])
-            os.chown(folder / "data", user["user"], user["group"])
-        started = Server(folder, binaries, user)
-        started.create()
-        started.start()
-        yield started
-        started.stop("immediate")
+    yield from private_server()
 
 
 NO_TIMES: dict[str, Any] = {"datetime_start": None, "datetime_complete": None}
