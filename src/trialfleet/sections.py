@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     ModelWrapValidatorHandler,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -28,11 +29,14 @@ from trialfleet.spelling import did_you_mean
 T = TypeVar("T", bound=Sized)
 
 
+FROM_FILE = {"is": "a file"}  # the context of a validation: a person wrote the keys
+
+
 class Section(BaseModel):
     """A part of a study file: frozen, and an unknown key is answered with the known ones.
 
-    Nothing behind the key of an optional part is no answer either: who wrote it means the part, and
-    would go on without it.
+    In a file (`FROM_FILE`), nothing behind the key of an optional part is no answer either: who
+    wrote it means the part, and would go on without it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -40,12 +44,15 @@ class Section(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _name_the_known_keys(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _name_the_known_keys(
+        cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
         if not isinstance(value, Mapping | cls):
             raise refusal(f"must be a table; its keys: {', '.join(cls.model_fields)}")
         given = value if isinstance(value, Mapping) else {}
         unknown = [key for key in given if key not in cls.model_fields]
-        empty = {name: part for name, part in cls._optional_parts() if given.get(name, 0) is None}
+        parts = cls._optional_parts() if info.context == FROM_FILE else ()
+        empty = {name: part for name, part in parts if given.get(name, 0) is None}
         if not unknown and not empty:
             return handler(value)
         problems = [

@@ -130,7 +130,7 @@ def lane_study(
     (base / f"lane.{kind}").write_text(text.format(ledger=str(ledger)))
     study = make_study(base, 1, LANE_TRIALS, lanes=1)
     trainer = {"command": ["python3" if kind == "py" else "sh", f"lane.{kind}"]}
-    plain = study.model_dump(exclude_none=True)
+    plain = study.model_dump()
     plain["trainer"] |= trainer | {"files": [str(base / f"lane.{kind}")]}
     plain["budget"] |= {"startup_trials": 5 if has_model else LANE_TRIALS, "job_minutes": 600.0}
     plain["resources"]["memory"] = "256MB"

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from trialfleet.errors import StudyError
 from trialfleet.meanings import meaning_of
+from trialfleet.sections import FROM_FILE
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.text import read_yaml
 
@@ -67,7 +68,7 @@ def _line_suffix(tree: Any, keys: Sequence[str]) -> str:
 def validated(model: type[Model], path: Path, tree: Any) -> Model:
     """Return what a file's content makes; raise a `StudyError` that tells a problem a line."""
     try:
-        return model.model_validate(tree)
+        return model.model_validate(tree, context=FROM_FILE)
     except ValidationError as error:
         problems = error.errors()
     # outside of the except clause: pydantic's own text would repeat a password

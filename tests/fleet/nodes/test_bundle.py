@@ -109,7 +109,7 @@ def test_htcondor_reads_the_configuration_as_it_is_meant(tmp_path: Path) -> None
 
 def test_a_fleet_that_shares_its_gpus_and_has_thresholds_says_so(tmp_path: Path) -> None:
     table = {"trials_per_gpu": 4, "probe": {"launch_rate": 5000, "ecc_uncorrected": 1}}
-    fleet = Fleet.model_validate({**FLEET.model_dump(exclude_none=True), **table})
+    fleet = Fleet.model_validate({**FLEET.model_dump(), **table})
     wanted = {
         "GPU_DISCOVERY_EXTRA": "-extra -divide 4",
         "TrialfleetTrialsPerGpu": "4",

@@ -840,9 +840,8 @@ def test_the_plan_notes_that_a_split_by_chance_favours_the_champion(
     more: dict[str, Any] = {"regions": {"A": {"data": [data]}}}
     more |= {"target": "y"} if data.endswith("csv") else {}
     more |= {"table": table} if table else {}
-    gated = study({}, **more)
-    assert shares_rows_with_champion(gated) is is_noted
-    assert not shares_rows_with_champion(gated.model_copy(update={"gate": None}))
+    assert shares_rows_with_champion(study({}, **more)) is is_noted
+    assert not shares_rows_with_champion(study(None, **more))
 
 
 def test_the_pages_trainer_measures_both_models(tmp_path: Path) -> None:
