@@ -62,8 +62,7 @@ def _search(folder: Path | str | None) -> dict[str, str]:
         return pool.environment()
     machine = None if folder is not None else machines_own()
     if machine is None:
-        where = f"the pool in {pool.folder} is not up"
-        raise PoolError(f"{where}: start it by `{pool.command('up')}`")
+        raise _down(pool, f"the pool in {pool.folder} is not up")
     return machine
 
 
@@ -76,10 +75,13 @@ def named_by_environment(configured: str) -> dict[str, str]:
     pool = Pool(folder)
     if pool.is_up():
         return pool.environment()
-    where = f"the pool in {pool.folder} is not up"
-    if configured not in _put:
-        where = f"CONDOR_CONFIG names the pool in {pool.folder}, which is not up"
-    raise PoolError(f"{where}: start it by `{pool.command('up')}`")
+    if configured in _put:
+        raise _down(pool, f"the pool in {pool.folder} is not up")
+    raise _down(pool, f"CONDOR_CONFIG names the pool in {pool.folder}, which is not up")
+
+
+def _down(pool: Pool, where: str) -> PoolError:
+    return PoolError(f"{where}: start it by `{pool.command('up')}`")
 
 
 def start_command() -> str:

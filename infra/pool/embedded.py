@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import shlex
@@ -11,14 +10,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import platformdirs
 
 from trialfleet.errors import PoolError
-from trialfleet.files import open_lock, read_json, write_atomic, write_json
+from trialfleet.files import locked, read_json, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
@@ -158,7 +158,12 @@ class Pool:
 
     def status(self) -> PoolStatus:
         """Return what the pool is doing; works for one that is down or was never up."""
-        known = PoolStatus("down", self.folder, self.condor_config, version=self._known_version())
+        known = PoolStatus(
+            state="down",
+            folder=self.folder,
+            condor_config=self.condor_config,
+            version=self._known_version(),
+        )
         members = self.processes()
         if not members:
             return known
@@ -166,21 +171,15 @@ class Pool:
         daemons, slots = pool_status.daemons_and_slots(environment)
         queue = pool_status.look_at_queue(environment) if daemons else None
         answers = len(daemons) == len(DAEMON_ADS) and bool(slots) and queue is not None
-        seen = queue or pool_status.Queue()
         master = self._master_of(members)
-        return PoolStatus(
-            "up" if answers and master else "failing",
-            self.folder,
-            self.condor_config,
-            version=known.version,
+        return replace(
+            known,
+            state="up" if answers and master else "failing",
             master=master.pid if master else 0,
             daemons=((MASTER,) if master else ()) + daemons,
             slots=slots,
             machines=pool_status.machines_of(slots),
-            runs=seen.runs,
-            trials=dict(seen.trials),
-            jobs=dict(seen.jobs),
-            clocks=seen.clocks,
+            **vars(queue or pool_status.Queue()),
         )
 
     def is_up(self) -> bool:
@@ -258,13 +257,12 @@ class Pool:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the folder's lock; the kernel lets go of it if this process dies."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = open_lock(self.folder / "up.lock")
-        except OSError as error:
-            raise PoolError(f"the pool's folder {self.folder}: {error.strerror}") from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with ExitStack() as held:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                held.enter_context(locked(self.folder / "up.lock", wait=True))
+            except OSError as error:
+                raise PoolError(f"the pool's folder {self.folder}: {error.strerror}") from error
             yield
 
     def _clean(self, progress: Progress) -> None:

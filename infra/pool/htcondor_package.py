@@ -6,7 +6,6 @@ package index. Debian's archive is one: mirrored, signed, and apt finds what the
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import re
@@ -21,10 +20,11 @@ from pathlib import Path
 import platformdirs
 
 from trialfleet.errors import PoolError
-from trialfleet.files import open_lock, read_json, write_json
+from trialfleet.files import locked, read_json, write_json
 from trialfleet.infra.pool import debian, elf
 
 MINIMUM = (25, 14)  # transfer_common_input, and the DAG parser that our graphs are written for
+LEAST = ".".join(map(str, MINIMUM))
 PACKAGE = "condor"
 RECIPE = 1  # part of an unpacked copy's name: raise it when what `unpack` leaves behind changes
 MASTER = "condor_master"
@@ -100,9 +100,8 @@ def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None
         PoolError: there is none and none can be unpacked; the message says why.
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
-    own = machine_installation()
-    within_cache = own is not None and own.release.is_relative_to(cache.resolve())  # a pool's shell
-    if own is not None and release_number(own.version) >= MINIMUM and not within_cache:
+    own = usable_installation()
+    if own and not own.release.is_relative_to(cache.resolve()):  # as in a pool's shell
         return own
     return newest_unpacked(cache) or unpack(cache, progress)
 
@@ -121,6 +120,27 @@ def machine_installation() -> Installation | None:
     release = Path(found).resolve().parent.parent
     version = read_version(release)
     return Installation(release, version, unpacked=False) if version else None
+
+
+def usable_installation() -> Installation | None:
+    """Return the machine's own HTCondor; None if there is none, or one that is too old."""
+    found = machine_installation()
+    return found if found and release_number(found.version) >= MINIMUM else None
+
+
+def managers_version() -> str:
+    """Return the version of this machine's HTCondor, which a manager and its nodes run.
+
+    Raises:
+        PoolError: there is none that is new enough.
+    """
+    found = usable_installation()
+    if found is None:
+        raise PoolError(
+            f"this machine has no HTCondor {LEAST} or newer on PATH:"
+            " `sudo trialfleet manager install` makes it a manager"
+        )
+    return found.version
 
 
 def read_version(release: Path) -> str | None:
@@ -177,7 +197,7 @@ def refuse_where_impossible() -> None:
     missing = debian.missing_programs()
     if missing:
         raise PoolError(
-            f"HTCondor {'.'.join(map(str, MINIMUM))} or newer is needed: there is no {MASTER} of"
+            f"HTCondor {LEAST} or newer is needed: there is no {MASTER} of"
             f" that age on PATH, and without {' and '.join(missing)} it can't be unpacked here;"
             f" how to install it: {INSTALL_GUIDE}"
         )
@@ -198,8 +218,7 @@ def make_cache(cache: Path) -> Path:
 @contextmanager
 def alone_in(cache: Path) -> Iterator[None]:
     """Hold the lock on `cache`; the kernel lets go of it if this process dies."""
-    with open_lock(cache / "lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(cache / "lock", wait=True):
         for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
             shutil.rmtree(left_over, ignore_errors=True)
         yield

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from trialfleet.classads import from_json
 
@@ -79,7 +78,8 @@ class Machine:
     gpus_free: int
 
 
-class Queue(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Queue:
     """The jobs of a queue.
 
     Attributes:
@@ -90,14 +90,14 @@ class Queue(NamedTuple):
     """
 
     runs: int = 0
-    trials: Mapping[str, int] = MappingProxyType({})
-    jobs: Mapping[str, int] = MappingProxyType({})
+    trials: Mapping[str, int] = field(default_factory=dict)
+    jobs: Mapping[str, int] = field(default_factory=dict)
     clocks: int = 0
 
 
-@dataclass(frozen=True)
-class PoolStatus:
-    """A pool at one moment.
+@dataclass(frozen=True, kw_only=True)
+class PoolStatus(Queue):
+    """A pool at one moment, with the jobs of its queue; runs' DAGMans are no jobs.
 
     Attributes:
         state: `up`: all daemons answer; `down`: no process of the pool is left; `failing`: some
@@ -109,10 +109,6 @@ class PoolStatus:
         daemons: names of the daemons that answer, condor_master first.
         slots: by name.
         machines: what they have, by name.
-        runs: how many runs go on; their DAGMans are no jobs of the counts below.
-        trials: number of trials' jobs by state: idle, running, held…; zeros left out.
-        jobs: the same of all jobs that need a slot, the trials' among them.
-        clocks: how many jobs of it start studies' days.
     """
 
     state: PoolState
@@ -123,10 +119,6 @@ class PoolStatus:
     daemons: tuple[str, ...] = ()
     slots: tuple[Slot, ...] = ()
     machines: tuple[Machine, ...] = ()
-    runs: int = 0
-    trials: Mapping[str, int] = field(default_factory=dict)
-    jobs: Mapping[str, int] = field(default_factory=dict)
-    clocks: int = 0
 
 
 def daemons_and_slots(environment: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[Slot, ...]]:

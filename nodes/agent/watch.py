@@ -14,8 +14,8 @@ from trialfleet.nodes.agent import condor, machine, notices, saved_state
 from trialfleet.nodes.agent.condor import CondorError
 from trialfleet.nodes.agent.decisions import Decision, Rules, Seen, Startd, changes, decide
 from trialfleet.nodes.agent.history import Failure
-from trialfleet.nodes.agent.machine import MachineError
 from trialfleet.nodes.agent.notices import Metadata, Notices
+from trialfleet.nodes.bootstrap.host import StepError
 from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings, write
 from trialfleet.wall_clock import WallClock
@@ -119,7 +119,7 @@ class Agent:
             if self._raise_fence():
                 log.warning("jobs could reach the instance's metadata: the fence is raised again")
             self._unfenced = ""
-        except MachineError as error:
+        except StepError as error:
             self._unfenced = str(error)
         return self._unfenced
 
@@ -138,7 +138,7 @@ class Agent:
             return decision
         try:
             self._cancel_switch()
-        except MachineError as error:
+        except StepError as error:
             log.warning("the dead man's switch can't be cancelled: %s", error)
             return replace(decision, memory=replace(decision.memory, joined=False))
         log.info("the dead man's switch is cancelled")
@@ -194,7 +194,7 @@ class Agent:
         log.info("shutting down: %s", decision.power_off)
         try:
             self._power_off(decision.power_off)
-        except MachineError as error:
+        except StepError as error:
             log.warning("%s", error)
             return False
         return True

@@ -1,7 +1,8 @@
 """Every operator by pure torch: what the kernels are tested against, and what stands in for them.
 
 Nothing here waits for the device or looks at its values, so all of it can be captured in a CUDA
-graph. Arithmetic is float32, or float64 for a float64 tensor; results are rounded once.
+graph. Arithmetic is float32, or float64 for a float64 tensor; results are rounded once. Arguments
+that can't be are refused in torch's words; csrc/checks.h looks at those that a kernel gets.
 
 Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
 """
@@ -9,16 +10,10 @@ Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (201
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-if __package__ == "trialfleet.nodes.kernels":
-    from trialfleet.nodes.kernels import checks
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from kernels import checks
 
 WORD = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -28,13 +23,11 @@ ROUNDS = 10
 
 def mulc_(x: Tensor, c: float) -> None:
     """Multiply x by c, in place."""
-    checks.mulc_(x)
     x.mul_(c)
 
 
 def exp(x: Tensor) -> Tensor:
     """Return e to the power of each element."""
-    checks.exp(x)
     return x.exp()
 
 
@@ -45,7 +38,6 @@ def bias_relu_dropout(
     x: Tensor, bias: Tensor, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
 ) -> Tensor:
     """Return max(x + bias, 0) · kept / (1 - p), of x's shape and type."""
-    checks.bias_relu_dropout(x, bias, rng, layer, p, offset, width)
     y = (_wide(x) + _wide(bias)).relu_()
     if p > 0:
         y = torch.where(kept(x.shape, rng, layer, p, offset, width), y * (1 / (1 - p)), 0)
@@ -54,7 +46,6 @@ def bias_relu_dropout(
 
 def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """Return the gradients of x, in its type, and of the bias [h], not yet rounded."""
-    checks.bias_relu_dropout_backward(grad, y, p)
     grad_x = torch.where(y > 0, _wide(grad) * (1 / (1 - p)), 0)
     return grad_x.to(grad.dtype), grad_x.sum(0)
 
@@ -106,7 +97,6 @@ def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
 
 def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean of -log softmax(logits)[target], and its gradient."""
-    checks.softmax_cross_entropy(logits, target)
     scores = functional.log_softmax(_wide(logits), 1)
     of_target = target.unsqueeze(1)
     loss = -scores.gather(1, of_target).mean()
@@ -118,7 +108,6 @@ def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tenso
 
 def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean of log(1 + e^z) - z · target, and its gradient."""
-    checks.sigmoid_bce(logits, target)
     z = _wide(logits)
     loss = (functional.relu(z) - z * target + torch.log1p(torch.exp(-z.abs()))).mean()
     gradient = (z.sigmoid() - target) / max(1, len(target))
@@ -127,7 +116,6 @@ def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 def mean_squared_error(outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean of (outputs - target)², and its gradient."""
-    checks.mean_squared_error(outputs, target)
     difference = _wide(outputs) - target
     gradient = difference * (2 / max(1, len(target)))
     return difference.square().mean(), gradient.to(outputs.dtype)
@@ -148,9 +136,6 @@ def gather_embed(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the batch at the cursor: joined [rows, d + k·e], codes [rows, k], target [rows]."""
-    checks.gather_embed(
-        numeric, categorical, target, order, cursor, first_code, weight, rows, dtype
-    )
     last = order.shape[0] - 1
     positions = (cursor + torch.arange(rows, device=cursor.device)).clamp(0, max(0, last))
     chosen = order.index_select(0, positions)
@@ -164,7 +149,6 @@ def gather_embed_backward(
     grad: Tensor, codes: Tensor, numeric: int, vocabulary: int, embedding: int
 ) -> Tensor:
     """Return the gradient of the embedding's weight, [vocabulary, embedding] float32."""
-    checks.gather_embed_backward(grad, codes, numeric, vocabulary, embedding)
     of_rows = grad[:, numeric:].float().reshape(codes.numel(), embedding)
     # Deterministic on both devices, which index_add_ is not.
     grad_weight: Tensor = torch.ops.aten.embedding_dense_backward(
@@ -190,7 +174,6 @@ def adamw_step_(
     epsilon: float,
 ) -> None:
     """Take a step of AdamW."""
-    checks.adamw_step_(weights, gradients, m, v, shadows, decays, schedule, step)
     rate, correction1, correction2 = _at(schedule, step)
     for w, gradient, mean, square, decay in zip(weights, gradients, m, v, decays, strict=True):
         g = gradient.float()
@@ -212,7 +195,6 @@ def sgd_step_(
     momentum: float,
 ) -> None:
     """Take a step of SGD with momentum."""
-    checks.sgd_step_(weights, gradients, velocity, shadows, decays, schedule, step)
     rate, _, _ = _at(schedule, step)
     for w, gradient, mean, decay in zip(weights, gradients, velocity, decays, strict=True):
         mean.mul_(momentum).add_(gradient)
@@ -233,7 +215,6 @@ def _cast(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> None:
 
 def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
     """Move the clock by a step of so many rows, and add its loss to the sum."""
-    checks.tick_(clock, loss, loss_sum, rows)
     clock[:1].add_(rows)
     clock[1::2].add_(1)
     loss_sum.add_(loss)

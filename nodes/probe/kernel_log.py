@@ -78,8 +78,3 @@ def read_options(params: Path = PARAMS) -> dict[str, str]:
         return options(params.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return {}
-
-
-def read_option(name: str, params: Path = PARAMS) -> str | None:
-    """Return an option of the loaded driver; None if it knows none, or isn't loaded."""
-    return read_options(params).get(name)

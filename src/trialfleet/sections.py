@@ -7,8 +7,9 @@ check says in words what it wants.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, NoReturn, Self
+from collections.abc import Callable, Iterator, Mapping, Sized
+from types import NoneType
+from typing import Annotated, Any, ClassVar, NoReturn, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +18,7 @@ from pydantic import (
     ConfigDict,
     ModelWrapValidatorHandler,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -24,30 +26,55 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from trialfleet.spelling import did_you_mean
 
+T = TypeVar("T", bound=Sized)
+
+
+FROM_FILE = {"is": "a file"}  # the context of a validation: a person wrote the keys
+
 
 class Section(BaseModel):
-    """A part of a study file: frozen, and an unknown key is answered with the known ones."""
+    """A part of a study file: frozen, and an unknown key is answered with the known ones.
+
+    In a file (`FROM_FILE`), nothing behind the key of an optional part is no answer either: who
+    wrote it means the part, and would go on without it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     other_words: ClassVar[Mapping[str, str]] = {}  # what people call a key, and the key
 
     @model_validator(mode="wrap")
     @classmethod
-    def _name_the_known_keys(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _name_the_known_keys(
+        cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
         if not isinstance(value, Mapping | cls):
             raise refusal(f"must be a table; its keys: {', '.join(cls.model_fields)}")
         given = value if isinstance(value, Mapping) else {}
         unknown = [key for key in given if key not in cls.model_fields]
-        if not unknown:
+        parts = cls._optional_parts() if info.context == FROM_FILE else ()
+        empty = {name: part for name, part in parts if given.get(name, 0) is None}
+        if not unknown and not empty:
             return handler(value)
         problems = [
             InitErrorDetails(type=cls._unknown(key), loc=(), input=value) for key in unknown
         ]
+        problems += [
+            InitErrorDetails(type=_empty(name, part), loc=(name,), input=None)
+            for name, part in empty.items()
+        ]
         try:
-            handler({key: given[key] for key in given if key in cls.model_fields})
+            handler({key: given[key] for key in given if key not in {*unknown, *empty}})
         except ValidationError as error:
-            problems += _of_values(error)
+            problems += _of_values(error, with_missing=not unknown)
         raise ValidationError.from_exception_data(cls.__name__, problems)
+
+    @classmethod
+    def _optional_parts(cls) -> Iterator[tuple[str, type[Section]]]:
+        for name, field in cls.model_fields.items():
+            parts = get_args(field.annotation) if not field.is_required() else ()
+            for part in parts if NoneType in parts else ():
+                if isinstance(part, type) and issubclass(part, Section):
+                    yield name, part
 
     @classmethod
     def _unknown(cls, key: Any) -> PydanticCustomError:
@@ -63,8 +90,19 @@ class Section(BaseModel):
         )
 
 
-def _of_values(error: ValidationError) -> list[InitErrorDetails]:
-    """The problems with single values: what else is missing may be there under a wrong key."""
+def _empty(name: str, part: type[Section]) -> PydanticCustomError:
+    """What is wrong with nothing behind the key of a part; `{}` reads as its defaults."""
+    try:
+        part.model_validate({})
+    except ValidationError:
+        text = f"{name} is empty: give it keys ({', '.join(part.model_fields)}), or leave it out"
+    else:
+        text = f"{name} is empty: write {name}: {{}} for its defaults, or leave it out"
+    return PydanticCustomError("empty", "{text}", {"text": text})
+
+
+def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorDetails]:
+    """The problems with single values: what is missing may be there under a key that is wrong."""
     return [
         InitErrorDetails(
             type=PydanticCustomError(
@@ -76,7 +114,7 @@ def _of_values(error: ValidationError) -> list[InitErrorDetails]:
             input=detail["input"],
         )
         for detail in error.errors()
-        if detail["loc"] and detail["type"] != "missing"
+        if detail["loc"] and (with_missing or detail["type"] != "missing")
     ]
 
 
@@ -134,7 +172,7 @@ def schema_of(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
 
 
-def not_empty(value: str) -> str:
+def not_empty(value: T) -> T:
     """Return `value` when it is not empty."""
     if not value:
         raise refusal("must not be empty")

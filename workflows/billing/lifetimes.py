@@ -29,7 +29,7 @@ def _in(report: Path) -> dict[str, Lifetime]:
     try:
         step = (read_report(report) or {}).get("step") or {}
         return ledger.parse_lines(step.get("instances") or {})
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, AttributeError):
         return {}
 
 

@@ -39,7 +39,7 @@ _UNPRICED = (
 @json_option
 def best(run: str | None, as_csv: bool, as_json: bool) -> None:
     """Show the best settings of each region of RUN."""
-    from trialfleet.workflows.cli.printing.best_csv import write_best_csv
+    from trialfleet.workflows.cli.printing.csv_rows import write_best_csv
     from trialfleet.workflows.run.record_tables import best_table
     from trialfleet.workflows.status.states import Stage
 
@@ -66,7 +66,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
 @json_option
 def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> None:
     """List the trials of RUN."""
-    from trialfleet.workflows.cli.printing.trial_csv import write_csv
+    from trialfleet.workflows.cli.printing.csv_rows import write_csv
     from trialfleet.workflows.run.record_tables import trials_table
 
     opened = run_called(run, quiet=as_json or as_csv)

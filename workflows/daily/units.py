@@ -19,7 +19,6 @@ from trialfleet.workflows.daily.missed import coming_days
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
-Say = Callable[[str], None]
 _SYSTEM, _SYSTEM_STATE = Path("/etc/systemd/system"), Path("/var/lib/systemd")
 
 

@@ -7,18 +7,14 @@ and the next one does the rest, whoever makes it.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from trialfleet.workflows.export.folder import ExportFolder, Targets
 from trialfleet.workflows.export.published import ExportError, Published, published_in
 from trialfleet.workflows.export.s3_client import s3_client, secret_of
-from trialfleet.workflows.study.export import Keep
-from trialfleet.workflows.study.notify import secret_line
-from trialfleet.workflows.study.sections import S3Keys
+from trialfleet.workflows.study.export import Keep, Mlflow
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
@@ -31,15 +27,6 @@ class Target(Protocol):
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Bring it up to date with a region's models; return lines on what was done."""
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A target, or why it can't even be tried."""
-
-    title: str
-    target: Target | None = None
-    problem: str = ""
 
 
 def export_settled(
@@ -77,20 +64,22 @@ def export_all(
     everything = folder.models_folders
     some = everything if models_folders is None else models_folders
     problems = {} if models_folders is None else folder.problems()
-    for opened in _opened(folder, targets):
-        problem = opened.problem or _export(opened.target, some, targets.keep, progress)
-        problems.pop(opened.title, None)
+    for title, open_target in _openers(folder, targets):
+        problems.pop(title, None)
+        try:
+            problem = _export(open_target(), some, targets.keep, progress)
+        except ExportError as error:  # it can't even be tried
+            problem = str(error)
         if problem:
-            problems[opened.title] = problem
+            problems[title] = problem
     folder.keep_problems(problems)
     return problems
 
 
 def _export(
-    target: Target | None, models_folders: Iterable[Path], keep: Keep | None, progress: Progress
+    target: Target, models_folders: Iterable[Path], keep: Keep | None, progress: Progress
 ) -> str:
     """Why a target isn't up to date; empty if it is. One region's trouble is no other's."""
-    assert target is not None, "what can't be opened has a problem"
     problems = []
     for models_folder in models_folders:
         try:
@@ -107,48 +96,28 @@ def _export(
     return f"{problems[0]}{more}" if problems else ""
 
 
-def _opened(folder: ExportFolder, targets: Targets) -> list[Opened]:
-    found = []
+def _openers(folder: ExportFolder, targets: Targets) -> Iterator[tuple[str, Callable[[], Target]]]:
+    """Yield each target's title, and what opens it or raises an `ExportError`."""
     if url := targets.export.s3:
-        found.append(_s3(url, targets.s3))
-    if targets.export.mlflow:
-        found.append(_mlflow(folder, targets))
-    return found
+        from trialfleet.workflows.export.s3_mirror import S3Mirror
+
+        yield url.rstrip("/"), lambda: S3Mirror(s3_client(targets.s3), url)
+    if mlflow := targets.export.mlflow:
+        from trialfleet.workflows.export import mlflow_server
+
+        yield mlflow_server.title_of(mlflow), lambda: _mlflow(folder, mlflow)
 
 
-def _s3(url: str, keys: S3Keys | None) -> Opened:
-    from trialfleet.workflows.export.s3_mirror import S3Mirror
+def _mlflow(folder: ExportFolder, settings: Mlflow) -> Target:
+    from trialfleet.workflows.export.mlflow_server import MlflowServer
 
-    try:
-        mirror = S3Mirror(s3_client(keys), url)
-    except ExportError as error:
-        return Opened(url.rstrip("/"), problem=str(error))
-    return Opened(mirror.title, mirror)
-
-
-def _mlflow(folder: ExportFolder, targets: Targets) -> Opened:
-    from trialfleet.workflows.export.mlflow_server import MlflowServer, title_of
-
-    settings = targets.export.mlflow
-    assert settings is not None, "the caller looked"
-    try:
-        login = {
-            "password": _given(settings.password_file, settings.password_env),
-            "token": _given(settings.token_file, settings.token_env),
-        }
-        return Opened(title_of(settings), MlflowServer(settings, folder.mlflow, **login))
-    except ExportError as error:
-        return Opened(title_of(settings), problem=str(error))
+    return MlflowServer(
+        settings,
+        folder.mlflow,
+        password=_given(settings.password_file, settings.password_env),
+        token=_given(settings.token_file, settings.token_env),
+    )
 
 
 def _given(file: str | None, variable: str | None) -> str | None:
-    """A secret, from where the study says that it is."""
-    if file:
-        return secret_of(file)
-    if variable is None:
-        return None
-    if not (value := secret_line(os.environ.get(variable, ""))):
-        raise ExportError(
-            f"the environment variable {variable} is not set where models are exported"
-        )
-    return value
+    return secret_of(file, variable) if file or variable else None

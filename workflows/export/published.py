@@ -9,7 +9,7 @@ from typing import Any
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.models import history
-from trialfleet.workflows.models.latest import LATEST, as_of_model, provenance_of
+from trialfleet.workflows.models.latest import LATEST, as_of_model, models_in, provenance_of
 
 OLDEST = datetime.min.replace(tzinfo=UTC)
 
@@ -71,10 +71,10 @@ def published_in(models_folder: Path) -> Published:
     """Return what is published in the folder of a region's models."""
     changes = history.changes(models_folder / LATEST)  # before the models: it is then among them
     found = [
-        LocalModel(path=path, run=path.name, as_of=as_of_model(path), provenance=origin)
-        for path in models_folder.iterdir()
-        if path.name[0] != "." and path.name != LATEST
-        if (origin := provenance_of(path)).get("run") == path.name
+        LocalModel(
+            path=path, run=path.name, as_of=as_of_model(path), provenance=provenance_of(path)
+        )
+        for path in models_in(models_folder)
     ]
     found.sort(key=lambda model: (model.as_of or OLDEST, model.run))
     return Published(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.workflows.export.published import ExportError
-from trialfleet.workflows.study.notify import secret_line
+from trialfleet.workflows.secret_files import secret
 from trialfleet.workflows.study.sections import S3Keys
 
 if TYPE_CHECKING:
@@ -56,17 +55,13 @@ def s3_client(keys: S3Keys | None, region: str | None = None) -> S3Client:
         raise ExportError(f"AWS can't be asked: {error}") from error
 
 
-def secret_of(file: str) -> str:
-    """Return the secret that a file has.
+def secret_of(file: str | None, variable: str | None = None) -> str:
+    """Return what `secret` reads.
 
     Raises:
         ExportError: it can't be read, or is empty.
     """
     try:
-        value = secret_line(Path(file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no text"
-        raise ExportError(f"{file!r}: {reason}") from None
-    if not value:
-        raise ExportError(f"{file!r} is empty")
-    return value
+        return secret(file, variable)
+    except ValueError as error:
+        raise ExportError(str(error)) from None

@@ -59,7 +59,7 @@ class S3Mirror:
         self._client = client
         self._bucket, _, prefix = url.removeprefix("s3://").partition("/")
         self._prefix = f"{prefix.rstrip('/')}/" if prefix else ""
-        self.title = f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+        self.title = url.rstrip("/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Bring the copy of a region up to date; return lines on what was done.

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
 
-from trialfleet.errors import TrialfleetError
+from trialfleet.workflows.sqlite_file import opened
 
-PATIENCE = 60.0  # seconds for another process's write to end
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempts (
     date TEXT NOT NULL, attempt INTEGER NOT NULL, run TEXT NOT NULL, regions TEXT NOT NULL,
@@ -38,16 +37,6 @@ CREATE TRIGGER IF NOT EXISTS outcomes_never_change BEFORE UPDATE ON outcomes
 CREATE TRIGGER IF NOT EXISTS outcomes_stay BEFORE DELETE ON outcomes
     BEGIN SELECT RAISE(ABORT, 'what is recorded never changes'); END;
 """
-
-
-# Releases up to 0.1 had one attempt at most for a run.
-_FORMER = "run TEXT NOT NULL UNIQUE"
-_COPY = (
-    "ALTER TABLE attempts RENAME TO former_attempts",
-    _SCHEMA.partition(";")[0],
-    "INSERT INTO attempts SELECT * FROM former_attempts",
-    "DROP TABLE former_attempts",
-)
 
 
 class Ending(StrEnum):
@@ -111,19 +100,9 @@ class Journal:
         Raises:
             TrialfleetError: the file can't be made or is no journal.
         """
-        self._file = file
+        self.file = file
         with self._open() as connection:
             connection.executescript(_SCHEMA)
-            if _is_former(connection):
-                connection.execute("BEGIN IMMEDIATE")
-                if _is_former(connection):  # still, now that nobody else writes
-                    for statement in _COPY:
-                        connection.execute(statement)
-
-    @property
-    def file(self) -> Path:
-        """The journal's file."""
-        return self._file
 
     def begin(self, attempt: Attempt) -> Attempt:
         """Record an attempt, or return the one of its date and number that is there already."""
@@ -192,21 +171,8 @@ class Journal:
         found = [o for o in self.outcomes(last=before) if before is None or o.date < before]
         return {o.region: o for o in found if o.ending in endings}
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with closing(sqlite3.connect(self._file, timeout=PATIENCE)) as connection:
-                connection.row_factory = sqlite3.Row
-                connection.execute("PRAGMA synchronous = FULL")
-                with connection:
-                    yield connection
-        except sqlite3.Error as error:
-            raise TrialfleetError(f"the journal {str(self._file)!r}: {error}") from error
-
-
-def _is_former(connection: sqlite3.Connection) -> bool:
-    query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = 'attempts'"
-    return _FORMER in connection.execute(query).fetchone()["sql"]
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        return opened(self.file, "journal")
 
 
 def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:

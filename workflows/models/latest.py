@@ -156,10 +156,18 @@ def _former(models_folder: Path, current: str) -> str:
     return there[-1]
 
 
+def models_in(models_folder: Path) -> list[Path]:
+    """Return the whole models of a region, in order of their runs' names."""
+    return [
+        model
+        for model in sorted(models_folder.iterdir())
+        if model.name[0] != "." and model.name != LATEST
+        if provenance_of(model).get("run") == model.name
+    ]
+
+
 def _runs(models_folder: Path) -> list[str]:
-    """The runs whose models lie in a models folder, in order of their names."""
-    models = (model for model in sorted(models_folder.iterdir()) if model.name != LATEST)
-    return [model.name for model in models if provenance_of(model).get("run") == model.name]
+    return [model.name for model in models_in(models_folder)]
 
 
 def _switch(link: Path, run: str, by: str) -> None:
@@ -237,12 +245,8 @@ def previous_model(published: Path) -> Path | None:
 
 def _others(published: Path) -> dict[Path, datetime]:
     """The region's other models that are whole, and when their runs were planned."""
-    return {
-        model: time
-        for model in published.parent.iterdir()
-        if model.name not in {LATEST, published.name} and not model.name.startswith(".")
-        if (time := as_of_model(model)) is not None
-    }
+    others = (model for model in models_in(published.parent) if model.name != published.name)
+    return {model: time for model in others if (time := as_of_model(model)) is not None}
 
 
 def as_of_model(model: Path) -> datetime | None:

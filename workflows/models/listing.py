@@ -13,7 +13,13 @@ from trialfleet.workflows.models.card import card_of, verdict_of
 from trialfleet.workflows.models.drift import drift
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict
 from trialfleet.workflows.models.history import changes, target_of
-from trialfleet.workflows.models.latest import LATEST, as_of_model, created_of, provenance_of
+from trialfleet.workflows.models.latest import (
+    LATEST,
+    as_of_model,
+    created_of,
+    models_in,
+    provenance_of,
+)
 
 
 class Standing(StrEnum):
@@ -70,11 +76,7 @@ class PublishedModel:
 
 def models_on(models_folder: Path) -> list[PublishedModel]:
     """Return the models in a region's folder of models, oldest first."""
-    folders = [
-        path for path in models_folder.iterdir() if path.name != LATEST and path.name[0] != "."
-    ]
-    runs = [path for path in folders if provenance_of(path).get("run") == path.name]
-    runs.sort(key=lambda path: (_time(path), path.name))
+    runs = sorted(models_in(models_folder), key=lambda path: (_time(path), path.name))
     verdicts = [found for path in runs if (found := verdict_of(path))]
     standings = _standings(models_folder / LATEST)
     return [_model(path, verdicts, standings.get(path.name, Standing.NEVER)) for path in runs]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trialfleet.files import sync
 from trialfleet.workflows.models import history
-from trialfleet.workflows.models.latest import LATEST, as_of_model, former_champions, provenance_of
+from trialfleet.workflows.models.latest import LATEST, as_of_model, former_champions, models_in
 from trialfleet.workflows.study.export import Keep
 
 
@@ -75,8 +75,6 @@ def remove_superfluous(
 def _ages(models_folder: Path) -> dict[str, datetime]:
     return {
         model.name: as_of
-        for model in models_folder.iterdir()
-        if not model.name.startswith(".") and not model.is_symlink()
-        if provenance_of(model).get("run") == model.name
-        if (as_of := as_of_model(model)) is not None
+        for model in models_in(models_folder)
+        if not model.is_symlink() and (as_of := as_of_model(model)) is not None
     }

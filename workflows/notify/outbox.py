@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,9 +23,9 @@ from typing import Literal
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import locked
 from trialfleet.workflows.notify.event import Event
+from trialfleet.workflows.sqlite_file import opened
 from trialfleet.workflows.study.notify import Channel
 
-PATIENCE = 60.0  # seconds for another process's write to end
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
     id TEXT PRIMARY KEY, content TEXT NOT NULL, number INTEGER NOT NULL
@@ -168,23 +168,12 @@ class Outbox:
                 [(state, error, _now(), each.event.id, each.channel) for each in deliveries],
             )
 
-    @contextmanager
-    def alone(self, *, wait: bool) -> Iterator[bool]:
+    def alone(self, *, wait: bool) -> AbstractContextManager[bool]:
         """Give whether this process may send; nobody else does until the block has ended."""
-        with locked(self._folder / "lock", wait=wait) as ours:
-            yield ours
+        return locked(self._folder / "lock", wait=wait)
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        file = self._folder / "outbox.db"
-        try:
-            with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:
-                connection.row_factory = sqlite3.Row
-                connection.execute("PRAGMA synchronous = FULL")
-                with connection:
-                    yield connection
-        except sqlite3.Error as error:
-            raise TrialfleetError(f"the outbox {str(file)!r}: {error}") from error
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        return opened(self._folder / "outbox.db", "outbox")
 
 
 def key_of(channel: Channel) -> str:

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from email.message import EmailMessage
 from email.utils import format_datetime
 from http.client import HTTPException
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from trialfleet.workflows.notify.event import (
     MOST_SHOWN,
@@ -28,13 +27,8 @@ from trialfleet.workflows.notify.event import (
     unshown,
 )
 from trialfleet.workflows.notify.slack import slack_message
-from trialfleet.workflows.study.notify import (
-    Channel,
-    Mail,
-    Webhook,
-    address_problem,
-    secret_line,
-)
+from trialfleet.workflows.secret_files import secret
+from trialfleet.workflows.study.notify import Channel, Mail, Webhook, address_problem
 
 SECONDS = 20.0  # for one try
 _MOST_TEXT = 100_000  # characters of one event in a mail
@@ -205,16 +199,7 @@ def message_of(mail: Mail, events: Sequence[Event]) -> EmailMessage:
 
 
 def _secret(file: str | None, variable: str | None) -> str:
-    """Read a secret anew each time, so that it may be changed."""
-    if file:
-        try:
-            found = secret_line(Path(file).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            _no_secret(f"{file} can't be read: {getattr(error, 'strerror', 'no text')}")
-    else:
-        found = secret_line(os.environ.get(variable or "", ""))
-    return found or _no_secret(f"{file or f'the environment variable {variable}'} is empty")
-
-
-def _no_secret(text: str) -> NoReturn:
-    raise SendError(text)
+    try:
+        return secret(file, variable)
+    except ValueError as error:
+        raise SendError(str(error)) from None

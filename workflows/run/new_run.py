@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import InputError
 from trialfleet.files import closed_to_others
 from trialfleet.workflows.attempts import resource_limits
-from trialfleet.workflows.models.folders import adopt
 from trialfleet.workflows.plan import pool_choices
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import autoscale_of
@@ -49,7 +48,7 @@ def plan(
         run: the run's id; default: the name of `out`, else the time; with a number behind it where
             another run has that.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
-        notice: takes a line on what else was done: the models of an earlier release moved.
+        notice: takes a line on what may not be as it was meant.
         day: the day that the run is of; default: none, or today where the data of a study file is
             of a day.
 
@@ -96,8 +95,6 @@ def _plan(
     study, notes = _settled(study)
     aws = _aws_environment(study)
     _check_export(study)
-    if (moved := adopt(study)) and notice:
-        notice(moved)
     costs = costs_before(study) if study.has_budget_in_usd else None
     write = partial(
         write_plan,

@@ -16,7 +16,6 @@ from trialfleet.files import write_json
 from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.dagman.failing import note_failure, note_success, words_of
 from trialfleet.workflows.disk_space import when_there_is_space
-from trialfleet.workflows.models.folders import adopt
 from trialfleet.workflows.models.listing import drift_of
 from trialfleet.workflows.output import say
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
@@ -40,8 +39,6 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         return EXITS["done"]
     try:
         frozen = load_frozen(folder.study)
-        if moved := adopt(frozen.study):
-            print(moved)
         if not job_files.size_of(files.best.trained_on):  # or another attempt told so
             noted = trained_on(folder, slug, frozen.study)
             job_files.write_json(files.best.trained_on, noted)

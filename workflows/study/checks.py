@@ -79,7 +79,8 @@ def _in_quotes(value: Any) -> Any:
     return value
 
 
-def _as_list(value: Any) -> Any:
+def as_list(value: Any) -> Any:
+    """Return a text as the list of it."""
     return [value] if isinstance(value, str) else value
 
 
@@ -137,8 +138,8 @@ Accelerator = Literal["auto", "gpu", "cpu"]
 FileName = Annotated[str, AfterValidator(not_empty), AfterValidator(transferable)]
 LocalFile = Annotated[FileName, AfterValidator(_local)]
 DataPlace = Annotated[FileName, AfterValidator(_data_place)]
-LocalFiles = Annotated[list[LocalFile], BeforeValidator(_as_list, json_schema_input_type=_OR_LIST)]
-DataPlaces = Annotated[list[DataPlace], BeforeValidator(_as_list, json_schema_input_type=_OR_LIST)]
+LocalFiles = Annotated[list[LocalFile], BeforeValidator(as_list, json_schema_input_type=_OR_LIST)]
+DataPlaces = Annotated[list[DataPlace], BeforeValidator(as_list, json_schema_input_type=_OR_LIST)]
 Command = Annotated[
     list[Annotated[str, AfterValidator(one_line)]],
     AfterValidator(_at_least_a_word),

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from trialfleet.errors import StudyError
 from trialfleet.meanings import meaning_of
-from trialfleet.workflows.study.empty_sections import empty_sections
+from trialfleet.sections import FROM_FILE
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.text import read_yaml
 
@@ -34,12 +34,8 @@ _WORDS = {  # for what pydantic says in Python's words
 _MOST_PROBLEMS = 20  # that are shown of one file
 _LONGEST = 500  # characters
 
-_UNSHOWN = {
-    "missing",
-    "unknown_key",
-    "storage_url",
-    "secret_url",
-}  # errors shown without the value given
+# Errors that are shown without the value given.
+_UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
 
 
 @contextmanager
@@ -71,17 +67,12 @@ def _line_suffix(tree: Any, keys: Sequence[str]) -> str:
 
 def validated(model: type[Model], path: Path, tree: Any) -> Model:
     """Return what a file's content makes; raise a `StudyError` that tells a problem a line."""
-    empty = [_place(path, tree, problem) for problem in empty_sections(model, tree)]
-    problems: list[ErrorDetails] = []
     try:
-        made = model.model_validate(tree)
+        return model.model_validate(tree, context=FROM_FILE)
     except ValidationError as error:
         problems = error.errors()
-    else:
-        if not empty:
-            return made
     # outside of the except clause: pydantic's own text would repeat a password
-    raise _all_of([*empty, *(_explain(path, tree, problem, model) for problem in problems)])
+    raise _all_of([_explain(path, tree, problem, model) for problem in problems])
 
 
 def _all_of(problems: Sequence[str]) -> StudyError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -130,9 +130,7 @@ def load_frozen(path: Path) -> FrozenStudy:
         )
     if "study" not in tree and "search_space" in tree:
         raise NoRunError(f"{path} is a study, and no run of it")
-    # releases up to 0.1 didn't note it
-    tree.setdefault("created", datetime.fromtimestamp(path.stat().st_mtime, UTC))
-    # and ran a job for each trial
+    # before there was such a key, each trial was a job
     tree.get("study", {}).get("budget", {}).setdefault("trials_per_job", 1)
     frozen = validated(FrozenStudy, path, tree)
     _remember(path, stamp, frozen)

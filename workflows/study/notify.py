@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from trialfleet.files import shell_quoted
-from trialfleet.sections import OneLine, Section, matches, refusal, refuse, schema_of
-from trialfleet.workflows.study.checks import Command
+from trialfleet.sections import OneLine, Section, matches, not_empty, refuse, schema_of
+from trialfleet.workflows.study.checks import Command, as_list
 from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError
 
 EventKind = Literal[
@@ -70,16 +69,6 @@ def address_problem(value: Any) -> str:
     return "" if parts.scheme in {"http", "https"} and has_host else wanted
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _some(value: list[str]) -> list[str]:
-    if not value:
-        raise refusal("must not be empty")
-    return value
-
-
 Variable = Annotated[
     str,
     BeforeValidator(matches(_VARIABLE, "the name of an environment variable, such as SLACK_URL")),
@@ -92,9 +81,10 @@ Address = Annotated[
 ]
 Addresses = Annotated[
     list[Address],
-    AfterValidator(_some),
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    AfterValidator(not_empty),
+    BeforeValidator(as_list, json_schema_input_type=str | list[str]),
 ]
+EventKinds = Annotated[list[EventKind], AfterValidator(not_empty), BeforeValidator(as_list)]
 
 
 class Webhook(Section):
@@ -171,11 +161,11 @@ class Channel(Section):
     )
     webhook: Webhook | None = None
     mail: Mail | None = None
-    events: Annotated[list[EventKind], AfterValidator(_some), BeforeValidator(_as_list)] | None = (
-        Field(
-            None,
-            description="Those it wants (default: all; with daily: all but run-done).",
-        )
+    events: (
+        Annotated[list[EventKind], AfterValidator(not_empty), BeforeValidator(as_list)] | None
+    ) = Field(
+        None,
+        description="Those it wants (default: all; with daily: all but run-done).",
     )
 
     @model_validator(mode="after")
@@ -248,8 +238,3 @@ def _why_not_run(program: str, path: Path) -> str:
     if "/" not in program or not path.is_file():
         return why
     return f"{why}: the file is there, but not executable; chmod +x {shell_quoted(path)}"
-
-
-def secret_line(text: str) -> str:
-    """Return the secret of a file's or variable's content: its first line, without blanks."""
-    return re.split(r"[\r\n]", text.strip(), maxsplit=1)[0].strip()

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    Field,
+    TypeAdapter,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from trialfleet.sections import refusal, refuse
 from trialfleet.workflows.study.checks import RegionName
@@ -18,7 +24,7 @@ _LISTED: TypeAdapter[list[str]] = TypeAdapter(RegionList)
 _TABLE: TypeAdapter[dict[str, Region | None]] = TypeAdapter(RegionTable)
 
 
-def _regions(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
+def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     """One of three forms, told apart by their shape: a union would report errors of each."""
     if isinstance(value, RegionGlob):
         return value
@@ -32,7 +38,8 @@ def _regions(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
         names = _LISTED.validate_python(value)
         _refuse_doubled(names)
         return names
-    return (RegionGlob.model_validate if _is_glob(value) else _TABLE.validate_python)(value)
+    read = RegionGlob.model_validate if _is_glob(value) else _TABLE.validate_python
+    return read(value, context=info.context)
 
 
 def _is_glob(table: Mapping[str, Any]) -> bool:

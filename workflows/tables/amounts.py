@@ -8,6 +8,7 @@ from __future__ import annotations
 import polars as pl
 
 from trialfleet.workflows.study.table_options import line_for
+from trialfleet.workflows.tables.moments import different_texts
 
 DECIMAL_SIGNS = {"decimal_point": ".", "decimal_comma": ","}
 _MONEY = (
@@ -60,9 +61,7 @@ def as_people_write_numbers(values: pl.Series) -> str:
 
     Empty where it holds something else.
     """
-    if values.dtype != pl.String:
-        return ""
-    present = values.drop_nulls().str.strip_chars().unique(maintain_order=True)
+    present = different_texts(values)
     other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))
     read = {kind: amounts(other, kind).is_not_null() for kind in DECIMAL_SIGNS}
     either = read["decimal_point"] | read["decimal_comma"]
@@ -83,9 +82,7 @@ def with_units(values: pl.Series) -> str:
 
     Empty otherwise. Plain numbers may stand between those with a mark.
     """
-    if values.dtype != pl.String:
-        return ""
-    present = values.drop_nulls().str.strip_chars().unique(maintain_order=True)
+    present = different_texts(values)
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()
     is_marked = present.str.contains(_MARKED) & ~is_plain
     is_measure = present.str.contains(_MEASURE) & ~is_plain | is_marked

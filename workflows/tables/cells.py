@@ -16,8 +16,6 @@ from trialfleet.nodes.tabular.table import WHOLE, category, codes_of
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, amounts
 from trialfleet.workflows.tables.moments import by_form, moments
 
-KINDS = ("number", "date", "time", "boolean", "text")
-
 _LARGEST = float(np.finfo(np.float32).max)
 _DAY, _HOUR = 86_400e6, 3_600e9  # in the units that polars keeps dates (µs) and times (ns) in
 _SAMPLE = 64  # cells; most columns are told apart by these
@@ -288,6 +286,10 @@ def _numbers(values: pl.Series) -> pl.Series:
         return _floats(values)
     if values.dtype.is_numeric() or _is(values, pl.Boolean, pl.Null):
         return values.cast(pl.Float64)
+    return _no_numbers(values)
+
+
+def _no_numbers(values: pl.Series) -> pl.Series:
     return pl.Series([None] * len(values), dtype=pl.Float64)
 
 
@@ -309,7 +311,7 @@ def _days(values: pl.Series, form: str | None = None) -> pl.Series:
         elif values.dtype == pl.String:
             values = moments(values)
         else:
-            return pl.Series([None] * len(values), dtype=pl.Float64)
+            return _no_numbers(values)
     return values.cast(pl.Datetime("us")).to_physical().cast(pl.Float64) / _DAY
 
 
@@ -319,7 +321,7 @@ def _hours(values: pl.Series) -> pl.Series:
         found = [plain.str.to_time(form, strict=False) for form in _TIMES]
         values = pl.select(pl.coalesce(found)).to_series()
     if values.dtype != pl.Time:
-        return pl.Series([None] * len(values), dtype=pl.Float64)
+        return _no_numbers(values)
     return values.to_physical().cast(pl.Float64) / _HOUR
 
 

@@ -115,9 +115,7 @@ def as_people_write_dates(values: pl.Series) -> str:
 
     Empty where it holds something else.
     """
-    if values.dtype != pl.String:
-        return ""
-    present = values.drop_nulls().str.strip_chars().unique(maintain_order=True)
+    present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
     if not len(dates) or len(dates) < (1 - _FEW_TEXTS) * len(present):
         return ""
@@ -135,13 +133,17 @@ def as_people_write_dates(values: pl.Series) -> str:
 
 def perhaps_moments(values: pl.Series) -> str:
     """Return what to do where many different texts may be moments; empty otherwise."""
-    if values.dtype != pl.String:
-        return ""
-    present = values.drop_nulls().str.strip_chars().unique(maintain_order=True)
+    present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
     if len(alike) < max(_MANY_TEXTS, (1 - _FEW_TEXTS) * len(present)):
         return ""
     return f"text such as {alike[0]!r}: if it is a moment, write YYYY-MM-DD HH:MM:SS"
+
+
+def different_texts(values: pl.Series) -> pl.Series:
+    """Return the different texts of a column, without blanks around; none where it has no text."""
+    present = values.drop_nulls() if values.dtype == pl.String else pl.Series(dtype=pl.String)
+    return present.str.strip_chars().unique(maintain_order=True)
 
 
 def _reads(form: str, dates: pl.Series) -> bool:

@@ -11,13 +11,7 @@ from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    EndpointConnectionError,
-    NoCredentialsError,
-    NoRegionError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from trialfleet.errors import FleetError
 
@@ -174,7 +168,7 @@ def asking(what: str) -> Iterator[None]:
             f"{what}: no AWS credentials here: set AWS_PROFILE, run `aws configure`, "
             "or give this machine an instance profile"
         ) from error
-    except (EndpointConnectionError, NoRegionError, BotoCoreError) as error:
+    except BotoCoreError as error:
         raise FleetError(f"{what}: AWS can't be asked: {error}") from error
 
 

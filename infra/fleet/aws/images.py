@@ -21,11 +21,13 @@ class Image:
         id: for instance `ami-0123456789abcdef0`.
         root: the name of its root device.
         root_gib: size of the root disk that it was made with.
+        architecture: for what processors it is.
     """
 
     id: str
     root: str
     root_gib: int
+    architecture: str
 
 
 def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
@@ -45,13 +47,7 @@ def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
             f"ami: {wanted} is for {found.architecture} and the instance types are {architecture}: "
             "choose types of one architecture, or write {architecture} in an ssm: parameter"
         )
-    return found.image
-
-
-@dataclass(frozen=True)
-class _Found:
-    image: Image
-    architecture: str
+    return found
 
 
 def _behind(aws: Aws, aws_region: str, wanted: str) -> str:
@@ -66,7 +62,7 @@ def _behind(aws: Aws, aws_region: str, wanted: str) -> str:
     return found["Parameter"]["Value"].strip()
 
 
-def _describe(aws: Aws, aws_region: str, image: str, wanted: str) -> _Found:
+def _describe(aws: Aws, aws_region: str, image: str, wanted: str) -> Image:
     ec2 = aws.ec2(aws_region)
     images = or_none(lambda: ec2.describe_images(ImageIds=[image])["Images"], *NO_IMAGE)
     if not images:
@@ -79,5 +75,5 @@ def _describe(aws: Aws, aws_region: str, image: str, wanted: str) -> _Found:
         for disk in found.get("BlockDeviceMappings", [])
         if disk.get("DeviceName") == root and "Ebs" in disk
     ]
-    image_found = Image(id=image, root=root, root_gib=max(sizes, default=0))
-    return _Found(image_found, found["Architecture"])
+    architecture = found["Architecture"]
+    return Image(id=image, root=root, root_gib=max(sizes, default=0), architecture=architecture)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Lifecycle
+from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
 
 MOST_REASONS = 20  # shown in an error; a study over all regions would drop hundreds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dropped:
+class _Dropped:
     """A way to get nodes that won't do, and why."""
 
     type: str
@@ -28,60 +29,31 @@ class Dropped:
         return f"{self.type} {self.lifecycle} in {self.where}: {self.reason}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What there is to choose from, the best first, and what was dropped."""
-
-    candidates: list[Candidate] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Offer:
-    """A type in a zone; its price is None where nobody tells one."""
-
-    type: InstanceType
-    aws_region: str
-    zone: str
-    lifecycle: Lifecycle
-    price: float | None
-
-
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
     """List the ways to get a node, by price per GPU.
+
+    Of equal ones spot comes first, then the fleet's first region.
 
     Raises:
         InputError: a listed instance type exists in none of the fleet's regions.
         FleetError: nothing will do (the error says why of each), or AWS refuses.
     """
-    choice = weigh(aws, fleet)
-    if not choice.candidates:
-        raise FleetError(_nothing(fleet, choice.dropped))
-    return choice.candidates
-
-
-def weigh(aws: Aws, fleet: Fleet) -> Choice:
-    """List the ways to get a node by price per GPU, and those that won't do.
-
-    Of equal ones spot comes first, then the fleet's first region.
-
-    Raises:
-        InputError: as `candidates`.
-        FleetError: AWS refuses.
-    """
-    offers = [offer for region in fleet.aws_regions for offer in _offers(aws, fleet, region)]
-    choice = Choice()
-    for offer in offers:
-        reason = _against(offer, fleet)
-        if reason is None:
-            choice.candidates.append(_candidate(offer))
+    found: list[Candidate] = []
+    dropped: list[_Dropped] = []
+    for offer in (offer for region in fleet.aws_regions for offer in _offers(aws, fleet, region)):
+        if reason := _against(offer, fleet):
+            where = offer.zone if offer.lifecycle == "spot" else offer.aws_region
+            type_, lifecycle = offer.type.name, offer.lifecycle
+            dropped.append(_Dropped(type=type_, lifecycle=lifecycle, where=where, reason=reason))
         else:
-            choice.dropped.append(_dropped(offer, reason))
-    choice.candidates.sort(key=order(fleet))
-    return choice
+            found.append(offer)
+    if not found:
+        raise FleetError(_nothing(fleet, dropped))
+    return sorted(found, key=order(fleet))
 
 
-def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[_Offer]:
+def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
+    """Yield each type in each zone; one whose price nobody tells has a price that is no number."""
     types = {kind.name: kind for kind in instance_types.resolve(aws, fleet, aws_region)}
     places = {
         name: [zone for zone in zones if not fleet.zones or zone in fleet.zones]
@@ -90,12 +62,13 @@ def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[_Offer]:
     for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():
         for name, zones in places.items():
             for zone in zones:
-                yield _Offer(
+                price = price_of(name, zone)
+                yield Candidate(
                     type=types[name],
                     aws_region=aws_region,
                     zone=zone,
                     lifecycle=lifecycle,
-                    price=price_of(name, zone),
+                    price=math.nan if price is None else price,
                 )
 
 
@@ -123,10 +96,10 @@ def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, flo
     return {name: known[name].usd for name in wanted & known.keys()}
 
 
-def _against(offer: _Offer, fleet: Fleet) -> str | None:
+def _against(offer: Candidate, fleet: Fleet) -> str | None:
     """Return what speaks against an offer, if anything does."""
     ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
-    if offer.price is None:
+    if math.isnan(offer.price):
         return _priceless(offer)
     if offer.lifecycle == "spot" and ceiling is not None and offer.price > ceiling:
         return f"costs {offer.price:g} USD/h, over spot.ceiling, which is {ceiling:g}"
@@ -135,29 +108,13 @@ def _against(offer: _Offer, fleet: Fleet) -> str | None:
     return None
 
 
-def _priceless(offer: _Offer) -> str:
+def _priceless(offer: Candidate) -> str:
     if offer.lifecycle == "spot":
         return "AWS lists no spot price"
     return (
         "its price is not known, and AWS's Pricing API gave none (it takes the permission "
         "pricing:GetProducts)"
     )
-
-
-def _candidate(offer: _Offer) -> Candidate:
-    assert offer.price is not None, "an offer without a price was dropped"
-    return Candidate(
-        type=offer.type,
-        aws_region=offer.aws_region,
-        zone=offer.zone,
-        lifecycle=offer.lifecycle,
-        price=offer.price,
-    )
-
-
-def _dropped(offer: _Offer, reason: str) -> Dropped:
-    where = offer.zone if offer.lifecycle == "spot" else offer.aws_region
-    return Dropped(type=offer.type.name, lifecycle=offer.lifecycle, where=where, reason=reason)
 
 
 def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
@@ -172,7 +129,7 @@ def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
     )
 
 
-def _nothing(fleet: Fleet, dropped: list[Dropped]) -> str:
+def _nothing(fleet: Fleet, dropped: list[_Dropped]) -> str:
     if not dropped:
         kinds = ", ".join(fleet.instance_types) or "type with what `needs` asks for"
         where = ", ".join(fleet.zones or fleet.aws_regions)
@@ -183,9 +140,9 @@ def _nothing(fleet: Fleet, dropped: list[Dropped]) -> str:
     return f"no node can be had, of all that the fleet allows:\n{lines}"
 
 
-def _grouped(dropped: list[Dropped]) -> list[str]:
+def _grouped(dropped: list[_Dropped]) -> list[str]:
     """Return a line for each type and reason, with all the places where it is so."""
-    places: dict[Dropped, list[str]] = {}
+    places: dict[_Dropped, list[str]] = {}
     for one in dropped:
         places.setdefault(replace(one, where=""), []).append(one.where)
     return [

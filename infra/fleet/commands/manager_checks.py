@@ -12,7 +12,8 @@ from trialfleet.infra.fleet.aws import own_instance
 from trialfleet.infra.fleet.commands.findings import Finding
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.infra.manager import tokens, versions
+from trialfleet.infra.manager import tokens
+from trialfleet.infra.pool import htcondor_package
 
 PATIENCE = 3.0  # seconds for the manager's port to answer
 LEFT = timedelta(days=7)  # a token is renewed weekly, and lasts much longer
@@ -42,7 +43,7 @@ def _port(fleet: Fleet) -> Finding:
 def _htcondor() -> Finding:
     check, bindings = "HTCondor", version("htcondor")
     try:
-        daemons = versions.manager_version()
+        daemons = htcondor_package.managers_version()
     except PoolError as error:
         return Finding(check=check, ok=False, found=str(error))
     found = f"{daemons}, and {bindings} of its Python bindings"

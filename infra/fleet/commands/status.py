@@ -156,8 +156,7 @@ def spent(aws: Aws, fleet: Fleet) -> float:
         FleetError: AWS does not tell which instances there are.
     """
     now = datetime.now(UTC)
-    record, _ = _record(aws, fleet, inventory.instances(aws, fleet, gone=True), now)
-    return record.cost(now)
+    return current_record(aws, fleet, now).cost(now)
 
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> ledgers.Ledger:

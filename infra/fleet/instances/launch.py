@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -56,20 +56,19 @@ FLEETING = {
 }
 
 
-class Ready(Protocol):
-    """What a launch needs to know of what `up` prepared."""
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What nodes are launched with, as AWS has it.
 
-    @property
-    def profile(self) -> str:
-        """The instance profile."""
+    Attributes:
+        profile: the instance profile.
+        places: the network, by AWS region.
+        templates: the launch template, by AWS region and `launch_template.kind_of`.
+    """
 
-    @property
-    def places(self) -> dict[str, RegionNetwork]:
-        """The network, by AWS region."""
-
-    @property
-    def templates(self) -> dict[tuple[str, str], Template]:
-        """The launch template, by AWS region and `launch_template.kind_of`."""
+    profile: str
+    places: dict[str, RegionNetwork]
+    templates: dict[tuple[str, str], Template]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +105,7 @@ def label(candidate: Candidate) -> str:
 def launch(
     aws: Aws,
     fleet: Fleet,
-    prepared: Ready,
+    prepared: Prepared,
     candidates: Sequence[Candidate],
     count: int,
     run: str,
@@ -178,7 +177,7 @@ class _Order:
         self,
         aws: Aws,
         fleet: Fleet,
-        prepared: Ready,
+        prepared: Prepared,
         run: str,
         known: Sequence[Instance],
         now: datetime,

@@ -18,6 +18,7 @@ from trialfleet.infra.fleet.aws import (
     launch_template,
     network,
     placement,
+    policy,
     retries,
     token_store,
 )
@@ -26,7 +27,7 @@ from trialfleet.infra.fleet.aws.launch_template import Template
 from trialfleet.infra.fleet.aws.network import RegionNetwork
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.instances import inventory, launch, lease
-from trialfleet.infra.fleet.instances.launch import Launched, Progress
+from trialfleet.infra.fleet.instances.launch import Launched, Prepared, Progress
 from trialfleet.infra.fleet.nodes.bundle import Bundle
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -47,8 +48,6 @@ class NodeInputs:
         token: the pool's token for nodes; it goes to SSM and nowhere else.
         bundle: the program that turns a machine into a node.
         condor_version: HTCondor's version here, which the nodes install too.
-        policy: what the nodes may do in AWS.
-        trust: who may take their role.
         user_data: renders the first boot's script from its settings.
         endpoint_url: where AWS is asked, if not at its own places; nodes ask there, too.
     """
@@ -58,25 +57,8 @@ class NodeInputs:
     token: str = field(repr=False)
     bundle: Bundle = field(repr=False)
     condor_version: str
-    policy: Mapping[str, Any]
-    trust: Mapping[str, Any]
     user_data: Callable[[dict[str, Any]], str]
     endpoint_url: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What nodes are launched with, as AWS has it.
-
-    Attributes:
-        profile: the instance profile.
-        places: the network, by AWS region.
-        templates: the launch template, by AWS region and `launch_template.kind_of`.
-    """
-
-    profile: str
-    places: dict[str, RegionNetwork]
-    templates: dict[tuple[str, str], Template]
 
 
 def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
@@ -121,7 +103,7 @@ def prepare(
     settings = _store(aws, fleet, inputs, account, progress) | {"run": run}
     user_data = inputs.user_data(settings)
     progress("the nodes' role and instance profile")
-    profile = identity.ensure(aws, fleet, inputs.policy, inputs.trust)
+    profile = identity.ensure(aws, fleet, policy.node_policy(fleet, account), policy.NODE_TRUST)
     regions = sorted({choice.aws_region for choice in candidates})
     groups = {
         aws_region: _network(aws, fleet, inputs, aws_region, places, progress)

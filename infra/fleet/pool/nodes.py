@@ -7,8 +7,8 @@ ads are pure; `look` asks the collector and the schedd.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,24 +36,20 @@ class Room:
 
     def holds(self, need: Room) -> int:
         """Return how many jobs of `need` fit side by side; one that asks nothing fits often."""
-        pairs = ((self.gpus, need.gpus), (self.cpus, need.cpus), (self.memory_mb, need.memory_mb))
+        pairs = zip(astuple(self), astuple(need), strict=True)
         return min(has // asked if asked else 1_000_000 for has, asked in pairs)
 
     def without(self, need: Room, times: int = 1) -> Room:
         """Return what is left beside `times` jobs of `need`."""
-        return Room(
-            gpus=self.gpus - times * need.gpus,
-            cpus=self.cpus - times * need.cpus,
-            memory_mb=self.memory_mb - times * need.memory_mb,
-        )
+        return self._with(need, lambda has, asked: has - times * asked)
 
     def within(self, other: Room) -> Room:
         """Return the lesser of both in each respect."""
-        return Room(
-            gpus=min(self.gpus, other.gpus),
-            cpus=min(self.cpus, other.cpus),
-            memory_mb=min(self.memory_mb, other.memory_mb),
-        )
+        return self._with(other, min)
+
+    def _with(self, other: Room, of: Callable[[int, int], int]) -> Room:
+        gpus, cpus, memory = map(of, astuple(self), astuple(other))
+        return Room(gpus=gpus, cpus=cpus, memory_mb=memory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,15 +185,6 @@ def nodes(fleet: str | None = None) -> list[PoolNode]:
         PoolError: as `look`.
     """
     return list(look(fleet).nodes)
-
-
-def demand(run: str = "") -> Demand:
-    """Return what the trials in the queue ask for.
-
-    Raises:
-        PoolError: the schedd does not answer, or the id is several runs'.
-    """
-    return read_demand(of_run(job_ads(TRIALS), run))
 
 
 # --- Reading ads ----------------------------------------------------------------------------------
@@ -336,8 +323,8 @@ def _since(job: Mapping[str, Any]) -> datetime | None:
 
 
 def _room(ad: Mapping[str, Any], gpus: str, cpus: str, memory: str) -> Room:
-    values = (int(_number(ad, name) or 0) for name in (gpus, cpus, memory))
-    return Room(**dict(zip(("gpus", "cpus", "memory_mb"), values, strict=True)))
+    has = [int(_number(ad, name) or 0) for name in (gpus, cpus, memory)]
+    return Room(gpus=has[0], cpus=has[1], memory_mb=has[2])
 
 
 def _number(ad: Mapping[str, Any], name: str) -> float | None:

@@ -12,11 +12,13 @@ What it says is an estimate of EC2's bill for the instances alone, without disks
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket
@@ -141,9 +143,11 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
         return Ledger()
     try:
         return parse(stored)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = ": ".join([*map(str, first["loc"]), first["msg"]])
         raise FleetError(
-            f"the record of costs s3://{name}/{key} can't be read ({error!r}): "
+            f"the record of costs s3://{name}/{key} can't be read ({why}): "
             "delete it to begin a new one; what was spent so far is then not counted"
         ) from error
 
@@ -156,7 +160,7 @@ def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
     """
     name, key = _place(aws, fleet)
     with asking(f"the record of costs s3://{name}/{key}"):
-        aws.s3(fleet.home).put_object(Bucket=name, Key=key, Body=text(ledger).encode())
+        aws.s3(fleet.home).put_object(Bucket=name, Key=key, Body=text(ledger))
 
 
 def _place(aws: Aws, fleet: Fleet) -> tuple[str, str]:
@@ -164,69 +168,43 @@ def _place(aws: Aws, fleet: Fleet) -> tuple[str, str]:
     return name, f"{names.prefix(fleet.called)}ledger.json"
 
 
-def text(ledger: Ledger) -> str:
+class _Stored(TypedDict):
+    schema: int
+    runs: dict[str, datetime]
+    instances: dict[str, Lifetime]
+
+
+_STORED: TypeAdapter[_Stored] = TypeAdapter(_Stored)
+_LINES: TypeAdapter[dict[str, Lifetime]] = TypeAdapter(dict[str, Lifetime])
+
+
+def text(ledger: Ledger) -> bytes:
     """Return the record as it is stored."""
-    value = {
-        "schema": 1,
-        "runs": {run: _written(moment) for run, moment in ledger.runs.items()},
-        "instances": lines(ledger.lifetimes),
-    }
-    return json.dumps(value, indent=1) + "\n"
+    instances = dict(ledger.lifetimes)
+    value = _Stored(schema=1, runs=dict(ledger.runs), instances=instances)
+    return _STORED.dump_json(value, indent=1) + b"\n"
 
 
-def lines(lifetimes: Mapping[str, Lifetime]) -> dict[str, dict[str, Any]]:
+def lines(lifetimes: Mapping[str, Lifetime]) -> dict[str, Any]:
     """Return instances as the record has them, plain data by their ids."""
-    return {
-        name: {
-            "type": lifetime.type,
-            "price": lifetime.price,
-            "launched": _written(lifetime.launched),
-            "expires": _written(lifetime.expires),
-            "ended": _written(lifetime.ended),
-            "joined": _written(lifetime.joined),
-            "run": lifetime.run,
-        }
-        for name, lifetime in lifetimes.items()
-    }
+    stored: dict[str, Any] = _LINES.dump_python(dict(lifetimes), mode="json")
+    return stored
 
 
 def parse(stored: str | bytes) -> Ledger:
     """Return the record that `text` wrote.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is none.
+        ValueError: it is none.
     """
-    value = json.loads(stored)
-    return Ledger(
-        lifetimes=parse_lines(value["instances"]),
-        runs={run: datetime.fromisoformat(moment) for run, moment in value["runs"].items()},
-    )
+    found = _STORED.validate_json(stored)
+    return Ledger(lifetimes=found["instances"], runs=found["runs"])
 
 
-def parse_lines(value: Mapping[str, Mapping[str, Any]]) -> dict[str, Lifetime]:
+def parse_lines(value: Any) -> dict[str, Lifetime]:
     """Return the instances that `lines` wrote.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: they are none.
+        ValueError: they are none.
     """
-    return {name: _lifetime(lifetime) for name, lifetime in value.items()}
-
-
-def _lifetime(value: Mapping[str, Any]) -> Lifetime:
-    return Lifetime(
-        type=value["type"],
-        price=value["price"],
-        launched=datetime.fromisoformat(value["launched"]),
-        expires=_read(value["expires"]),
-        ended=_read(value["ended"]),
-        joined=_read(value.get("joined")),  # releases up to 0.1 didn't note these two
-        run=value.get("run", ""),
-    )
-
-
-def _written(moment: datetime | None) -> str | None:
-    return moment.astimezone(UTC).isoformat() if moment else None
-
-
-def _read(moment: str | None) -> datetime | None:
-    return datetime.fromisoformat(moment) if moment else None
+    return _LINES.validate_python(value)

@@ -11,21 +11,20 @@ would wait for ever.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from trialfleet.errors import PoolError, TrialfleetError
-from trialfleet.files import open_lock, write_json
+from trialfleet.files import locked, write_json
 from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Progress, Step, unfailing
@@ -108,44 +107,33 @@ class Loop:
 
     def run(self) -> None:
         """Step until SIGTERM, SIGINT, `stop`, or the end of the graph; errors don't end it."""
-        with ending_by_signals(self.stop), ExitStack() as held:
-            lock = self._opened()
-            if lock and self._alone(held.enter_context(lock)):
-                self._provisioned = self._was_provisioned()
-                while not self._stop.is_set() and not self._once():
-                    self._stop.wait(self._until_next())
-                self._tell("ended")
-
-    def _opened(self) -> BinaryIO | None:
-        """Return the open lock, which may need a disk with room again; None if asked to end."""
-        reported = False
-        while not self._stop.is_set():
-            try:
-                for file in (self._report, self._lock):
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                return open_lock(self._lock)
-            except OSError as error:
-                if not reported:
-                    self._say(f"the autoscaler's files can't be made: {error}")
-                reported = True
+        with ending_by_signals(self.stop):
+            last = ""
+            while not self._stop.is_set():
+                try:
+                    for file in (self._report, self._lock):
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                    with locked(self._lock, wait=False) as ours:
+                        if ours:
+                            self._scale()
+                            return
+                    why = f"another autoscaler of the fleet {self._fleet!r} is at work"
+                except OSError as error:  # it may need a disk with room again
+                    why = f"the autoscaler's files can't be made: {error}"
+                else:
+                    if why != last:
+                        self._tell("waiting")
+                if why != last:
+                    self._say(why)
+                last = why
                 self._stop.wait(self._pause)
-        return None
 
-    def _alone(self, lock: BinaryIO) -> bool:
-        """Wait until no other autoscaler scales this fleet here; False if asked to end first."""
-        reported = False
-        while not self._stop.is_set():
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not reported:
-                    self._tell("waiting")
-                    self._say(f"another autoscaler of the fleet {self._fleet!r} is at work")
-                reported = True
-                self._stop.wait(self._pause)
-            else:
-                return True
-        return False
+    def _scale(self) -> None:
+        """Step until asked to end, with no other autoscaler of this fleet here."""
+        self._provisioned = self._was_provisioned()
+        while not self._stop.is_set() and not self._once():
+            self._stop.wait(self._until_next())
+        self._tell("ended")
 
     def _once(self) -> bool:
         """Make a step; return whether nothing is left to do."""

@@ -1,4 +1,4 @@
-// What the operators' arguments must be; ../checks.py is the same in Python, for plain torch.
+// What the operators' arguments must be; plain torch looks at its own.
 //
 // Every message names the operator, the argument, what is right and what was given. Its words are
 // put together only when it is needed: a launch doesn't wait for them.

@@ -142,7 +142,7 @@ def machine_of(device: torch.device) -> Machine:
         name=gpu.name if on_gpu else processor(),
         cache_bytes=gpu.L2_cache_size if on_gpu else None,
         driver=first_line(read(Path("/sys/module/nvidia/version"))) or None,
-        check_pci_config_space=kernel_log.read_option("CheckPCIConfigSpace"),
+        check_pci_config_space=kernel_log.read_options().get("CheckPCIConfigSpace"),
         torch_version=torch.__version__,
         cuda_version=torch.version.cuda,
         python_version=platform.python_version(),

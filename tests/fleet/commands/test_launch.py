@@ -20,8 +20,7 @@ from tests.fleet.mock_aws.moto_account import (
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import identity, images, launch_template, network
 from trialfleet.infra.fleet.instances import inventory, launch
-from trialfleet.infra.fleet.instances.launch import Launched
-from trialfleet.infra.fleet.lifecycle.up import Prepared
+from trialfleet.infra.fleet.instances.launch import Launched, Prepared
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
 

@@ -273,7 +273,7 @@ def test_the_key_pair_and_the_disk_are_the_fleets(cloud: Account) -> None:
 
 
 def test_a_disk_is_never_smaller_than_the_images(cloud: Account) -> None:
-    image = images.Image(id=IMAGE, root="/dev/xvda", root_gib=60)
+    image = images.Image(id=IMAGE, root="/dev/xvda", root_gib=60, architecture="x86_64")
     wanted = launch_template.definition(fleet(disk="10GB"), image, "sg-1", "")
     assert wanted["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 60
 

@@ -171,8 +171,6 @@ def inputs(**changes: Any) -> up.NodeInputs:
         "token": SECRET,
         "bundle": Bundle(b"a bundle", "ab12"),
         "condor_version": "25.14.1",
-        "policy": POLICY,
-        "trust": TRUST,
         "user_data": lambda settings: "#!/usr/bin/python3\n" + json.dumps(settings),
     }
     return up.NodeInputs(**{**usual, **changes})

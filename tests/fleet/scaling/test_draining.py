@@ -111,7 +111,7 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     assert group.need == Room(gpus=1, cpus=1, memory_mb=100)
     assert "HAS_GPU" in group.requirements
     assert group.since is not None
-    assert pool_nodes.demand("r2") == pool_nodes.Demand()
+    assert pool_nodes.look(run="r2").demand == pool_nodes.Demand()
 
     refusal = draining.drain(idle, "idle", only_idle=True)
     assert refusal.startswith("Draining check expression is false on slot1_1@")
@@ -125,7 +125,8 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     assert (drained.draining, drained.drain_reason) == (True, "trialfleet: down")
     assert (drained.idle_since is not None, drained.jobs) == (True, ())
     assert draining.undrained(["i-1", "i-2"]) == set()
-    wait_for(lambda: pool_nodes.demand("r1").waiting == 1)  # the trial waits with its checkpoint
+    # The trial waits with its checkpoint.
+    wait_for(lambda: pool_nodes.look(run="r1").demand.waiting == 1)
     assert "saved" in checkpoint_of_the_trial()
     assert draining.drain(drained, "again") == ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from trialfleet.workflows.cli.printing.best_csv import write_best_csv
+from trialfleet.workflows.cli.printing.csv_rows import write_best_csv
 from trialfleet.workflows.run.records import BestSettings
 from trialfleet.workflows.status.states import Stage
 

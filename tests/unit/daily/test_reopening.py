@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -202,21 +201,3 @@ def test_while_a_run_goes_on_again_its_regions_are_open_and_then_what_they_came_
     gone_on(stopped)
     (day,) = overview("demo", journal, None, None, 7).days
     assert (day.open, day.counts[Ending.KEPT], day.counts[Ending.PUBLISHED]) == (0, 1, 2)
-
-
-def test_a_journal_of_a_former_release_takes_another_attempt_at_a_run(tmp_path: Path) -> None:
-    file = tmp_path / "daily.db"
-    former = sqlite3.connect(file)
-    former.execute(
-        "CREATE TABLE attempts (date TEXT NOT NULL, attempt INTEGER NOT NULL, "
-        "run TEXT NOT NULL UNIQUE, regions TEXT NOT NULL, "
-        "started TEXT NOT NULL, deadline TEXT, ended TEXT, PRIMARY KEY (date, attempt)) STRICT"
-    )
-    row = (str(DAY), 1, "r", '["A"]', NOON.isoformat(), NOON.isoformat())
-    former.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?, NULL, ?)", row)
-    former.commit()
-    former.close()
-    journal = Journal(file)
-    again = Attempt(date=DAY, attempt=2, run="r", regions=("A",), started=NOON, deadline=None)
-    assert journal.begin(again) == again
-    assert [(one.attempt, one.ended) for one in Journal(file).attempts()] == [(1, NOON), (2, None)]

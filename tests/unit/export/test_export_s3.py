@@ -376,7 +376,9 @@ def test_the_study_s_key_files_are_used(
     folder = ExportFolder(tmp_path / "models" / "demo" / ".export")
     with folder.alone(wait=True):
         wrong = Targets(export=Export(s3=URL), s3=keys)
-        assert export_all(folder, wrong, print) == {URL: "'/nowhere': No such file or directory"}
+        assert export_all(folder, wrong, print) == {
+            URL: "/nowhere can't be read: No such file or directory"
+        }
         (tmp_path / "secret").write_text("hunter2\n")
         whole = keys.model_copy(update={"secret_access_key_file": str(tmp_path / "secret")})
         assert export_all(folder, Targets(export=Export(s3=URL), s3=whole), print) == {}

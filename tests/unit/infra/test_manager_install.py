@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import InputError, PoolError
-from trialfleet.infra.manager import actions, apt_repository, config, install, versions
+from trialfleet.infra.manager import actions, apt_repository, config, install
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.install import InstallTarget
+from trialfleet.infra.pool import htcondor_package
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.htcondor_package import Installation
 
@@ -371,12 +372,12 @@ def test_the_managers_version_is_new_enough_or_refused(
     monkeypatch: pytest.MonkeyPatch, version: str, usable: bool
 ) -> None:
     found = Installation(Path("/usr"), version, unpacked=False)
-    monkeypatch.setattr(versions, "machine_installation", lambda: found)
+    monkeypatch.setattr(htcondor_package, "machine_installation", lambda: found)
     if usable:
-        assert versions.manager_version() == version
+        assert htcondor_package.managers_version() == version
     else:
         with pytest.raises(PoolError, match=r"no HTCondor 25\.14 or newer"):
-            versions.manager_version()
+            htcondor_package.managers_version()
 
 
 def test_a_command_that_fails_is_told_with_what_it_said() -> None:

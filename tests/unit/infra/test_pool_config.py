@@ -402,7 +402,7 @@ def test_of_a_machine_what_is_in_use_and_what_is_free() -> None:
         pool_status.Machine("h", 3, 1, 8, 7, 1, 3),
     )
     status = pool_status.PoolStatus(
-        "up", Path("pool"), Path("conf"), machines=found, runs=3,
+        state="up", folder=Path("pool"), condor_config=Path("conf"), machines=found, runs=3,
         trials={"idle": 5, "running": 2}, jobs={"held": 1, "idle": 6, "running": 2},
         clocks=1,
     )  # fmt: skip

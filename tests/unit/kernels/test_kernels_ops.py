@@ -522,6 +522,7 @@ REFUSED: list[tuple[str, int, Change, str]] = [
 ]
 
 
+@pytest.mark.skipif(ops.IMPLEMENTATION == "plain", reason="plain torch has its own words")
 @pytest.mark.parametrize(("name", "index", "change", "words"), REFUSED)
 def test_a_wrong_argument_is_refused_by_name(
     name: str, index: int, change: Change, words: str

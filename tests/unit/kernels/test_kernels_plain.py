@@ -53,15 +53,3 @@ def test_nothing_looks_at_a_value(name: str) -> None:
     function = getattr(plain, name)
     with torch.no_grad():
         function(*cases.on("meta", cases.arguments()[name]))
-
-
-def test_an_argument_on_another_device_is_refused() -> None:
-    x, bias, rng, layer, p, *_ = cases.arguments()["bias_relu_dropout"]
-    words = "bias must be on cpu, as the other arguments are; it is on meta"
-    with pytest.raises(ValueError, match=words):
-        plain.bias_relu_dropout(x, bias.to("meta"), rng, layer, p)
-
-
-def test_float64_is_for_the_cpu_alone() -> None:
-    with pytest.raises(ValueError, match="x must be float32, bfloat16 or float16; it is float64"):
-        plain.exp(torch.empty(3, dtype=torch.float64, device="meta"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trialfleet.nodes.agent import machine
+from trialfleet.nodes.bootstrap.host import StepError
 
 REFUSAL = "Call to PowerOff failed: Operation denied due to active block inhibitor"
 
@@ -34,10 +35,10 @@ def test_a_refused_shutdown_is_asked_of_systemd_itself(calls: Path) -> None:
 
 def test_both_refusals_are_told(calls: Path) -> None:
     (calls.parent / "systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
-    with pytest.raises(machine.MachineError, match=r"block inhibitor.*no bus"):
+    with pytest.raises(StepError, match=r"block inhibitor.*no bus"):
         machine.power_off("the lease has expired")
 
 
 def test_a_switch_that_is_not_cancelled_is_told(calls: Path) -> None:
-    with pytest.raises(machine.MachineError, match="block inhibitor"):
+    with pytest.raises(StepError, match="block inhibitor"):
         machine.cancel_switch()

@@ -16,9 +16,9 @@ from trialfleet.nodes.agent import saved_state
 from trialfleet.nodes.agent.condor import CondorError
 from trialfleet.nodes.agent.decisions import Leaving, Memory, Rules, Startd
 from trialfleet.nodes.agent.history import Failure
-from trialfleet.nodes.agent.machine import MachineError
 from trialfleet.nodes.agent.notices import ACTION, EXPIRES, REBALANCE, read
 from trialfleet.nodes.agent.watch import Agent, Clock
+from trialfleet.nodes.bootstrap.host import StepError
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 
 NOW = 1_795_200_000.0  # 2026-11-20T16:00:00Z
@@ -105,13 +105,13 @@ class Node:
 
     def _raise_fence(self) -> bool:
         if self.fence not in {"stands", "gone"}:
-            raise MachineError(self.fence)
+            raise StepError(self.fence)
         gone, self.fence = self.fence == "gone", "stands"
         return gone
 
     def _cancel(self) -> None:
         if not self.switch_works:
-            raise MachineError("shutdown: no such file")
+            raise StepError("shutdown: no such file")
         self.cancelled += 1
 
 

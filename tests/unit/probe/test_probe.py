@@ -94,10 +94,11 @@ def test_a_log_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
 def test_the_drivers_option_is_read_under_its_name_without_prefix(tmp_path: Path) -> None:
     params = tmp_path / "params"
     params.write_text('Mobile: 4294967295\nCheckPCIConfigSpace: 0\nRmMsg: ""\n')
-    assert kernel_log.read_option("CheckPCIConfigSpace", params) == "0"
-    assert kernel_log.read_option("PCIConfigSpace", params) is None
-    assert kernel_log.read_option("CheckPCIConfigSpace", tmp_path / "missing") is None
-    assert kernel_log.read_options(params)["RmMsg"] == '""'
+    found = kernel_log.read_options(params)
+    assert found["CheckPCIConfigSpace"] == "0"
+    assert "PCIConfigSpace" not in found
+    assert found["RmMsg"] == '""'
+    assert kernel_log.read_options(tmp_path / "missing") == {}
 
 
 def test_a_healthy_gpu_passes() -> None:

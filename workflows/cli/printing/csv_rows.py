@@ -1,0 +1,60 @@
+"""What a run found as CSV: the columns in one order, whatever single trials or regions had."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from trialfleet.workflows.run.records import COLUMNS, BestSettings, TrialRecord
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.study.spec import Study
+
+_OF_BEST = ("region", "stage", "trial", "value", "published")
+
+
+def write_csv(records: Sequence[TrialRecord], study: Study, file: TextIO) -> None:
+    """Write a header and a row per trial.
+
+    Columns are `COLUMNS`, then `params.NAME` of every parameter that the study tunes in any of its
+    regions, in its order, then `metrics.NAME`: the objective, the others by name. Moments are Unix
+    seconds, as `trialfleet trials --json` has them.
+    """
+    rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in records]
+    given = [name for record in records for name in record.params]  # by another version, perhaps
+    params = [f"params.{name}" for name in dict.fromkeys([*_tuned(study), *given])]
+    objective = f"metrics.{study.objective.metric}"
+    found = {f"metrics.{name}" for record in records for name in record.metrics}
+    _write([*COLUMNS, *params, objective, *sorted(found - {objective})], rows, file)
+
+
+def write_best_csv(found: Sequence[BestSettings], file: TextIO) -> None:
+    """Write the best settings: a header and a row per region.
+
+    Columns are those of every region, then `params.NAME`, and `final.NAME` for the metrics of the
+    full training, each in the order in which regions have them first.
+    """
+    rows = [
+        {
+            **{name: getattr(entry, name) for name in _OF_BEST},
+            **{f"params.{name}": value for name, value in entry.params.items()},
+            **{f"final.{name}": value for name, value in (entry.final or {}).items()},
+        }
+        for entry in found
+    ]
+    own = dict.fromkeys(name for row in rows for name in row)
+    names = [name for start in ("params.", "final.") for name in own if name.startswith(start)]
+    _write([*_OF_BEST, *names], rows, file)
+
+
+def _tuned(study: Study) -> list[str]:
+    """The parameters of all regions: the order is that of the region that has them first."""
+    spaces = [study.space_of(region) for region in study.region_table]
+    return list(dict.fromkeys(name for space in spaces for name in space.parameters))
+
+
+def _write(names: list[str], rows: Iterable[Mapping[str, object]], file: TextIO) -> None:
+    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)

@@ -1,0 +1,24 @@
+"""Secrets that a study names by a file or an environment variable, read anew each time."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+
+def secret(file: str | None, variable: str | None = None) -> str:
+    """Return the first line of a file or else of a variable, without blanks around it.
+
+    Raises:
+        ValueError: it can't be read, or is empty; the message has nothing of it.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8") if file else os.environ.get(variable or "")
+    except OSError as error:
+        raise ValueError(f"{file} can't be read: {error.strerror}") from None
+    except UnicodeError:
+        raise ValueError(f"{file} can't be read: no text") from None
+    if found := re.split(r"[\r\n]", (text or "").strip(), maxsplit=1)[0].strip():
+        return found
+    raise ValueError(f"{file or f'the environment variable {variable}'} is empty")

@@ -1,0 +1,33 @@
+"""A SQLite file that any number of processes may read and write, each call for itself."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from trialfleet.errors import TrialfleetError
+
+PATIENCE = 60.0  # seconds for another process's write to end
+
+
+@contextmanager
+def opened(file: Path, what: str) -> Iterator[sqlite3.Connection]:
+    """Give a connection, whose changes are on the disk after the block: all of them, or none.
+
+    Args:
+        file: made where it isn't there.
+        what: it is called in errors.
+
+    Raises:
+        TrialfleetError: it can't be made, or is something else.
+    """
+    try:
+        with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA synchronous = FULL")
+            with connection:
+                yield connection
+    except sqlite3.Error as error:
+        raise TrialfleetError(f"the {what} {str(file)!r}: {error}") from error
