@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trialfleet.attributes import TRIAL
 from trialfleet.classads import plain
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
@@ -36,9 +35,6 @@ from trialfleet.workflows.dagman.health import (
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RunFolder
 
-# What a job's agent sets in the job's ad; of that kind are the names that HTCondor lets a job set.
-AT, STEP, VALUE = (attribute.name for attribute in TRIAL)
-_REPORT = [AT, STEP, VALUE, *SLOT_OF_JOB.values()]
 _TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
 VANILLA_UNIVERSE = 5
 
@@ -95,7 +91,7 @@ def look_up(folder: RunFolder) -> QueuedRun:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    ads = query(of_run(folder), [*PROJECTION, *_REPORT, "ProcId"])
+    ads = query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
     trials = [ad for ad in ads if "TrialfleetNode" in ad]

@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "workflows/plan/folder.py"
 TOPS = ("workflows", "optimizer", "infra")
 PLACES = {"best", "gate", "check", "place", "_place"}  # attributes that are a trial's folder
-SANDBOX = "sandbox_of"  # returns where a job executes
 BELOW = {"glob", "iterdir", "of_proc", "relative_to", "resolve", "rglob", "with_name"}
 OPENING = {
     *("chmod", "glob", "hardlink_to", "iterdir", "open", "read_bytes", "read_text", "rglob"),
@@ -181,8 +180,6 @@ def is_file(value: ast.expr, known: set[str]) -> bool:
             return is_file(owner, known) or is_place(owner, known)
         case ast.Call(args=args) if called(value) in {"Path", "iter", "list", "sorted", "str"}:
             return any(is_file(each, known) for each in args)
-        case ast.Call():
-            return called(value) == SANDBOX
         case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.BoolOp(values=parts):
             return any(is_file(each, known) for each in parts)
         case _:
@@ -211,7 +208,6 @@ def test_only_one_module_opens_what_a_job_left() -> None:
         "region.trial('a').stop.touch()",
         "file = place.err; file.read_bytes()",
         "for file in place.model.rglob('*'): file.read_bytes()",
-        "(sandbox_of(place.log) / 'trial.json').read_bytes()",
         "reads(place.stop)",
         "shutil.copytree(self._place.model, to)",
         "write_json(place.stop, {})",

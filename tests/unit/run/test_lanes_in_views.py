@@ -209,6 +209,14 @@ def test_the_page_knows_trials_by_their_lane(views: Views) -> None:
     assert trial_page(snapshot, "A", "../A.l1") is None
 
 
+def test_the_page_changes_with_the_reports_of_what_runs(views: Views) -> None:
+    live = LiveRun(views.folder, NodeReader())
+    look = live.snapshot().look
+    region = replace(look.status.regions[0], running_trials=(views.running(),))
+    look = replace(look, status=replace(look.status, regions=(region,)))
+    assert views.files.trial("A.l1").reports in live._reports_in(look)
+
+
 def test_why_takes_the_names_of_trials_and_of_nodes(
     views: Views, monkeypatch: pytest.MonkeyPatch
 ) -> None:

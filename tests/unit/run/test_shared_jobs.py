@@ -10,12 +10,12 @@ from tests.job_logs import JobLog
 from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.jobs.job_log import (
     Stay,
+    is_executing,
     read_between,
     read_executions,
     read_job,
     read_starts,
     read_stays,
-    sandbox_of,
 )
 from trialfleet.workflows.plan.folder import TrialFolder
 
@@ -196,9 +196,9 @@ def test_what_goes_on_lasts_until_now(lane: Lane) -> None:
     assert (stay.end, stay.seconds) == (End.RUNNING, 88)
     (own,) = read_between(lane.root / "log", now=now)
     assert (own.end, own.seconds) == (End.DONE, 2)
-    assert sandbox_of(lane.trial(1)) == Path("/scratch/13")
+    assert is_executing(lane.trial(1))
     lane.ends(20, 1)
     (stay,) = read_stays(lane.trial(1), now=now)
     assert (stay.end, stay.seconds) == (End.DONE, 8)
     assert [each.seconds for each in read_between(lane.root / "log", now=now)] == [2, 80]
-    assert sandbox_of(lane.trial(1)) is None
+    assert not is_executing(lane.trial(1))
