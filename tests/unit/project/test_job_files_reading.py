@@ -41,10 +41,8 @@ def names_of_files() -> set[str]:
         node for node in ast.parse(FOLDER.read_text()).body if isinstance(node, ast.ClassDef)
     ]
     trial = next(node for node in classes if node.name == "TrialFolder")
-    return {node.name for node in trial.body if isinstance(node, ast.FunctionDef)} | {"root"}
-
-
-FILES = names_of_files()
+    names = {node.name for node in trial.body if isinstance(node, ast.FunctionDef)}
+    return names | {name for node in trial.body for name, _ in bound(node)} | {"root"}
 
 
 class Reading:
@@ -184,6 +182,9 @@ def is_file(value: ast.expr, known: set[str]) -> bool:
             return any(is_file(each, known) for each in parts)
         case _:
             return False
+
+
+FILES = names_of_files()
 
 
 def test_only_one_module_opens_what_a_job_left() -> None:
