@@ -660,10 +660,10 @@ def test_a_trial_that_the_database_made_twice_is_shown_once(
     scripts: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = scripts.handler._studies.storage
-    create = storage.create_new_trial
+    begin = storage.begin
     with monkeypatch.context() as broken:
-        twice = lambda *given: (create(*given), create(*given))[1]  # noqa: E731 - answer lost
-        broken.setattr(storage, "create_new_trial", twice)
+        twice = lambda *given: (begin(*given), begin(*given))[1]  # noqa: E731 - answer lost
+        broken.setattr(storage, "begin", twice)
         scripts.ask("A.l1.t01")
     assert len(Run(scripts.folder.root).trials()) == 1
     assert StatusReader(scripts.folder).read().regions[0].queued <= 1
