@@ -29,7 +29,7 @@ KNOWN = {
     ("workflows/jobs/delivery.py", "_put"): "what we unpacked ourselves",
     ("workflows/plan/pool_check.py", "_dry_run"): "a folder of our own, without a job",
     ("workflows/plan/pool_check.py", "trial_ad"): "a folder of our own, without a job",
-    ("workflows/jobs/executions.py", "event_log"): "HTCondor's reader, behind job_files",
+    ("workflows/jobs/executions.py", "_read_on"): "HTCondor's reader, behind job_files",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trialfleet.workflows.jobs.executions import events_of
 from trialfleet.workflows.jobs.job_log import is_executing, read_executions, read_job, read_stays
 from trialfleet.workflows.plan.folder import TrialFolder
 
@@ -190,6 +191,24 @@ def test_a_clock_that_was_set_back_gives_no_negative_time(tmp_path: Path) -> Non
 def test_a_log_without_an_execution_says_nothing(tmp_path: Path, text: str) -> None:
     assert read_job(write(tmp_path, text)) is None
     assert read_job(TrialFolder(tmp_path / "missing")) is None
+
+
+def test_a_log_is_read_on_where_it_has_grown_and_anew_where_it_is_another(tmp_path: Path) -> None:
+    text = SUBMITTED.format(job=7) + executing("07:08:00.000")
+    end = TERMINATED.format(at="07:09:00.000")
+    place = write(tmp_path, text)
+    before = len(events_of(place.log))
+    assert events_of(place.log)[-1].type.name == "EXECUTE"
+    for added, known in ((end[:50], before), (end[50:], before + 1)):  # it is being written
+        with place.log.open("a") as file:
+            file.write(added)
+        assert len(events_of(place.log)) == known
+    assert read_executions(place.log) == [(unix("07:08:00"), unix("07:09:00"))]
+    place.log.write_text(text.replace("(007.", "(008.") + text)
+    assert events_of(place.log)[0].cluster == 8
+    assert len(events_of(place.log)) == 2 * before
+    place.log.write_text(text)
+    assert len(events_of(place.log)) == before
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from trialfleet.workflows.jobs.job_log import (
     read_starts,
     read_stays,
 )
+from trialfleet.workflows.jobs.parts import attempts_of, parts_of
 from trialfleet.workflows.plan.folder import TrialFolder
 
 USD_PER_SECOND = 3.6 / 4 / 3600  # of the slot of a log
@@ -92,6 +93,20 @@ def test_a_trials_figures_are_its_own(lane: Lane) -> None:
     assert (job.cpu_seconds, job.memory_mb, job.slot) == (4.5, 231.0, "slot1_1@a")
     assert job.usd == pytest.approx(5 * USD_PER_SECOND)
     assert job.lost_usd == 0
+
+
+def test_a_trial_is_found_by_itself_as_among_the_others(lane: Lane) -> None:
+    for second, number in ((12, 1), (20, 2), (22, 3), (30, 2)):
+        lane.begins(second, number)
+        if number != 2:
+            lane.ends(second + 2, number)
+    lane.log.evicted(40)
+    lane.log.executes(50)
+    lane.ends(51, 2)
+    lane.begins(52, 4)
+    parts = parts_of(lane.root / "log").trials
+    for number in (1, 2, 3, 4, 5):
+        assert attempts_of(lane.trial(number)) == parts.get(lane.trial(number).root.name, [])
 
 
 def test_a_log_without_marks_of_a_trial_says_nothing_of_it(lane: Lane) -> None:
