@@ -127,14 +127,8 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    schedd = _schedd()
-    import htcondor2
-
-    try:
-        with postponed():
-            return [plain(ad) for ad in schedd.query(constraint, projection)]
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+    with _schedd() as schedd:
+        return [plain(ad) for ad in schedd.query(constraint, projection)]
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
@@ -158,14 +152,8 @@ def one_job(constraint: str) -> Any:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    schedd = _schedd()
-    import htcondor2
-
-    try:
-        with postponed():
-            return next(iter(schedd.query(constraint=constraint, limit=1)), None)
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+    with _schedd() as schedd:
+        return next(iter(schedd.query(constraint=constraint, limit=1)), None)
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
@@ -186,18 +174,14 @@ def submit(files: DagFiles) -> str:
     Raises:
         PoolError: no HTCondor is reachable, or it refused the job.
     """
-    schedd = _schedd()
-    import htcondor2
-
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
-    try:
-        with postponed():
-            with _quiet():
-                description = htcondor2.Submit.from_dag(str(files.dag), options)
-            description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
-            return f"{schedd.submit(description).cluster()}.0"
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused {str(files.dag)!r}: {error}") from error
+    with _schedd(f"HTCondor refused {str(files.dag)!r}") as schedd:
+        import htcondor2
+
+        with _quiet():
+            description = htcondor2.Submit.from_dag(str(files.dag), options)
+        description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
+        return f"{schedd.submit(description).cluster()}.0"
 
 
 def hand_over(description: str) -> str:
@@ -206,14 +190,10 @@ def hand_over(description: str) -> str:
     Raises:
         PoolError: no HTCondor is reachable, or it refused the job.
     """
-    schedd = _schedd()
-    import htcondor2
+    with _schedd("HTCondor refused a job") as schedd:
+        import htcondor2
 
-    try:
-        with postponed():
-            return f"{schedd.submit(htcondor2.Submit(description)).cluster()}.0"
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused a job: {error}") from error
+        return f"{schedd.submit(htcondor2.Submit(description)).cluster()}.0"
 
 
 @contextmanager
@@ -241,16 +221,12 @@ def act(action: str, constraint: str, reason: str) -> int:
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.
     """
-    schedd = _schedd()
-    import htcondor2
-
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
-    try:
-        with postponed():
-            done = schedd.act(htcondor2.JobAction[action], constraint, reason=reason_and_code)
+    with _schedd(f"HTCondor refused to {action} {constraint}") as schedd:
+        import htcondor2
+
+        done = schedd.act(htcondor2.JobAction[action], constraint, reason=reason_and_code)
         return int(done["TotalSuccess"])
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused to {action} {constraint}: {error}") from error
 
 
 def edit(constraint: str, attribute: str, value: str) -> None:
@@ -264,27 +240,26 @@ def edit(constraint: str, attribute: str, value: str) -> None:
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.
     """
-    schedd = _schedd()
-    import htcondor2
-
-    try:
-        with postponed():
-            schedd.edit(constraint, attribute, value)
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused to edit {constraint}: {error}") from error
+    with _schedd(f"HTCondor refused to edit {constraint}") as schedd:
+        schedd.edit(constraint, attribute, value)
 
 
-def _schedd() -> Any:
+@contextmanager
+def _schedd(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
+    """Give the schedd; what it raises in the block is an error that begins so."""
     use(connect())
     import htcondor2
 
+    found = None
     try:
         with postponed():
-            return local_schedd()
+            found = local_schedd()
+            yield found
     except htcondor2.HTCondorException as error:
-        raise PoolError(
-            f"HTCondor's schedd can't be found: {error}; start a pool with: {start_command()}"
-        ) from error
+        if found is None:
+            failed = "HTCondor's schedd can't be found"
+            raise PoolError(f"{failed}: {error}; start a pool with: {start_command()}") from error
+        raise PoolError(f"{failed}: {error}") from error
 
 
 def _node(ad: dict[str, Any]) -> str:

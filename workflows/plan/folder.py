@@ -156,6 +156,11 @@ class RegionFolder:
                 return TrialFolder(own, ranged)
         return TrialFolder(own)
 
+    def of_node(self, name: str) -> TrialFolder:
+        """The folder of any node or trial, the full training and the gate's job among them."""
+        ends = {f"{self.root.name}.best": self.best, f"{self.root.name}.gate": self.gate}
+        return ends.get(name) or self.trial(name)
+
     @cached_property
     def _ranges(self) -> dict[str, list[Path]]:
         """The folders of nodes that run several trials of a lane each, by lane."""

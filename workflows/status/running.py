@@ -60,12 +60,12 @@ def running_trials(
         unfinished: the region's trials that are asked and not told, by their names.
     """
     jobs = queued.running_jobs if queued else {}
-    ends = {region.best: files.best, region.gate: files.gate}
+    ends = {region.best, region.gate}
     own = jobs.keys() & {*region.trial_nodes, *ends}
     found = []
     for node in sorted(own):
         name = node if node in ends else current_trial(files, node, unfinished) or node
-        place = ends.get(node) or files.trial(name)
+        place = files.of_node(name)
         if name == node and (at := place_at(files, node)).root == files.best.root:
             name, place = region.best, at  # a lane's job has the full training
         found.append(_running_trial(name, place, jobs[node], metric))

@@ -71,11 +71,17 @@ class Look:
         status: where it stands.
         unfinished: the words for trials that are asked and not told: by region, then by name.
         trials: all of its trials, by region.
+        queued: what the job queue has of it; None where that is out of reach.
+        queue_away: why it is.
+        storage_away: why its trials are those that were seen last.
     """
 
     status: RunStatus
     unfinished: Mapping[str, Mapping[str, TrialState]]
     trials: Mapping[str, list[StoredTrial]]
+    queued: QueuedRun | None
+    queue_away: str
+    storage_away: str
 
 
 class StatusReader:
@@ -101,7 +107,8 @@ class StatusReader:
 
     def look(self) -> Look:
         """Return where the run and its unfinished trials stand at one moment."""
-        queued, queue_notice = self._look_up()
+        queued, queue_away = self._look_up()
+        queue_notice = f"the job queue can't be read: {queue_away}" if queue_away else ""
         trials, study_notice = self._trials.all()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
         state = self._state(queued, is_lost=any(fault.job is None for fault in found))
@@ -177,7 +184,7 @@ class StatusReader:
             again=self._frozen.again_for(_blamed(regions)),
             mending=_mending(regions, self._frozen.study),
         )
-        return Look(status, unfinished, trials)
+        return Look(status, unfinished, trials, queued, queue_away, study_notice or "")
 
     def state(self) -> RunState:
         """Return where the run as a whole stands now, without a look at its trials."""
@@ -185,11 +192,11 @@ class StatusReader:
         found = faults(self._folder, queued.ads, time.time()) if queued else []
         return self._state(queued, is_lost=any(fault.job is None for fault in found))
 
-    def _look_up(self) -> tuple[QueuedRun | None, str | None]:
+    def _look_up(self) -> tuple[QueuedRun | None, str]:
         try:
-            return look_up(self._folder), None
+            return look_up(self._folder), ""
         except PoolError as error:
-            return None, f"the job queue can't be read: {error}"
+            return None, str(error)
 
     def _restarts(self) -> tuple[str, ...]:
         """The regions that wait for another DAGMan."""
