@@ -393,7 +393,7 @@ def test_a_dagman_that_a_person_removed_is_not_lost(folder: RunFolder) -> None:
     )
     assert faults(folder, [], NOW) == []
     with folder.dag_files.log.open("a") as log:
-        log.write("000 (011.000.000) Job submitted from host: …\n...\n")
+        log.write("000 (011.000.000) 2026-11-20 10:01:00 Job submitted from host: <1:1>\n...\n")
     assert only(faults(folder, [], NOW)).remedy is Remedy.SUBMIT
 
 
