@@ -26,7 +26,7 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.dagman.running_scripts import script_facts
-from trialfleet.workflows.disk_space import RESERVE, free_bytes
+from trialfleet.workflows.disk_space import too_little_in
 from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.troubles import job_troubles
@@ -236,13 +236,8 @@ class StatusReader:
         return why_all_fail([(trials[name], region) for name, region in files.items()])
 
     def _space(self) -> str | None:
-        free = free_bytes(self._folder.root)
-        if free >= RESERVE:
-            return None
-        return (
-            f"no space: {free >> 20} MB are free for {self._folder.root}; "
-            f"no trial begins with less than {RESERVE >> 20} MB"
-        )
+        words = too_little_in(self._folder.root)
+        return f"no space: {words}" if words else None
 
     def _state(self, queued: QueuedRun | None, *, is_lost: bool) -> RunState:
         if queued and queued.root:

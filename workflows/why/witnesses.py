@@ -25,7 +25,7 @@ from trialfleet.workflows.dagman.files import removal
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
-from trialfleet.workflows.disk_space import RESERVE, free_bytes
+from trialfleet.workflows.disk_space import too_little_in
 from trialfleet.workflows.gang.records import in_words
 from trialfleet.workflows.jobs.current import best_place, current_trial
 from trialfleet.workflows.jobs.job_log import read_starts
@@ -89,7 +89,7 @@ class RunWitnesses:
             storage_away=self.look.storage_away,
             service_away=service_trouble(self.files),
             stopped_by=_stopped_by(self.files),
-            no_space=_no_space(self.files),
+            no_space=too_little_in(self.files.root),
             closed=tuple(_closed(queued)) if queued else (),
             unpaid=read_record(self.files.unpaid, shape=Reasons)
             if self.files.unpaid.exists()
@@ -306,16 +306,6 @@ def _is_locked(folder: Path) -> bool | None:
     except OSError:
         return False if (folder / "pool.json").exists() else None
     return False
-
-
-def _no_space(files: RunFolder) -> str:
-    free = free_bytes(files.root)
-    if free >= RESERVE:
-        return ""
-    return (
-        f"the disk is full: {free >> 20} MB are free for {files.root}, "
-        f"and no trial begins with less than {RESERVE >> 20} MB"
-    )
 
 
 def _closed(queued: QueuedRun) -> list[str]:
