@@ -331,17 +331,9 @@ def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
 def _skipped(log: Path, *names: str) -> str:
     """Why a node or trial was passed over, in the words of its node's scripts."""
     any_of = "|".join(map(re.escape, names))
-    found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", _tail(log), re.MULTILINE)
+    text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
+    found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", text, re.MULTILINE)
     return found[-1] if found else ""
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _json(path: Path) -> dict[str, Any]:
