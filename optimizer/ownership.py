@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import sqlalchemy
-from optuna.storages import BaseStorage, RDBStorage
 from sqlalchemy.schema import CreateTable
 
 from trialfleet.optimizer.storage import SCHEMA_LOCK, storage_errors
+from trialfleet.optimizer.trial_rows import TrialStorage
 
 MACHINE_ID = Path("/etc/machine-id")  # made when the system was installed; reboots keep it
 
@@ -70,7 +70,7 @@ def _machine(host: str) -> str:
 class Ownership:
     """The right to write the studies of one run. Not thread-safe."""
 
-    def __init__(self, storage: BaseStorage, run: str, own: Owner) -> None:
+    def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
         """Nothing is read or written yet.
 
         Args:
@@ -78,7 +78,6 @@ class Ownership:
             run: the run's name, unique in the storage.
             own: who asks.
         """
-        assert isinstance(storage, RDBStorage), "open_storage opens no others"
         self._engine = storage.engine
         self._run = run
         self._own = own

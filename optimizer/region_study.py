@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from typing import Any, Unpack
 
 import optuna
-from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -37,10 +36,7 @@ from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, is_own
 from trialfleet.optimizer.trial_execution import TrialExecution, kept_reports
-from trialfleet.optimizer.trial_rows import created, finished
-
-# the attributes that a tell writes
-TELL_KEYS = ("metrics", "seconds", "device", "attempts", "error", "job", STOPPED)
+from trialfleet.optimizer.trial_rows import TrialStorage
 
 
 class RegionStudy:
@@ -51,7 +47,7 @@ class RegionStudy:
 
     def __init__(
         self,
-        storage: BaseStorage,
+        storage: TrialStorage,
         name: str,
         space: SearchSpace,
         settings: RegionSettings,
@@ -379,7 +375,7 @@ class RegionStudy:
                 **({"taught": suggestion.taught} if suggestion.taught else {}),
             },
         )
-        trial = created(self._storage, self._study_id, template)  # one transaction
+        trial = self._storage.begin(self._study_id, template)  # one transaction
         if trial.number != len(trials):
             self._cached = None  # there is another of this node
             return next(t for t in self._trials() if t.user_attrs["node"] == node)
@@ -421,13 +417,9 @@ class RegionStudy:
                 raise TrialfleetError(f"node {node!r} of study {self.name!r} was never asked")
             if trial.state.is_finished():
                 return
-            # a tell that crashed midway with another outcome may have left attributes behind
-            left = dict.fromkeys(key for key in TELL_KEYS if key in trial.user_attrs)
-            ran = {key: content for key, content in execution.items() if key in TELL_KEYS}
+            ran = {key: content for key, content in execution.items() if key != "reports"}
             reports = kept_reports(execution.get("reports", {}))
-            told = finished(
-                self._storage, trial, state, value, {**left, **attributes, **ran}, reports
-            )
+            told = self._storage.finish(trial, state, value, {**attributes, **ran}, reports)
             self._trials()[self._trials().index(trial)] = told
 
     def _refresh(self, trial: FrozenTrial) -> None:

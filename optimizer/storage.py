@@ -12,7 +12,6 @@ from typing import Any
 
 import optuna
 import sqlalchemy
-from optuna.storages import BaseStorage
 from sqlalchemy.engine import URL
 
 from trialfleet.errors import InputError, OptimizerError
@@ -33,7 +32,7 @@ SCHEMA_LOCK = 0x7472_6961_6C66  # PostgreSQL's advisory lock while tables are ma
 optuna.logging.set_verbosity(optuna.logging.WARNING)  # or each new study is announced on stderr
 
 
-def open_storage(url: str) -> BaseStorage:
+def open_storage(url: str) -> TrialStorage:
     """Open the storage at `url`; its tables are made where they are missing.
 
     SQLite is used with a write-ahead log: a reader, even a stopped one, never blocks the service
@@ -58,7 +57,7 @@ def open_storage(url: str) -> BaseStorage:
 
 
 @contextmanager
-def storage_to_read(url: str) -> Iterator[BaseStorage | None]:
+def storage_to_read(url: str) -> Iterator[TrialStorage | None]:
     """Open the storage at `url` for as long as the context lasts; None if it was never made.
 
     Nothing is made or changed: neither a SQLite file nor Optuna's tables.
@@ -112,11 +111,10 @@ def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
     return True
 
 
-def close_storage(storage: BaseStorage) -> None:
+def close_storage(storage: TrialStorage) -> None:
     """Close the database's connections; SQLite then folds its log into the file."""
-    if isinstance(storage, TrialStorage):
-        storage.remove_session()
-        storage.engine.dispose()
+    storage.remove_session()
+    storage.engine.dispose()
 
 
 @contextmanager
@@ -197,7 +195,7 @@ def _open(url: URL, *, skip_table_creation: bool = False, **engine_options: Any)
         raise OptimizerError(f"storage {redacted(url)} can't be used: {error}") from None
 
 
-def _open_sqlite(url: URL) -> BaseStorage:
+def _open_sqlite(url: URL) -> TrialStorage:
     if url.database and url.database != ":memory:" and not Path(url.database).exists():
         _create_sqlite(url, Path(url.database))
     return _open(url, connect_args={"timeout": LOCK_WAIT_SECONDS})
@@ -225,7 +223,7 @@ def _create_sqlite(url: URL, path: Path) -> None:
             beside.with_name(beside.name + rest).unlink(missing_ok=True)
 
 
-def _open_postgresql(url: URL) -> BaseStorage:
+def _open_postgresql(url: URL) -> TrialStorage:
     options: dict[str, Any] = {"connect_args": {"connect_timeout": CONNECT_SECONDS}}
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, **options)
     with engine.connect() as connection:  # two runs may make the tables of one database at a time

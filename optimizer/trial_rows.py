@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 
 class TrialStorage(RDBStorage):
     """A database of Optuna's, with the same tables and the same trials in them."""
 
-    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Store a new trial, and return its key.
+    def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
+        """Store a new trial that runs, in one transaction, and return it as it is.
 
         Raises:
             KeyError: there is no such study.
@@ -32,54 +31,30 @@ class TrialStorage(RDBStorage):
         import sqlalchemy
         from optuna.storages._rdb import models
 
-        given = template_trial
-        if given is None or given.values or given.system_attrs or given.intermediate_values:
-            return super().create_new_trial(study_id, given)
         trials = models.TrialModel.__table__
-        times = models.TrialModel(
-            datetime_start=given.datetime_start, datetime_complete=given.datetime_complete
-        )
-        row = {
-            "study_id": study_id,
-            "state": given.state,
-            "datetime_start": times._datetime_start_utc,
-            "datetime_complete": times._datetime_complete_utc,
-        }
+        times = models.TrialModel(datetime_start=trial.datetime_start)
+        start = {"state": trial.state, "datetime_start": times._datetime_start_utc}
         before = sqlalchemy.select(sqlalchemy.func.count()).where(trials.c.study_id == study_id)
         study = sqlalchemy.select(models.StudyModel.study_id)
         study = study.where(models.StudyModel.study_id == study_id).with_for_update()
         with self.engine.begin() as connection:
             if connection.execute(study).one_or_none() is None:
                 raise KeyError(f"there is no study {study_id}")
-            made = connection.execute(trials.insert(), row)
+            made = connection.execute(trials.insert(), {"study_id": study_id, **start})
             key: int = (made.inserted_primary_key or (0,))[0]
             number = connection.execute(before.where(trials.c.trial_id < key)).scalar_one()
             connection.execute(
                 trials.update().where(trials.c.trial_id == key).values(number=number)
             )
-            if params := _param_rows(key, given):
+            if params := _param_rows(key, trial):
                 connection.execute(models.TrialParamModel.__table__.insert(), params)
-            if given.user_attrs:
-                attributes = _attribute_rows(key, given.user_attrs)
+            if trial.user_attrs:
+                attributes = _attribute_rows(key, trial.user_attrs)
                 connection.execute(models.TrialUserAttributeModel.__table__.insert(), attributes)
-        return key
-
-    def get_trial_number_from_id(self, trial_id: int) -> int:
-        """Return a trial's number within its study, without all else of the trial.
-
-        Raises:
-            KeyError: there is no such trial.
-        """
-        import sqlalchemy
-        from optuna.storages._rdb import models
-
-        row = models.TrialModel
-        with self.engine.connect() as connection:
-            query = sqlalchemy.select(row.number).where(row.trial_id == trial_id)
-            number = connection.execute(query).scalar_one_or_none()
-        if number is None:
-            raise KeyError(f"there is no trial {trial_id}")
-        return int(number)
+        begun = copy.copy(trial)
+        begun._trial_id, begun.number = key, number
+        begun.user_attrs = _as_stored(trial.user_attrs)
+        return begun
 
     def finish(
         self,
@@ -95,8 +70,8 @@ class TrialStorage(RDBStorage):
             trial: as it is stored.
             state: its last.
             value: its objective; None: it has none.
-            attributes: in place of those of the same names.
-            reports: by step, in place of those that it has.
+            attributes: of other names than those that it has.
+            reports: by step.
 
         Raises:
             sqlalchemy.exc.SQLAlchemyError: the database can't be used.
@@ -106,7 +81,6 @@ class TrialStorage(RDBStorage):
         from optuna.storages._rdb import models
 
         key, ended = trial._trial_id, datetime.now()
-        known = models.TrialUserAttributeModel.__table__
         steps = models.TrialIntermediateValueModel.__table__
         row = models.TrialModel(datetime_complete=ended)
         change = (
@@ -117,13 +91,9 @@ class TrialStorage(RDBStorage):
         with self.engine.begin() as connection:
             if connection.execute(change).rowcount != 1:
                 raise UpdateFinishedTrialError(f"trial {trial.number} is finished")
-            if replaced := attributes.keys() & trial.user_attrs.keys():
-                old = known.delete().where(known.c.trial_id == key, known.c.key.in_(replaced))
-                connection.execute(old)
             if attributes:
-                connection.execute(known.insert(), _attribute_rows(key, attributes))
-            if trial.intermediate_values:
-                connection.execute(steps.delete().where(steps.c.trial_id == key))
+                rows = _attribute_rows(key, attributes)
+                connection.execute(models.TrialUserAttributeModel.__table__.insert(), rows)
             if reports:
                 connection.execute(steps.insert(), _report_rows(key, reports))
             if value is not None:
@@ -136,42 +106,6 @@ class TrialStorage(RDBStorage):
         told.user_attrs = {**trial.user_attrs, **_as_stored(attributes)}
         told.intermediate_values = dict(reports)
         return told
-
-
-def created(storage: BaseStorage, study_id: int, template: FrozenTrial) -> FrozenTrial:
-    """Store a new trial in one transaction, and return it as it is."""
-    key = storage.create_new_trial(study_id, template)
-    if not isinstance(storage, TrialStorage):
-        return storage.get_trial(key)
-    trial = copy.copy(template)
-    trial._trial_id, trial.number = key, storage.get_trial_number_from_id(key)
-    trial.user_attrs = _as_stored(template.user_attrs)
-    return trial
-
-
-def finished(
-    storage: BaseStorage,
-    trial: FrozenTrial,
-    state: TrialState,
-    value: float | None,
-    attributes: Mapping[str, Any],
-    reports: Mapping[int, float],
-) -> FrozenTrial:
-    """Store all that is told of a running trial, and return it as it is; see `TrialStorage.finish`.
-
-    A storage that is no database takes one after another, its state at last, and can't remove a
-    report: one that a tell left behind, which crashed before the trial was trained anew, is NaN.
-    """
-    if isinstance(storage, TrialStorage):
-        return storage.finish(trial, state, value, attributes, reports)
-    key = trial._trial_id
-    for name, content in attributes.items():
-        storage.set_trial_user_attr(key, name, content)
-    left = dict.fromkeys(trial.intermediate_values.keys() - reports.keys(), math.nan)
-    for step, report in {**left, **reports}.items():
-        storage.set_trial_intermediate_value(key, step, report)
-    storage.set_trial_state_values(key, state, None if value is None else [value])
-    return storage.get_trial(key)
 
 
 def _as_stored(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,14 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
+def too_little_in(folder: Path) -> str:
+    """Return how much room there is, where no trial may begin with that; empty where it may."""
+    if (free := free_bytes(folder)) >= RESERVE:
+        return ""
+    most = f"no trial begins with less than {RESERVE >> 20} MB, which HTCondor's logs may take"
+    return f"{free >> 20} MB are free in {str(folder)!r}, and {most}"
+
+
 def when_there_is_space(
     action: Callable[[], T], progress: Callable[[str], None], pause: float = PAUSE_SECONDS
 ) -> T:

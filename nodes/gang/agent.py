@@ -12,7 +12,6 @@ as its workers, anew in each generation. It stays while generations come and go,
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -31,7 +30,6 @@ from trialfleet.nodes.gang.roster import Roster
 from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.packages import unpack
 from trialfleet.nodes.job.reports import Reports
-from trialfleet.nodes.job.words import metric_of
 
 EXIT_CHECKPOINTED, EXIT_NO_GANG = 85, 86
 EXIT_REJECTED = 64
@@ -65,7 +63,7 @@ class Agent:
         self._cluster, self._proc, self._per_job = cluster, proc, per_job
         self._chirp = channel.chirp()
         self._sandbox = Path.cwd()
-        self._reports = self._new_reports()
+        self._reports = Reports(self._sandbox, self._chirp, "")
         began, self._starts = member.start_of_job()
         host = network.own_address()
         self._peers = peers.Peers(host)
@@ -164,7 +162,7 @@ class Agent:
                 local.unlink(missing_ok=True)
         self._rank, self._saves, self._stopped_since, self._begin_by = rank, 0, None, None
         self._is_told_to_save, self._sent_state = False, packages.state_of(self._sandbox)
-        self._reports = self._new_reports()
+        self._reports = Reports(self._sandbox, self._chirp, "")
         host, port = roster.members[0][2:4]
         shared = network.variables(self._me.host) | {
             "WORLD_SIZE": str(len(roster.members) * self._per_job),
@@ -363,14 +361,6 @@ class Agent:
             print(f"gang: {package.name} goes by the access point: {error}", file=sys.stderr)
         else:
             local.write_bytes(pointer.as_bytes())
-
-    def _new_reports(self) -> Reports:
-        """Return what sends the reports of a generation."""
-        try:
-            metric = metric_of(json.loads((self._sandbox / TRIAL).read_bytes()))
-        except (OSError, ValueError):
-            metric = None
-        return Reports(self._sandbox, self._chirp, "", metric)
 
     def _links(self) -> store.Links:
         return store.Links.of(self._chirp.read(f"{REMOTE}/{store.LINKS}"))

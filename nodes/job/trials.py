@@ -126,7 +126,7 @@ class Trials:
 
     def _train(self, order: Order, folder: Path, ended: Ended) -> None:
         """Train until it ends otherwise than with a checkpoint."""
-        reports = Reports(folder, self._chirp, order.name, order.metric)
+        reports = Reports(folder, self._chirp, order.name)
         carrier = _Carrier(
             reports,
             self._words,

@@ -62,11 +62,6 @@ class Order:
     code: int = 0
     why: str = ""
 
-    @property
-    def metric(self) -> str | None:
-        """The objective's, in the trial's reports."""
-        return metric_of(self.trial or {})
-
     @staticmethod
     def of(text: bytes | None) -> Order | None:
         """Return what a file holds; None where it is no order."""
@@ -91,12 +86,6 @@ class Order:
 
 def _number(value: float | None) -> float | None:
     return None if value is None else float(value)
-
-
-def metric_of(trial: dict[str, Any]) -> str | None:
-    """Return the name of a trial's objective in its reports; None where it has none."""
-    metric = trial.get("objective", {}).get("metric")
-    return metric if isinstance(metric, str) else None
 
 
 class UnansweredError(Exception):

@@ -102,12 +102,8 @@ CLOCK = (
     ),
 )
 
-# Of running jobs: the job's agent sets them, by HTCondor's chirp.
-TRIAL = (
-    Attribute("ChirpTrialfleetTrial", "text", "The trial that the job is at, by its name."),
-    Attribute("ChirpTrialfleetStep", "number", "The last step that the trainer reported."),
-    Attribute("ChirpTrialfleetValue", "number", "The objective's metric at that step."),
-)
+# Of running jobs: the job's agent sets it, by HTCondor's chirp.
+TRIAL = Attribute("ChirpTrialfleetTrial", "text", "The trial that the job is at, by its name.")
 
 # Of machines that are nodes of a fleet: their configuration sets them (node.conf.j2 and the node's
 # bootstrap). HAS_GPU alone is in the configuration of every pool that trialfleet makes.
@@ -214,4 +210,4 @@ PROBE = (
     Attribute("TrialfleetGpuNote", "text", "Why something was not measured; empty when all was."),
 )
 
-ALL = (*JOB, *CLOCK, *TRIAL, HAS_GPU, OLD_HAS_GPU, *INSTANCE, *PROBE)
+ALL = (*JOB, *CLOCK, TRIAL, HAS_GPU, OLD_HAS_GPU, *INSTANCE, *PROBE)

@@ -259,59 +259,40 @@ def write_json(
     write(path, as_json(value), mode=mode, within=within, durable=durable)
 
 
-def tree_of(folder: Path) -> Iterator[tuple[Path, Path | None]]:
-    """Yield what is in a folder that a job left: each path and the file that it means.
-
-    That file is None for a folder. A link to a file of the folder means that file.
+def tree_of(folder: Path) -> list[Path]:
+    """Return what is in a folder that came of a job, at any depth: files and folders.
 
     Raises:
-        JobFileError: a link leads out of it, or it holds what is neither file nor folder.
+        JobFileError: it holds anything else, a link, say.
     """
-    root = Path(os.path.realpath(folder))
-    if not is_folder(folder):
-        raise _no_part(folder)
-    for path in sorted(root.rglob("*")):
-        if is_folder(path):
-            yield folder / path.relative_to(root), None
-            continue
-        real = Path(os.path.realpath(path))
-        if not (real.is_relative_to(root) and stat.S_ISREG(_kind(real))):
-            raise _no_part(path)
-        yield folder / path.relative_to(root), real
-
-
-def _no_part(path: Path) -> JobFileError:
-    if path.is_symlink():
-        return JobFileError(
-            f"{str(path)!r} links to {str(path.readlink())!r}; "
-            "its folder may have links to its own files only"
-        )
-    return JobFileError(f"{str(path)!r} is no file and no folder")
+    found = sorted(folder.rglob("*"))
+    for path in (folder, *found):
+        kind = stat.S_IFMT(_kind(path))
+        if kind != stat.S_IFDIR and (kind != stat.S_IFREG or path is folder):
+            raise JobFileError(f"{str(path)!r} is {_KINDS.get(kind, 'no file and no folder')}")
+    return found
 
 
 def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | None = None) -> None:
-    """Copy a folder that a job left to a place that is free, or to an empty folder.
+    """Copy a folder that came of a job to a place that is free, or to an empty folder.
 
     Args:
         source: the folder.
         to: where.
-        copy: what makes the copy of a regular file; default: it gets a file with the same bytes
-            that its owner alone may write.
+        copy: what makes the copy of a file; default: it gets a file with the same bytes that its
+            owner alone may write.
 
     Raises:
         JobFileError: as `tree_of` has it.
         OSError: it can't be read or written.
     """
-    root = source.resolve()
     to.mkdir(mode=0o755, exist_ok=True)
-    for path, real in tree_of(source):
+    for path in tree_of(source):
         new = to / path.relative_to(source)
-        if real is None:
+        if is_folder(path):
             new.mkdir(mode=0o755)
-        elif copy is None:
-            _copy(real, root, new)
         else:
-            copy(real, new)
+            (copy or _copy)(path, new)
 
 
 def share(source: Path, to: Path) -> None:
@@ -324,11 +305,11 @@ def share(source: Path, to: Path) -> None:
         try:
             os.link(source, to, follow_symlinks=False)
         except OSError:
-            _copy(source, source.parent, to)
+            _copy(source, to)
 
 
-def _copy(source: Path, root: Path, to: Path) -> None:
-    with opened(source, root) as file:
+def _copy(source: Path, to: Path) -> None:
+    with opened(source) as file:
         mode = 0o755 if os.fstat(file.fileno()).st_mode & 0o100 else 0o644
         descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as new:

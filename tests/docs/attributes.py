@@ -37,8 +37,8 @@ def page() -> str:
         ),
         (
             "Running trials",
-            "In a trial's job, set by the job's agent; HTCondor brings them within some 10 s.",
-            TRIAL,
+            "In a trial's job, set by the job's agent; HTCondor brings it within some 10 s.",
+            (TRIAL,),
         ),
         ("Machines with GPUs", GPU_MACHINES, (HAS_GPU, OLD_HAS_GPU)),
         ("Nodes of a fleet", "In the slots of a fleet's nodes: the instance, its cost.", INSTANCE),

@@ -13,9 +13,6 @@ import pytest
 from tests.conftest import MOODY, MakeRun
 from tests.pool.watching import assert_exactly_once
 from trialfleet import RunState
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.job_queue import STEP, VALUE
-from trialfleet.workflows.plan.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("pool")
 
@@ -131,38 +128,6 @@ def test_what_htcondor_knows_of_a_trial_that_says_nothing_of_itself(
     assert region["final_job"]["wall_seconds"] >= 2
     total = record.wall_seconds + region["final_job"]["wall_seconds"]
     assert region["compute_seconds"] == pytest.approx(total)
-
-
-PYTHON = """\
-import pathlib, time, trial
-t = trial.start()
-t.report(7, loss=0.25)
-while not pathlib.Path({gate!r}).exists():
-    time.sleep(0.1)
-(t.model / "weights").touch() if t.mode == "final" else None
-t.complete(loss=0.5)
-"""
-
-
-@pytest.mark.thorough
-def test_htcondor_carries_the_step_of_a_python_trainer_from_any_machine(
-    make_run: MakeRun, work: Path, wait_for: Callable[..., None]
-) -> None:
-    (work / "train.py").write_text(PYTHON.format(gate=str(work / "open")))
-    run = make_run(
-        trainer={"command": ["python3", "train.py"], "files": [str(work / "train.py")]},
-        budget={"trials": 1, "lanes": 1},
-    )
-    run.submit()
-
-    def carried() -> bool:
-        jobs = job_queue.look_up(RunFolder(run.folder)).running_jobs.values()
-        return [(ad.get(STEP), ad.get(VALUE)) for ad in jobs] == [(7, 0.25)]
-
-    wait_for(carried)
-    assert [region.usd for region in run.status().regions] == [None]  # nobody knows a price
-    (work / "open").touch()
-    assert run.wait().state is RunState.DONE
 
 
 @pytest.mark.thorough

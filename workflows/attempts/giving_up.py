@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet import job_files
 from trialfleet.errors import PoolError
-from trialfleet.workflows.jobs.job_log import Job, read_job, sandbox_of
+from trialfleet.workflows.jobs.job_log import Job, is_executing, read_job
 from trialfleet.workflows.plan.matching import machines as pool_machines
 from trialfleet.workflows.status.causes import all_alike, failed_attempts, log_of, see
 
@@ -65,8 +65,7 @@ def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
     """Whether a first attempt left a result, or has been under way for longer than the others."""
     if job_files.size_of(place.result):
         return True
-    is_executing = sandbox_of(place) is not None
-    return is_executing and time.time() - (job.started or 0.0) > seconds
+    return is_executing(place) and time.time() - (job.started or 0.0) > seconds
 
 
 def _on_several(used: Set[str], machines: Callable[[], Set[str]] | None) -> bool:

@@ -15,7 +15,7 @@ from trialfleet.workflows.attempts import node_faults, resource_limits
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.gang.records import OVER_DISK
 from trialfleet.workflows.jobs.agent_words import read_order, read_said
-from trialfleet.workflows.jobs.executions import event_log
+from trialfleet.workflows.jobs.executions import events_of, submissions
 from trialfleet.workflows.jobs.troubles import EVICTED, STUCK
 from trialfleet.workflows.plan.folder import TrialFolder
 
@@ -313,13 +313,7 @@ def last_line(path: Path) -> str:
 
 def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
     """A removed job was held before, as the submit file removes it then; or somebody removed it."""
-    import htcondor2
-
-    try:
-        removed = _removal(log)
-    except (htcondor2.HTCondorException, OSError) as error:
-        words = one_line(f"the job was removed; its log can't be read: {error}")
-        return Failed(error=words, final=False)
+    removed = _removal(log)
     reason, removal, code = removed.hold, removed.reason, removed.code
     if NO_MONEY in removal:
         words = removal[removal.index(NO_MONEY) :]
@@ -355,19 +349,16 @@ class _Removal:
 
 
 def _removal(log: Path) -> _Removal:
-    import htcondor2
-
     found = _Removal()
-    for event in event_log(log).events(stop_after=0):
-        if event.type.name == "SUBMIT":
-            found = _Removal()
-        elif event.type.name == "JOB_RELEASED":  # what was before is over
+    for event in submissions(events_of(log))[-1]:
+        kind = event.type.name
+        if kind == "JOB_RELEASED":  # what was before is over
             found.hold, found.code, found.reason = "", None, ""
-        elif event.type == htcondor2.JobEventType.JOB_HELD:
+        elif kind == "JOB_HELD":
             found.hold, found.code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
-        elif event.type == htcondor2.JobEventType.JOB_ABORTED:
+        elif kind == "JOB_ABORTED":
             found.reason = str(event.get("Reason", ""))
-        found.evictions += event.type == htcondor2.JobEventType.JOB_EVICTED
+        found.evictions += kind == "JOB_EVICTED"
     return found
 
 

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.classads import plain
+from trialfleet.workflows.jobs.executions import events_of
 from trialfleet.workflows.plan.dag_files import DagFiles
 
 # STATUS_PRERUN, _SUBMITTED, _POSTRUN, _ERROR of a node status file
 _PRE, _SUBMITTED, _POST, _FAILED = 2, 3, 4, 6
-_JOB_ABORTED = b"009"  # the number of the event in a job's log
 _SUBMIT = re.compile(rb'000 \(.*?DAGNodeName = "([^"\n]+)"', re.DOTALL)
 _POST_ENDED = re.compile(
     rb"016 \((?P<job>\d+)\S* (?P<time>\S+ [\d:]+).*DAG Node: (?P<node>[^\n]+)", re.DOTALL
 )
-_TAIL_BYTES = 4096
 STOP_REASON = "trialfleet stop"  # with which it removes jobs
 _WAS = "Was STATUS_"  # how DAGMan's details of a node begin that had not ended when it was removed
 _ENDED_BY_ERROR = 1  # DAG_STATUS_ERROR of a metrics file: DAGMan itself could not go on
@@ -60,24 +59,11 @@ def ended_by_error(files: DagFiles) -> bool:
 
 
 def removal(files: DagFiles) -> str | None:
-    """Return the reason with which the DAGMan job was removed; None if it wasn't, or began anew.
-
-    From the log's end: htcondor2's reader would read all of it at each look at a run.
-    """
-    last = re.split(rb"^(?=\d{3} \()", _end_of_log(files), flags=re.MULTILINE)[-1]
-    if not last.startswith(_JOB_ABORTED):
+    """Return the reason with which the DAGMan job was removed; None if it wasn't, or began anew."""
+    events = events_of(files.log)
+    if not events or events[-1].type.name != "JOB_ABORTED":
         return None
-    lines = [line.strip() for line in last.decode(errors="replace").splitlines()[1:]]
-    return next((line for line in lines if line not in {"", "..."}), "no reason given")
-
-
-def _end_of_log(files: DagFiles) -> bytes:
-    try:
-        with files.log.open("rb") as log:
-            log.seek(max(0, files.log.stat().st_size - _TAIL_BYTES))
-            return log.read()
-    except OSError:
-        return b""
+    return str(events[-1].get("Reason") or "no reason given")
 
 
 def _metric(files: DagFiles, name: str) -> int | None:

@@ -45,8 +45,6 @@ PROJECTION = [
     "JobUniverse",
     "NumJobCoolDowns",
     "TrialfleetFolder",
-    "TrialfleetMode",
-    "TrialfleetNode",
     "TrialfleetRegion",
 ]
 IDLE, RUNNING, HELD = 1, 2, 5

@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trialfleet.attributes import TRIAL
 from trialfleet.classads import plain
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
@@ -36,9 +35,6 @@ from trialfleet.workflows.dagman.health import (
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RunFolder
 
-# What a job's agent sets in the job's ad; of that kind are the names that HTCondor lets a job set.
-AT, STEP, VALUE = (attribute.name for attribute in TRIAL)
-_REPORT = [AT, STEP, VALUE, *SLOT_OF_JOB.values()]
 _TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
 VANILLA_UNIVERSE = 5
 
@@ -95,7 +91,7 @@ def look_up(folder: RunFolder) -> QueuedRun:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    ads = query(of_run(folder), [*PROJECTION, *_REPORT, "ProcId"])
+    ads = query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
     trials = [ad for ad in ads if "TrialfleetNode" in ad]
@@ -131,14 +127,8 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    schedd = _schedd()
-    import htcondor2
-
-    try:
-        with postponed():
-            return [plain(ad) for ad in schedd.query(constraint, projection)]
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+    with _schedd() as schedd:
+        return [plain(ad) for ad in schedd.query(constraint, projection)]
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
@@ -162,14 +152,8 @@ def one_job(constraint: str) -> Any:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    schedd = _schedd()
-    import htcondor2
-
-    try:
-        with postponed():
-            return next(iter(schedd.query(constraint=constraint, limit=1)), None)
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+    with _schedd() as schedd:
+        return next(iter(schedd.query(constraint=constraint, limit=1)), None)
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
@@ -190,18 +174,14 @@ def submit(files: DagFiles) -> str:
     Raises:
         PoolError: no HTCondor is reachable, or it refused the job.
     """
-    schedd = _schedd()
-    import htcondor2
-
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
-    try:
-        with postponed():
-            with _quiet():
-                description = htcondor2.Submit.from_dag(str(files.dag), options)
-            description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
-            return f"{schedd.submit(description).cluster()}.0"
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused {str(files.dag)!r}: {error}") from error
+    with _schedd(f"HTCondor refused {str(files.dag)!r}") as schedd:
+        import htcondor2
+
+        with _quiet():
+            description = htcondor2.Submit.from_dag(str(files.dag), options)
+        description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
+        return f"{schedd.submit(description).cluster()}.0"
 
 
 def hand_over(description: str) -> str:
@@ -210,14 +190,10 @@ def hand_over(description: str) -> str:
     Raises:
         PoolError: no HTCondor is reachable, or it refused the job.
     """
-    schedd = _schedd()
-    import htcondor2
+    with _schedd("HTCondor refused a job") as schedd:
+        import htcondor2
 
-    try:
-        with postponed():
-            return f"{schedd.submit(htcondor2.Submit(description)).cluster()}.0"
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused a job: {error}") from error
+        return f"{schedd.submit(htcondor2.Submit(description)).cluster()}.0"
 
 
 @contextmanager
@@ -245,16 +221,12 @@ def act(action: str, constraint: str, reason: str) -> int:
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.
     """
-    schedd = _schedd()
-    import htcondor2
-
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
-    try:
-        with postponed():
-            done = schedd.act(htcondor2.JobAction[action], constraint, reason=reason_and_code)
+    with _schedd(f"HTCondor refused to {action} {constraint}") as schedd:
+        import htcondor2
+
+        done = schedd.act(htcondor2.JobAction[action], constraint, reason=reason_and_code)
         return int(done["TotalSuccess"])
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused to {action} {constraint}: {error}") from error
 
 
 def edit(constraint: str, attribute: str, value: str) -> None:
@@ -268,27 +240,26 @@ def edit(constraint: str, attribute: str, value: str) -> None:
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.
     """
-    schedd = _schedd()
-    import htcondor2
-
-    try:
-        with postponed():
-            schedd.edit(constraint, attribute, value)
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor refused to edit {constraint}: {error}") from error
+    with _schedd(f"HTCondor refused to edit {constraint}") as schedd:
+        schedd.edit(constraint, attribute, value)
 
 
-def _schedd() -> Any:
+@contextmanager
+def _schedd(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
+    """Give the schedd; what it raises in the block is an error that begins so."""
     use(connect())
     import htcondor2
 
+    found = None
     try:
         with postponed():
-            return local_schedd()
+            found = local_schedd()
+            yield found
     except htcondor2.HTCondorException as error:
-        raise PoolError(
-            f"HTCondor's schedd can't be found: {error}; start a pool with: {start_command()}"
-        ) from error
+        if found is None:
+            failed = "HTCondor's schedd can't be found"
+            raise PoolError(f"{failed}: {error}; start a pool with: {start_command()}") from error
+        raise PoolError(f"{failed}: {error}") from error
 
 
 def _node(ad: dict[str, Any]) -> str:

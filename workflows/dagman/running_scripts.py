@@ -33,8 +33,7 @@ def script_facts(
         nodes = read_node_status(files.dag_files.node_status)
         waiting = [(name, node) for name, node in nodes.items() if node.in_pre or node.in_post]
         for name, node in waiting[:1]:
-            log = files.best.log if name == region.best else files.trial(name).log
-            ended = map(_written, (files.scripts_log, log))
+            ended = map(_written, (files.scripts_log, files.of_node(name).log))
             yield ScriptFacts(
                 region=region.slug,
                 node=name,

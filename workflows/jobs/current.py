@@ -42,7 +42,7 @@ def place_at(files: RegionFolder, node: str) -> TrialFolder:
         files: the region's folder.
         node: the node.
     """
-    place = files.trial(node)
+    place = files.of_node(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):
         return place

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+import pickle
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from trialfleet import job_files
 from trialfleet.classads import plain
@@ -18,7 +20,7 @@ from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.jobs.marks import Mark, MarkKind
 
 if TYPE_CHECKING:
-    from htcondor2 import JobEvent, JobEventLog
+    from htcondor2 import JobEvent
 
 # Whatever ends an execution; what HTCondor writes of it after the first of them is not another.
 _ENDS = frozenset(
@@ -29,6 +31,7 @@ _ENDS = frozenset(
 _CUTS = frozenset({"JOB_EVICTED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED"})
 _ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
 _KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
+_COMPARED = 256  # bytes at the end of what was read, by which a log is known again
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
 
 
@@ -78,35 +81,59 @@ class Execution:
 
 
 def events_of(log: Path) -> tuple[JobEvent, ...]:
-    """The events of a log; it is read again once it has changed."""
-    try:
-        found = log.stat()
-    except OSError:
-        return ()
-    return _read(log, found.st_mtime_ns, found.st_size)
+    """The events of a log; of one that has grown only what is new is read."""
+    return _reader_of(log).events()
 
 
 @lru_cache(maxsize=_KEPT_LOGS)
-def _read(log: Path, *_changed: int) -> tuple[JobEvent, ...]:
-    import htcondor2
-
-    events: list[JobEvent] = []
-    with suppress(htcondor2.HTCondorException, OSError):
-        events.extend(event_log(log).events(stop_after=0))
-    return tuple(events)
+def _reader_of(log: Path) -> _Reader:
+    return _Reader(log)
 
 
-def event_log(log: Path) -> JobEventLog:
-    """Return the reader of a job's event log.
+class _Reader:
+    """Reads an event log as it grows; anew where it is not the same with more at its end."""
 
-    Raises:
-        OSError: there is none, or it is no regular file.
-        htcondor2.HTCondorException: it can't be read.
-    """
-    import htcondor2
+    def __init__(self, log: Path) -> None:
+        self._log, self._lock = log, Lock()
+        self._begin()
 
-    with job_files.opened(log):
-        return htcondor2.JobEventLog(str(log))
+    def _begin(self) -> None:
+        self._stamp, self._last, self._at = (0, 0), b"", b""
+        self._events: tuple[JobEvent, ...] = ()
+
+    def events(self) -> tuple[JobEvent, ...]:
+        """Return its events; those before what can't be read, none of what is no regular file."""
+        try:
+            with self._lock, job_files.opened(self._log) as file:
+                found = os.fstat(file.fileno())
+                stamp = found.st_size, found.st_mtime_ns
+                if stamp != self._stamp:
+                    if self._last_of(file, self._stamp[0]) != self._last:
+                        self._begin()
+                    self._read_on()
+                    self._stamp, self._last = stamp, self._last_of(file, stamp[0])
+                return self._events
+        except OSError:
+            return ()
+
+    def _last_of(self, file: BinaryIO, size: int) -> bytes:
+        """The end of its first so many bytes."""
+        file.seek(max(0, size - _COMPARED))
+        return file.read(min(size, _COMPARED))
+
+    def _read_on(self) -> None:
+        import htcondor2
+
+        found = list(self._events) if self._at else []
+        try:
+            reader = pickle.loads(self._at) if self._at else None  # noqa: S301 - our own bytes
+            reader = reader or htcondor2.JobEventLog(str(self._log))
+            found.extend(reader.events(stop_after=0))
+            self._at = pickle.dumps(reader)  # as the bindings have it: where it goes on
+            reader.close()
+        except htcondor2.HTCondorException:
+            self._at = b""  # the next look begins anew
+        self._events = tuple(found)
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:

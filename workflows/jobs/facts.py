@@ -23,10 +23,8 @@ ATTRIBUTES = [
     "RemoteHost",
     "TransferInputSizeMB",
     "TrialfleetGangMax",
-    "TrialfleetMode",
     "TrialfleetNode",
 ]
-_ENDS = ("final", "evaluate")  # TrialfleetMode of a full training and of a gate
 _VANILLA = 5  # JobUniverse
 _IDLE, _RUNNING = 1, 2  # JobStatus
 
@@ -45,7 +43,8 @@ def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFa
 
 
 def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
-    place = place_of(folder, ad)
+    region, node = folder.region(str(ad["TrialfleetRegion"])), str(ad["TrialfleetNode"])
+    place = region.of_node(node)
     log = place.log
     since = float(ad["EnteredCurrentStatus"])
     is_telling = may_fail(ad) or ad.get("NumShadowStarts", 0) > 1
@@ -53,14 +52,15 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
     host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
     return JobFacts(
         region=str(ad["TrialfleetRegion"]),
-        node=str(ad["TrialfleetNode"]),
+        node=node,
         job=f"{ad['ClusterId']}.{ad['ProcId']}",
         status=int(ad["JobStatus"]),
         since=since,
         log=str(log),
         machine=host.rpartition("@")[2],
         starts=starts,
-        checkpointed=any(start.saved for start in starts or ()) and _has_checkpoint(folder, ad),
+        checkpointed=any(start.saved for start in starts or ())
+        and has_checkpoint(place_at(region, node)),
         is_rank="TrialfleetGangMax" in ad,
         input_mb=float(ad.get("TransferInputSizeMB") or 0),
         disk_mb=float(ad.get("DiskUsage") or 0) / 1024,
@@ -88,14 +88,4 @@ def _starts(place: TrialFolder, proc: int) -> list[Execution]:
 
 def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
     """Return the folder of the node, full training or gate whose job has this ad."""
-    region = folder.region(str(ad["TrialfleetRegion"]))
-    ends = dict(zip(_ENDS, (region.best, region.gate), strict=True))
-    return ends.get(str(ad.get("TrialfleetMode"))) or region.trial(str(ad["TrialfleetNode"]))
-
-
-def _has_checkpoint(folder: RunFolder, ad: Mapping[str, Any]) -> bool:
-    """Whether what a job is at has a checkpoint."""
-    if ad.get("TrialfleetMode") in _ENDS:
-        return has_checkpoint(place_of(folder, ad))
-    region = folder.region(str(ad["TrialfleetRegion"]))
-    return has_checkpoint(place_at(region, str(ad["TrialfleetNode"])))
+    return folder.region(str(ad["TrialfleetRegion"])).of_node(str(ad["TrialfleetNode"]))

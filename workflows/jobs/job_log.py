@@ -18,7 +18,6 @@ from trialfleet.workflows.jobs.executions import (
     cut_off_before,
     events_of,
     executions_of,
-    properties_of,
     submissions,
     time_of,
 )
@@ -248,22 +247,9 @@ def read_starts(place: TrialFolder) -> list[Execution]:
     return sorted(starts, key=lambda start: start.began)
 
 
-def sandbox_of(place: TrialFolder, proc: int = 0) -> Path | None:
-    """Return the folder, on its own machine, in which a trial's job is at it; None elsewhere.
-
-    Args:
-        place: the trial's folder.
-        proc: of a gang's jobs, which one.
-    """
-    if place.is_shared and not any(not each.is_over for each in read_starts(place)):
-        return None
-    attempts = submissions(event for event in events_of(place.log) if event.proc == proc)
-    executions = executions_of(attempts[-1])
-    if not executions or executions[-1].is_over:
-        return None
-    last = [event for event in attempts[-1] if event.type.name == "EXECUTE"][-1]
-    where = properties_of(last).get("CondorScratchDir")
-    return Path(str(where)) if where else None
+def is_executing(place: TrialFolder) -> bool:
+    """Return whether a trial's job executes, by its log, and is at this trial."""
+    return any(not each.is_over for each in read_starts(place))
 
 
 def _stays(

@@ -7,7 +7,7 @@ agent starts, asks, brings results and waits for answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -39,7 +39,7 @@ class JobParts:
         between: the job's own time, oldest first; it is neither lost nor a trial's.
     """
 
-    trials: Mapping[str, Sequence[Sequence[Execution]]]
+    trials: Mapping[str, list[list[Execution]]]
     between: Sequence[Execution]
 
 
@@ -50,7 +50,8 @@ def attempts_of(place: TrialFolder) -> list[list[Execution]]:
     ended, or where the trial had not ended when its job left the queue.
     """
     if place.is_shared:
-        return [list(attempt) for attempt in parts_of(place.log).trials.get(place.root.name, ())]
+        name = place.root.name
+        return _parts_in(list(_around(name, events_of(place.log)))).trials.get(name, [])
     executions = (executions_of(part) for part in submissions(events_of(place.log)))
     return [found for found in executions if found]
 
@@ -66,11 +67,27 @@ def parts_of(log: Path) -> JobParts:
 
 @lru_cache(maxsize=_KEPT_LOGS)
 def _parts(log: Path, *_changed: int) -> JobParts:
+    return _parts_in(events_of(log))
+
+
+def _around(name: str, events: Iterable[JobEvent]) -> Iterator[JobEvent]:
+    """Yield what tells of one trial: of the others' marks only the begins that end it."""
+    is_open = False
+    for event in events:
+        mark = Mark.of(event)
+        if mark is None:
+            yield event
+        elif mark.trial == name or (is_open and mark.kind is MarkKind.BEGINS):
+            yield event
+            is_open = mark.trial == name
+
+
+def _parts_in(events: Iterable[JobEvent]) -> JobParts:
     trials: dict[str, list[list[Execution]]] = {}
     between: list[Execution] = []
-    for events in submissions(events_of(log)):
+    for part in submissions(events):
         division = _Division()
-        for execution, marks in zip(executions_of(events), _marks_of(events), strict=True):
+        for execution, marks in zip(executions_of(part), _marks_of(part), strict=True):
             division.add(execution, marks)
         between += division.between
         for name, attempts in division.trials.items():

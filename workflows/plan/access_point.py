@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.workflows.ctrl_c import postponed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from classad2 import ClassAd
 
 SCHEDULER, LOCAL = 7, 12  # JobUniverse
 UNIVERSES = (SCHEDULER, LOCAL)
+_IDLE = 1  # JobStatus
+_JUST_SUBMITTED = 10.0  # seconds that a job of the access point waits for its turn anyway
 _STARTS = {
     SCHEDULER: ("StartSchedulerUniverse", "START_SCHEDULER_UNIVERSE"),
     LOCAL: ("StartLocalUniverse", "START_LOCAL_UNIVERSE"),
@@ -25,7 +28,7 @@ _JOBS = {
 }
 
 
-def why_closed(universes: Iterable[int]) -> list[str]:
+def why_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
     """Return why the access point starts no job of some universes now; a line for each such one.
 
     Raises:
@@ -35,6 +38,24 @@ def why_closed(universes: Iterable[int]) -> list[str]:
         return []
     ad = _schedd_ad()
     return [_closed(universe, ad) for universe in asked if _is_closed(universe, ad)]
+
+
+def why_they_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the same for a run's jobs that have waited there for some time, by their ads.
+
+    Raises:
+        PoolError: HTCondor is out of reach.
+    """
+    now = time.time()
+    waiting = {
+        ad["JobUniverse"]
+        for ad in jobs
+        if ad["JobStatus"] == _IDLE
+        and ad["JobUniverse"] in UNIVERSES
+        and now - ad["EnteredCurrentStatus"] > _JUST_SUBMITTED
+        and ad.get("JobCoolDownExpiration", 0) < now
+    }
+    return why_closed(sorted(waiting))
 
 
 def _is_closed(universe: int, ad: ClassAd) -> bool:

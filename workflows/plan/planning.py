@@ -24,7 +24,7 @@ from trialfleet.files import shell_quoted, sync, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
-from trialfleet.workflows.disk_space import RESERVE, free_bytes
+from trialfleet.workflows.disk_space import too_little_in
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import StudyGraph, graph_of
@@ -224,7 +224,7 @@ def _write_beside(
     except OSError as error:
         raise InputError(f"the run's folder {str(folder.root)!r} can't be made: {error}") from error
     try:
-        _check_space(beside)
+        _check_space(parent)
         _write_tables(frozen.study, folder, RunFolder(beside))
         beside.chmod(0o755)
         # a storage's URL may hold a password
@@ -293,11 +293,8 @@ def _write_tables(
 
 def _check_space(place: Path) -> None:
     """Whether trials could begin there at all."""
-    if (free := free_bytes(place)) < RESERVE:
-        raise InputError(
-            f"no space: {free >> 20} MB are free in {str(place.parent)!r}, and no trial begins "
-            f"with less than {RESERVE >> 20} MB; make room, or choose another folder with --out"
-        )
+    if words := too_little_in(place):
+        raise InputError(f"no space: {words}; make room, or choose another folder with --out")
 
 
 def _write_texts(root: Path, texts: dict[Path, str], private: Path | None) -> None:

@@ -85,7 +85,7 @@ def check_pool(folder: RunFolder) -> PoolCheck:
         use(connect())
         job = trial_ad(folder, frozen.run, study)
         found = prospects(job, pool_slots())
-        troubles = access_point.why_closed(access_point.UNIVERSES)
+        troubles = access_point.why_closed()
     except PoolError as error:
         trouble = f"not compared with the pool: {error}"
         return PoolCheck(prospects=None, has_fleet=study.fleet is not None, troubles=(trouble,))

@@ -1,9 +1,9 @@
 """What a report holds: plain frozen data, read from the studies once.
 
-`Report.to_json` is the content of report.json, schema 1: the fields below by their names, in their
-order, with `"schema": 1` before them. Times are ISO 8601 in UTC, paths are text, durations are
-seconds, numbers are finite and what isn't known is null. Gains are positive where tuning helped,
-whichever way the metric goes.
+`Report.to_json` is the content of report.json, schema 1: the fields below, and those of `RunNotes`
+and `RegionNotes`, by their names, with `"schema": 1` before them. Times are ISO 8601 in UTC, paths
+are text, durations are seconds, numbers are finite and what isn't known is null. Gains are positive
+where tuning helped, whichever way the metric goes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trialfleet.workflows.jobs.job_log import Job, Stay
+from trialfleet.workflows.report.source import RegionNotes, RunNotes
 from trialfleet.workflows.status.states import TrialState
 
 SCHEMA = 1
@@ -179,16 +180,11 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegionReport:
+class RegionReport(RegionNotes):
     """One region's outcome.
 
     Attributes:
-        name: the region's true name.
-        slug: its name in paths and in the page's anchor.
-        study_name: the name of its study in the storage.
         status: where it stands, as `states.Stage` has it.
-        stopped: why it ended early.
-        budget_trials: how many trials it may spend.
         complete: how many completed.
         failed: how many failed for good.
         stopped_early: how many were told to stop, as they would not have been the best.
@@ -202,20 +198,11 @@ class RegionReport:
         why_command: the command that says why it stands where it stands, and what mends that; None
             where the run has no folder.
         final: metrics of the full training with the best settings.
-        final_job: the job of the full training; None before it began.
         final_stays: its executions over all attempts, oldest first; empty: nothing tells.
         published: the folder of the published model.
-        not_latest: why `latest` is another run's model, if it is.
-        gate: what the gate found of a model that it let pass; None without a former one, or a gate.
-        gate_worse: whether it measured worse than the former one all the same.
-        holdout: how far the full training's validation and test losses are apart, where rows don't
-            explain that.
-        changed: which files of its data or code have changed since the run was submitted, if any.
         best_trial: number of the best trial.
         baseline_trial: number of the trial with the default settings.
         compute_seconds: how long its trials and its full training kept slots busy, in all.
-        usd: what its jobs cost; None where their nodes have no price.
-        between_usd: of that, jobs that train several trials, while they were at none; likewise.
         wall_seconds: from its first trial's start to its last trial's end, without pauses.
         paused_seconds: how long the run was paused between the two.
         importance: of its parameters, greatest first; empty if `importance_note` says why.
@@ -228,12 +215,7 @@ class RegionReport:
         trials: by number.
     """
 
-    name: str
-    slug: str
-    study_name: str
     status: str
-    stopped: str | None
-    budget_trials: int
     complete: int
     failed: int
     stopped_early: int
@@ -245,16 +227,10 @@ class RegionReport:
     next_command: str | None
     why_command: str | None
     final: Mapping[str, float] | None
-    final_job: Job | None
     published: str | None
-    not_latest: str | None
-    gate: str | None
-    gate_worse: bool
     best_trial: int | None
     baseline_trial: int | None
     compute_seconds: float
-    usd: float | None
-    between_usd: float | None
     wall_seconds: float | None
     paused_seconds: float
     importance: tuple[Importance, ...]
@@ -265,8 +241,6 @@ class RegionReport:
     taught: Mapping[str, float]
     trials: tuple[Trial, ...]
     final_stays: tuple[Stay, ...] = ()
-    holdout: str | None = None
-    changed: str | None = None
 
     @property
     def finished(self) -> int:
@@ -285,18 +259,11 @@ class RegionReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(RunNotes):
     """A run's outcome over all its regions.
 
     Attributes:
-        study: the study's name.
-        run: the run's id.
-        metric: the objective's metric.
-        direction: of the objective: "minimize" or "maximize".
-        report_metric: the metric of the comparison.
-        report_direction: of that metric.
-        created: when the run was made.
-        finished: when it ended; None while it runs.
+        report_direction: of the report metric.
         notice: what a reader should know first, such as why trials ended early; empty: nothing.
         advice: what to do where tuned settings are worse than default ones; empty: nowhere.
         edges: which parameters' best values lie at the end of their ranges in many regions, and
@@ -306,25 +273,13 @@ class Report:
         pauses: from and to, in Unix seconds: when it was stopped, and resumed later.
         compute_seconds: sum over the regions.
         usd: likewise; None where no region's is known.
-        boot_usd: what its part in the fleet's nodes cost on their way into the pool, when this was
-            made; None where no autoscaler has told of nodes.
-        idle_usd: what its part in them cost without a job; likewise.
-        lost_share: the part of its jobs' time, from 0 to 1, that attempts took which failed, and
-            that evictions threw away; None where nobody knows.
         complete: trials completed.
         failed: trials failed for good.
         budget_trials: trials that the regions may spend.
         regions: in the study's order.
     """
 
-    study: str
-    run: str
-    metric: str
-    direction: str
-    report_metric: str
     report_direction: str
-    created: datetime
-    finished: datetime | None
     notice: str
     advice: str
     edges: str
@@ -333,9 +288,6 @@ class Report:
     pauses: tuple[tuple[float, float], ...]
     compute_seconds: float
     usd: float | None
-    boot_usd: float | None
-    idle_usd: float | None
-    lost_share: float | None
     complete: int
     failed: int
     budget_trials: int

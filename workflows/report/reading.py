@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.optimizer.stored_trials import count_cut_off, is_own, is_stopped_early
@@ -15,7 +15,7 @@ from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.edges import edges_of
 from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import RegionReport, Report, Trial
-from trialfleet.workflows.report.source import RegionSource, ReportSource
+from trialfleet.workflows.report.source import RegionNotes, RegionSource, ReportSource, RunNotes
 from trialfleet.workflows.status.causes import cause_of
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.status.states import Stage, TrialState, trial_state
@@ -47,14 +47,8 @@ def build_report(source: ReportSource) -> Report:
     begun, ended = _begun(source), source.finished.timestamp() if source.finished else math.inf
     paused = paused_within(pauses, begun, ended)
     return Report(
-        study=clean(source.study),
-        run=clean(source.run),
-        metric=clean(source.metric),
-        direction=source.direction,
-        report_metric=clean(source.report_metric),
+        **_noted(RunNotes, source),
         report_direction=source.report_direction or source.direction,
-        created=source.created,
-        finished=source.finished,
         notice=clean(" ".join(filter(None, notices))),
         advice=clean(analysis.advice_on_worse(source, regions)),
         edges=clean(edges_of(regions)),
@@ -63,9 +57,6 @@ def build_report(source: ReportSource) -> Report:
         pauses=pauses,
         compute_seconds=sum(region.compute_seconds for region in regions),
         usd=_sum([region.usd for region in regions]),
-        lost_share=source.lost_share,
-        boot_usd=source.boot_usd,
-        idle_usd=source.idle_usd,
         complete=sum(region.complete for region in regions),
         failed=sum(region.failed for region in regions),
         budget_trials=sum(region.budget_trials for region in regions),
@@ -130,12 +121,8 @@ def _region(
     is_failed = region.stage is Stage.FAILED
     counts = {state: sum(trial.state == state for trial in trials) for state in TrialState}
     return RegionReport(
-        name=clean(region.name),
-        slug=clean(region.slug),
-        study_name=clean(region.study_name),
+        **_noted(RegionNotes, region),
         status=region.stage,
-        stopped=clean(region.stopped),
-        budget_trials=region.budget_trials,
         complete=counts[TrialState.COMPLETE],
         failed=counts[TrialState.FAILED] + (count_cut_off(frozen) if is_failed else 0),
         stopped_early=counts[TrialState.STOPPED_EARLY],
@@ -147,18 +134,10 @@ def _region(
         next_command=clean(next_command),
         why_command=clean(analysis.why_command(region)),
         final=final,
-        final_job=region.final_job,
         published=None if region.published is None else clean(str(region.published)),
-        not_latest=clean(region.not_latest),
-        gate=clean(region.gate),
-        gate_worse=region.gate_worse,
-        holdout=clean(region.holdout),
-        changed=clean(region.changed),
         best_trial=None if best is None else best.number,
         baseline_trial=None if baseline is None else baseline.number,
         compute_seconds=sum(seconds or 0.0 for seconds in jobs),
-        usd=region.usd,
-        between_usd=region.between_usd,
         wall_seconds=wall,
         paused_seconds=paused,
         importance=importance,
@@ -172,6 +151,11 @@ def _region(
         trials=trials,
         final_stays=tuple(region.final_stays),
     )
+
+
+def _noted(kind: type[RunNotes | RegionNotes], source: RunNotes | RegionNotes) -> dict[str, Any]:
+    """What a report says as it was given, its texts made printable."""
+    return {each.name: clean(getattr(source, each.name)) for each in fields(kind)}
 
 
 def _taught(trials: Sequence[FrozenTrial]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from trialfleet import job_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.jobs.executions import event_log
+from trialfleet.workflows.jobs.executions import events_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.run.check_progress import waits_for
 
@@ -89,29 +89,27 @@ def _watch(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Watched:
-    import htcondor2
-
-    kind = htcondor2.JobEventType
     now = time.monotonic()
     deadline, look = now + seconds, now
-    waited, slot = True, ""
-    log = event_log(place.log)
+    waited, slot, seen = True, "", 0
     while time.monotonic() < deadline:
         with postponed():
-            events = list(log.events(stop_after=0))
-        for event in events:
-            if event.type == kind.EXECUTE:
+            events = events_of(place.log)
+        for event in events[seen:]:
+            kind = event.type.name
+            if kind == "EXECUTE":
                 waited, slot = False, str(event.get("SlotName") or event.get("ExecuteHost"))
                 progress(f"runs on {slot}")
-            elif event.type == kind.JOB_TERMINATED:
+            elif kind == "JOB_TERMINATED":
                 normally = event["TerminatedNormally"]
                 return Watched(
                     code=event["ReturnValue"] if normally else -int(event["TerminatedBySignal"])
                 )
-            elif event.type == kind.JOB_ABORTED:
+            elif kind == "JOB_ABORTED":
                 return Watched(code=_REMOVED)
-            elif event.type in {kind.JOB_EVICTED, kind.SHADOW_EXCEPTION}:
+            elif kind in {"JOB_EVICTED", "SHADOW_EXCEPTION"}:
                 slot = ""
+        seen = len(events)
         if time.monotonic() >= look:
             if words := f"runs on {slot}" if slot else waits_for(folder, node):
                 progress(words)

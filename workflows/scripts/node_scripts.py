@@ -40,7 +40,7 @@ from trialfleet.workflows.dagman.failing import (
 )
 from trialfleet.workflows.dagman.files import read_node_status, removal
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
-from trialfleet.workflows.disk_space import RESERVE, free_bytes
+from trialfleet.workflows.disk_space import too_little_in
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import EXITS
@@ -178,10 +178,8 @@ class NodeScripts:
 
     def _why_wait(self) -> str | None:
         """Why nothing new may begin for now, if so."""
-        if (free := free_bytes(self._folder.root)) >= RESERVE:
-            return None
-        most = f"less than the {RESERVE >> 20} MB for HTCondor's logs"
-        return f"no space: {free >> 20} MB are free, {most}"
+        words = too_little_in(self._folder.root)
+        return f"no space: {words}" if words else None
 
     def idle(self) -> bool:
         """Get ready for the next ask, then look at the reports of trials, a region at a time.

@@ -58,7 +58,7 @@ def publish(
     """Publish what the full training left; doing it twice is doing it once.
 
     `latest` is switched to it unless the gate keeps the model in force, or the model of a run that
-    was planned later is published. A link in model/ to a file of model/ is published as that file.
+    was planned later is published.
 
     Args:
         frozen: the run's id, its time and its study.

@@ -218,9 +218,7 @@ class Turns:
         return trained_by(self._studies.folder.region(slug), node, name) if is_lane(node) else None
 
     def _place(self, slug: str, name: str) -> TrialFolder:
-        files, region = self._studies.folder.region(slug), self._studies.regions[slug]
-        ends = {region.best: files.best, region.gate: files.gate}
-        return ends.get(name) or files.trial(name)
+        return self._studies.folder.region(slug).of_node(name)
 
 
 def _written(path: Path) -> float:

@@ -259,14 +259,13 @@ def _moment(moment: datetime | None) -> str:
 def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
     """Return a trial of a region, or one of its nodes; None where it has none of this name."""
     graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
-    ends = {graph.best: files.best, graph.gate: files.gate}
     status = snapshot.look.status
     region = next(each for each in status.regions if each.slug == slug)
     trials = snapshot.look.trials.get(region.name, ())
     known = {str(each.user_attrs.get("node")) for each in trials}
-    if node not in {*known, *graph.trial_nodes, *ends}:  # nothing else of an address becomes a path
-        return None
-    place = ends.get(node) or files.trial(node)
+    if node not in {*known, *graph.trial_nodes, graph.best, graph.gate}:
+        return None  # nothing else of an address becomes a path
+    place = files.of_node(node)
     trial = next((each for each in trials if each.user_attrs.get("node") == node), None)
     params = _params(trial) if trial else _params_in(place)
     metrics = trial.user_attrs.get("metrics") if trial else _metrics_in(place)

@@ -19,7 +19,8 @@ from typing import Any
 from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.infra.pool.connection import connect, local_schedd, use
-from trialfleet.workflows.dagman.job_queue import AT, STEP, VALUE, of_run
+from trialfleet.workflows.dagman.job_queue import of_run
+from trialfleet.workflows.jobs.current import best_place
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.serve.champions import Champions
@@ -30,7 +31,7 @@ from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 _CHECK = 0.5  # seconds between two looks at modification times
 _QUEUE = 2.0  # … at the states of jobs
 _NO_QUEUE = 15.0  # … after the queue did not answer
-_AGAIN = 20.0  # seconds after which a run is read again, whatever has changed: progress of trials
+_AGAIN = 20.0  # seconds after which a run is read again, whatever has changed: what logs tell
 _SHARE = 0.008  # of a core that reading takes at most, however much changes
 _LONGEST = 2.0  # seconds between two looks at a run that changes all the time, and costs more
 _UNWATCHED = 10.0  # seconds after which nobody watches any more
@@ -95,7 +96,7 @@ class _Queue:
             use(connect())
         import htcondor2
 
-        wanted = ["ClusterId", "JobStatus", AT, STEP, VALUE]
+        wanted = ["ClusterId", "JobStatus"]
         try:
             self.schedd = self.schedd or local_schedd()
             ads = self.schedd.query(constraint=of_run(self.folder), projection=wanted)
@@ -121,6 +122,7 @@ class LiveRun:
         self._frozen = load_frozen(folder.study)
         self._graph = {region.slug: region for region in graph_of(self._frozen.study).regions}
         self._places = tuple(map(str, self._watched_places()))  # asked for twice a second
+        self._reports: tuple[str, ...] = ()  # those of the trials that run
         self._reader: StatusReader | None = None
         self._queue = _Queue(folder)
         self._changed = threading.Condition()
@@ -201,6 +203,7 @@ class LiveRun:
     def _read(self, began: float) -> Snapshot:
         self._reader = self._reader or StatusReader(self.folder)
         look = self._reader.look()
+        self._reports = tuple(str(path) for path in self._reports_in(look))
         return Snapshot(
             number=self._snapshot.number + 1 if self._snapshot else 0,
             folder=self.folder,
@@ -212,10 +215,17 @@ class LiveRun:
             seconds=time.monotonic() - began,
         )
 
+    def _reports_in(self, look: Look) -> Iterator[Path]:
+        """The reports of what runs, which grow in place."""
+        for region in look.status.regions:
+            files = self.folder.region(region.slug)
+            yield best_place(files).reports
+            yield from (files.trial(each.node).reports for each in region.running_trials)
+
     def _look_for_change(self) -> object:
         # a database that is no file doesn't tell when it changes
         turn = self._frozen.study.storage and int(time.monotonic() / _QUEUE)
-        return [*map(_stamp, self._places), self._queue.stamp(), turn]
+        return [*map(_stamp, (*self._places, *self._reports)), self._queue.stamp(), turn]
 
     def _watched_places(self) -> Iterator[Path]:
         folder, study = self.folder, self._frozen.study

@@ -7,7 +7,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trialfleet.workflows.costs.money import usd
@@ -24,9 +23,6 @@ from trialfleet.workflows.serve.gains import Gain, gain_of
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState, Stage
-
-if TYPE_CHECKING:
-    pass
 
 _TONES = {
     Stage.PUBLISHED: "good", Stage.TUNED: "good", Stage.TUNING: "busy", Stage.TRAINING: "busy",
@@ -293,11 +289,6 @@ def _explained(snapshot: Snapshot, concern: Concern, word: str, seen: Hashable) 
 def _region_of(snapshot: Snapshot, node: str) -> str:
     slug = node.split(".", maxsplit=1)[0]
     return slug if slug in snapshot.graph else ""
-
-
-def run_tone(status: RunStatus) -> str:
-    """The CSS class of a run's state."""
-    return tone_of_run(status.state)
 
 
 def tone_of_run(state: RunState) -> str:

@@ -145,7 +145,7 @@ def cause_of(
         error=alike[-1].error,
         attempts=len(alike),
         of=len(attempts),
-        log=log_of(_place(folder, alike[-1].node)),
+        log=log_of(folder.of_node(alike[-1].node)),
         blame=alike[-1].blame,
     )
 
@@ -187,11 +187,6 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
     if not os.path.lexists(final.failures):
         return {}
     return job_files.read_record(final.failures, shape=Failures)
-
-
-def _place(folder: RegionFolder, node: str) -> TrialFolder:
-    trial = folder.trial(node)
-    return trial if trial.root.is_dir() else folder.best
 
 
 def why_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from trialfleet.optimizer.stored_trials import StoredTrial
@@ -22,22 +21,12 @@ def pauses_so_far(log: Path, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
         log: that DAGMan's event log.
         trials: of the run; how they ran is the sign of life that counts where its end is not noted.
     """
-    try:
-        active, stops = _executions(log, log.stat().st_mtime_ns)
-    except OSError:
-        return ()
+    active = read_executions(log)
     if len(active) < 2:
         return ()
     stays = [stay for trial in trials for stay in stays_of(trial.user_attrs.get("job") or {})]
-    return pauses_of(active, {at for stay in stays for at in (stay.began, stay.ended)}, stops)
-
-
-_Executions = tuple[list[tuple[float, float | None]], list[float]]
-
-
-@lru_cache(maxsize=256)
-def _executions(log: Path, _stamp: int) -> _Executions:
-    return read_executions(log), read_removals(log)
+    signs = {at for stay in stays for at in (stay.began, stay.ended)}
+    return pauses_of(active, signs, read_removals(log))
 
 
 def pauses_of(

@@ -26,7 +26,7 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.dagman.running_scripts import script_facts
-from trialfleet.workflows.disk_space import RESERVE, free_bytes
+from trialfleet.workflows.disk_space import too_little_in
 from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.troubles import job_troubles
@@ -71,11 +71,17 @@ class Look:
         status: where it stands.
         unfinished: the words for trials that are asked and not told: by region, then by name.
         trials: all of its trials, by region.
+        queued: what the job queue has of it; None where that is out of reach.
+        queue_away: why it is.
+        storage_away: why its trials are those that were seen last.
     """
 
     status: RunStatus
     unfinished: Mapping[str, Mapping[str, TrialState]]
     trials: Mapping[str, list[StoredTrial]]
+    queued: QueuedRun | None
+    queue_away: str
+    storage_away: str
 
 
 class StatusReader:
@@ -101,7 +107,8 @@ class StatusReader:
 
     def look(self) -> Look:
         """Return where the run and its unfinished trials stand at one moment."""
-        queued, queue_notice = self._look_up()
+        queued, queue_away = self._look_up()
+        queue_notice = f"the job queue can't be read: {queue_away}" if queue_away else ""
         trials, study_notice = self._trials.all()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
         state = self._state(queued, is_lost=any(fault.job is None for fault in found))
@@ -177,7 +184,7 @@ class StatusReader:
             again=self._frozen.again_for(_blamed(regions)),
             mending=_mending(regions, self._frozen.study),
         )
-        return Look(status, unfinished, trials)
+        return Look(status, unfinished, trials, queued, queue_away, study_notice or "")
 
     def state(self) -> RunState:
         """Return where the run as a whole stands now, without a look at its trials."""
@@ -185,11 +192,11 @@ class StatusReader:
         found = faults(self._folder, queued.ads, time.time()) if queued else []
         return self._state(queued, is_lost=any(fault.job is None for fault in found))
 
-    def _look_up(self) -> tuple[QueuedRun | None, str | None]:
+    def _look_up(self) -> tuple[QueuedRun | None, str]:
         try:
-            return look_up(self._folder), None
+            return look_up(self._folder), ""
         except PoolError as error:
-            return None, f"the job queue can't be read: {error}"
+            return None, str(error)
 
     def _restarts(self) -> tuple[str, ...]:
         """The regions that wait for another DAGMan."""
@@ -229,13 +236,8 @@ class StatusReader:
         return why_all_fail([(trials[name], region) for name, region in files.items()])
 
     def _space(self) -> str | None:
-        free = free_bytes(self._folder.root)
-        if free >= RESERVE:
-            return None
-        return (
-            f"no space: {free >> 20} MB are free for {self._folder.root}; "
-            f"no trial begins with less than {RESERVE >> 20} MB"
-        )
+        words = too_little_in(self._folder.root)
+        return f"no space: {words}" if words else None
 
     def _state(self, queued: QueuedRun | None, *, is_lost: bool) -> RunState:
         if queued and queued.root:

@@ -15,9 +15,8 @@ from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
-    from optuna.storages import BaseStorage
-
     from trialfleet.optimizer.ownership import Owner, Ownership
+    from trialfleet.optimizer.trial_rows import TrialStorage
 
 
 def storage_url(folder: RunFolder, study: Study) -> str:
@@ -77,7 +76,7 @@ def study_name(study: Study, run: str, region: str) -> str:
     return f"{run_name(study, run)}/{region}"
 
 
-def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: BaseStorage) -> Ownership:
+def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
     """Return the right to write a run's studies, for this machine and the run's folder."""
     from trialfleet.optimizer.ownership import Ownership, here
 
@@ -123,7 +122,7 @@ def take_over(folder: RunFolder) -> Owner | None:
 
 
 @contextmanager
-def _opened(frozen: FrozenStudy, folder: RunFolder) -> Iterator[BaseStorage]:
+def _opened(frozen: FrozenStudy, folder: RunFolder) -> Iterator[TrialStorage]:
     from trialfleet.optimizer.storage import close_storage, open_storage
 
     storage = open_storage(storage_url(folder, frozen.study))

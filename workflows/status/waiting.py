@@ -16,7 +16,6 @@ from trialfleet.workflows.status.spending import scaling_notes
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
-_JUST_SUBMITTED = 10.0  # seconds that a job of the access point waits for its turn anyway
 _VANILLA = 5  # JobUniverse
 
 
@@ -46,7 +45,7 @@ class Waiting:
 
     def _look(self, queued: QueuedRun) -> tuple[str, ...]:
         idle = [ad for ad in queued.ads if ad["JobStatus"] == IDLE]
-        return (*access_point.why_closed(_long_idle(idle)), *self._trials(queued, idle))
+        return (*access_point.why_they_wait(queued.ads), *self._trials(queued, idle))
 
     def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:
         """All trials of a run ask for the same: while one runs, the others wait for their turn."""
@@ -60,17 +59,3 @@ class Waiting:
         found = prospects(job, pool_slots()) if job is not None else None
         stuck = found is not None and (found.hopeless or not found.slots or found.unwilling)
         return (f"trials wait: {found}",) if stuck else ()
-
-
-def _long_idle(idle: list[dict[str, Any]]) -> list[int]:
-    """The universes of the access point's own jobs that have waited for some time."""
-    now = time.time()
-    return sorted(
-        {
-            ad["JobUniverse"]
-            for ad in idle
-            if ad["JobUniverse"] in access_point.UNIVERSES
-            and now - ad["EnteredCurrentStatus"] > _JUST_SUBMITTED
-            and ad.get("JobCoolDownExpiration", 0) < now
-        }
-    )

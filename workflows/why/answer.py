@@ -106,7 +106,7 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Answer:
     """Why something stands where it stands.
 

@@ -117,6 +117,11 @@ class RunFacts:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
+    def called(self) -> str:
+        """What tells it from all others: STUDY/RUN-ID."""
+        return f"{self.study}/{self.run}"
+
+    @property
     def name(self) -> str:
         """How a person types it."""
         return shell_quoted(self.folder)

@@ -67,14 +67,9 @@ def why_instance(node: InstanceFacts) -> Answer:
 def _answer(
     node: InstanceFacts, kind: Kind, why: str, *, blame: Blame | None = None, advice: str = ""
 ) -> Answer:
-    return Answer(
-        subject=node.instance,
-        kind=kind,
-        blame=blame or _BLAME.get(kind, Blame.NOBODY),
-        why=why,
-        advice=advice or _ADVICE.get(kind, ""),
-        command=f"trialfleet fleet status {node.fleet_file}".rstrip(),
-    )
+    blame, advice = blame or _BLAME.get(kind, Blame.NOBODY), advice or _ADVICE.get(kind, "")
+    command = f"trialfleet fleet status {node.fleet_file}".rstrip()
+    return Answer(node.instance, kind, blame, why, advice, command)
 
 
 def _unknown(node: InstanceFacts) -> Answer | None:

@@ -43,11 +43,9 @@ def why_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
 
 
 def _answer(
-    node: NodeFacts, kind: Kind, blame: Blame, why: str, *, advice: str = "", command: str = ""
+    node: NodeFacts, kind: Kind, blame: Blame, why: str, advice: str = "", command: str = ""
 ) -> Answer:
-    answer = Answer(
-        subject=node.node, kind=kind, blame=blame, why=why, advice=advice, command=command
-    )
+    answer = Answer(node.node, kind, blame, why, advice, command)
     return answer.with_evidence(f"see {shlex.quote(node.log)}" if node.log else "")
 
 
@@ -85,9 +83,7 @@ def _by_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
         sentence = f"{why} (the fault of {node.life.machine or 'the machine'}: it costs no retry)"
         return _answer(node, Kind.NODE, Blame.NODE, sentence, command="trialfleet pool status")
     advice = node.mending or advice_for(kind, run.places)
-    return _answer(
-        node, kind, blame_of(kind), why, advice=advice, command=run.again_for(node.region)
-    )
+    return _answer(node, kind, blame_of(kind), why, advice, run.again_for(node.region))
 
 
 def _held(node: NodeFacts) -> Answer | None:
@@ -125,9 +121,7 @@ def _interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer 
         return None
     answer = why_region(run, region)
     why = f"it ran when its region ended: {answer.why}"
-    return _answer(
-        node, answer.kind, answer.blame, why, advice=answer.advice, command=answer.command
-    )
+    return _answer(node, answer.kind, answer.blame, why, answer.advice, answer.command)
 
 
 def _blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
@@ -159,7 +153,7 @@ def _came_back(run: RunFacts, node: NodeFacts) -> Answer | None:
 def _waiting_beneath(run: RunFacts, node: NodeFacts, kind: Kind, blame: Blame, why: str) -> Answer:
     assert node.queued is not None, "what came back waits"
     waiting = waits(node.node, run, node.queued)
-    answer = _answer(node, kind, blame, why, advice=waiting.advice, command=waiting.command)
+    answer = _answer(node, kind, blame, why, waiting.advice, waiting.command)
     return answer.with_evidence(waiting.why, *waiting.evidence)
 
 

@@ -63,14 +63,6 @@ def why_region(run: RunFacts, region: RegionFacts) -> Answer:
     return replace(found, notes=tuple(dict.fromkeys((*found.notes, *also))))
 
 
-def _answer(
-    region: RegionFacts, kind: Kind, blame: Blame, why: str, *, advice: str = "", command: str = ""
-) -> Answer:
-    return Answer(
-        subject=region.name, kind=kind, blame=blame, why=why, advice=advice, command=command
-    )
-
-
 # --- its day --------------------------------------------------------------------------------------
 
 
@@ -84,22 +76,23 @@ def _of_its_day(run: RunFacts, region: RegionFacts) -> Answer | None:
     if day.ending is Ending.UNCHANGED:
         why = f"on {day.date} its data and settings were those of its last model: none was trained"
         evidence = f"fingerprint {day.fingerprint}" if day.fingerprint else ""
-        return _answer(region, Kind.DATA_UNCHANGED, Blame.NOBODY, why).with_evidence(evidence)
+        return Answer(region.name, Kind.DATA_UNCHANGED, Blame.NOBODY, why).with_evidence(evidence)
     if day.ending is not Ending.FAILED:
         return None
     sentence = f"its day {day.date} failed: {day.why}"
     if _DEADLINE.search(day.why):
         advice = "give daily.deadline more time; for this day"
-        return _answer(
-            region, Kind.DEADLINE, Blame.PERSON, sentence, advice=advice, command=missing
-        )
+        return Answer(region.name, Kind.DEADLINE, Blame.PERSON, sentence, advice, missing)
     if _NO_DATA.search(day.why):
         advice = "put the data there, then"
-        return _answer(
-            region, Kind.DATA_MISSING, Blame.USER, sentence, advice=advice, command=missing
-        )
-    return _answer(
-        region, Kind.NOT_PLANNED, Blame.USER, sentence, advice="mend that, then", command=missing
+        return Answer(region.name, Kind.DATA_MISSING, Blame.USER, sentence, advice, missing)
+    return Answer(
+        region.name,
+        Kind.NOT_PLANNED,
+        Blame.USER,
+        sentence,
+        "mend that, then",
+        missing,
     )
 
 
@@ -108,7 +101,7 @@ def _of_its_day(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is Stage.TUNED:
-        return _answer(region, Kind.WELL, Blame.NOBODY, "it is tuned: all its trials are over")
+        return Answer(region.name, Kind.WELL, Blame.NOBODY, "it is tuned: all its trials are over")
     if not region.stage.has_model:
         return None
     if region.moved and Path(region.published).name == region.moved.former:
@@ -119,39 +112,39 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
         return _kept(run, region)
     if region.not_latest:
         why = region.not_latest.partition("; to change that")[0]
-        answer = _answer(
-            region,
+        answer = Answer(
+            region.name,
             Kind.NOT_LATEST,
             Blame.NOBODY,
             why,
-            advice="to have it in force",
-            command=_promote(run, region),
+            "to have it in force",
+            _promote(run, region),
         )
         return replace(answer, notes=(*((_BY_DAYS,) if _DAYS.search(why) else ()), *_notes(region)))
     why = f"its model is published and in force: {region.published}"
     why += f"; {region.gate}" if region.gate else ""
-    return replace(_answer(region, Kind.WELL, Blame.NOBODY, why), notes=_notes(region))
+    return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
 
 def _put_in_force(region: RegionFacts, moved: Change) -> Answer:
     """A person's word on a model counts more than the gate's, or a later run's, before it."""
     why = f"its model is in force {_since(moved)}: {region.published}{_had_kept(region)}"
-    return replace(_answer(region, Kind.WELL, Blame.NOBODY, why), notes=_notes(region))
+    return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
 
 def _no_longer_in_force(run: RunFacts, region: RegionFacts, moved: Change) -> Answer:
     if moved.by == "publish":
         why = f"its model is published; {moved.run}'s is in force {_since(moved)}"
-        return replace(_answer(region, Kind.WELL, Blame.NOBODY, why), notes=_notes(region))
+        return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
     how = "was rolled back" if moved.by == "rollback" else "is no longer in force"
     is_in_force = " is in force" if moved.by == "rollback" else " is"
-    return _answer(
-        region,
+    return Answer(
+        region.name,
         Kind.NOT_LATEST,
         Blame.PERSON,
         f"its model {how}: {moved.run}'s{is_in_force} {_since(moved)}{_had_kept(region)}",
-        advice="to have it in force again",
-        command=_promote(run, region),
+        "to have it in force again",
+        _promote(run, region),
     ).with_evidence(region.published)
 
 
@@ -195,9 +188,7 @@ def _kept(run: RunFacts, region: RegionFacts) -> Answer:
     if _UNMEASURED.search(why):
         sentence = f"its new model could not be measured, so the gate {kept}: {why}"
         advice = _on_columns(why) or f"mend the trainer's mode evaluate; {all_the_same}"
-        return _answer(
-            region, Kind.GATE_FAILED, Blame.USER, sentence, advice=advice, command=promote
-        )
+        return Answer(region.name, Kind.GATE_FAILED, Blame.USER, sentence, advice, promote)
     sentence = f"the gate {kept}: {why}"
     blame, what = Blame.NOBODY, "nothing is wrong"
     if _DOUBTFUL.search(why):
@@ -205,7 +196,7 @@ def _kept(run: RunFacts, region: RegionFacts) -> Answer:
     elif _UNSEEN.search(why):
         blame, what = Blame.USER, "compare today's spelling of these values with that of other days"
     advice = f"{what}; {all_the_same}"
-    return _answer(region, Kind.GATE_KEPT, blame, sentence, advice=advice, command=promote)
+    return Answer(region.name, Kind.GATE_KEPT, blame, sentence, advice, promote)
 
 
 def _on_columns(why: str) -> str:
@@ -232,30 +223,26 @@ def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
     reason, cause, again = region.reason, region.cause, run.again_for(region.name)
     if _NO_MONEY.search(reason):
         advice = "raise fleet.price_cap.run"
-        return _answer(region, Kind.MONEY, Blame.MONEY, reason, advice=advice, command=run.again)
+        return Answer(region.name, Kind.MONEY, Blame.MONEY, reason, advice, run.again)
     if _NO_PUBLISH.match(reason):
         advice = "make the publish folder writable, then"
-        return _answer(region, Kind.PUBLISH, Blame.USER, reason, advice=advice, command=run.resume)
+        return Answer(region.name, Kind.PUBLISH, Blame.USER, reason, advice, run.resume)
     if _DEADLINE.search(reason) and not region.done:
         advice = "give daily.deadline more time"
-        return _answer(
-            region, Kind.DEADLINE, Blame.PERSON, reason, advice=advice, command=run.again
-        )
+        return Answer(region.name, Kind.DEADLINE, Blame.PERSON, reason, advice, run.again)
     if reason.startswith(DATA_UNREADABLE):
         advice = "put the data back, then"
-        return _answer(
-            region, Kind.DATA_MISSING, Blame.USER, reason, advice=advice, command=run.resume
-        )
+        return Answer(region.name, Kind.DATA_MISSING, Blame.USER, reason, advice, run.resume)
     if script := region.ended.get("script"):
         why = f"{script} failed again and again: {reason}"
         advice = "remove the cause (service.log in the run's folder has more), then"
-        return _answer(region, Kind.SCRIPT, Blame.POOL, why, advice=advice, command=run.resume)
+        return Answer(region.name, Kind.SCRIPT, Blame.POOL, why, advice, run.resume)
     if "the full training left nothing in model/" in reason:
         advice = advice_for(Kind.NO_MODEL, run.places)
-        return _answer(region, Kind.NO_MODEL, Blame.USER, reason, advice=advice, command=again)
+        return Answer(region.name, Kind.NO_MODEL, Blame.USER, reason, advice, again)
     if cause is None:
         why = reason or "it ended early, and no reason was noted"
-        return _answer(region, Kind.FAILURES, Blame.USER, why, command=again)
+        return Answer(region.name, Kind.FAILURES, Blame.USER, why, command=again)
     return _by_cause(run, region, reason or "it failed")
 
 
@@ -269,13 +256,13 @@ def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
     sentence = f"{short}: {cause.error}" if cause.error not in short else short
     if cause.of > 1:
         sentence += f" ({cause.attempts} of {cause.of} failed attempts)"
-    answer = _answer(
-        region,
+    answer = Answer(
+        region.name,
         kind if is_one else Kind.FAILURES,
         blame_of(kind) if is_one else Blame.USER,
         sentence,
-        advice=_mending(run, region, kind) if is_one else "mend what fails",
-        command=run.again_for(region.name),
+        _mending(run, region, kind) if is_one else "mend what fails",
+        run.again_for(region.name),
     )
     return answer.with_evidence(f"see {shlex.quote(cause.log)}", reason)
 
@@ -288,7 +275,7 @@ def _removed(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.STOPPED or (run.state is RunState.STOPPED and not region.ended):
         return None
     why = f"a person ended it: {region.reason or 'its jobs were removed'}"
-    return _answer(region, Kind.REMOVED, Blame.PERSON, why, command=run.resume)
+    return Answer(region.name, Kind.REMOVED, Blame.PERSON, why, command=run.resume)
 
 
 # --- under way ------------------------------------------------------------------------------------
@@ -307,7 +294,7 @@ def _held(region: RegionFacts) -> Answer | None:
     why = f"job {job} of {node} is on hold: {reason}"
     if region.running:
         why += f"; {region.running} other trial(s) run"
-    return _answer(region, Kind.HELD, Blame.PERSON, why, command=f"condor_release {job}")
+    return Answer(region.name, Kind.HELD, Blame.PERSON, why, command=f"condor_release {job}")
 
 
 def _gets_nowhere(region: RegionFacts) -> Answer | None:
@@ -319,14 +306,14 @@ def _turn(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.WAITING or run.state is not RunState.RUNNING:
         return None
     if run.parallel_regions is None:
-        return _answer(region, Kind.SOON, Blame.NOBODY, "HTCondor is starting its DAGMan")
+        return Answer(region.name, Kind.SOON, Blame.NOBODY, "HTCondor is starting its DAGMan")
     others = ", ".join(run.others[:3]) or "others"
     why = (
         f"it waits for its turn: parallel_regions is {run.parallel_regions}, "
         f"and {others} go(es) on now"
     )
     advice = "nothing is wrong; for more at a time raise parallel_regions"
-    return _answer(region, Kind.TURN, Blame.NOBODY, why, advice=advice)
+    return Answer(region.name, Kind.TURN, Blame.NOBODY, why, advice=advice)
 
 
 def _all_attempts_fail(run: RunFacts, region: RegionFacts) -> Answer | None:
@@ -345,21 +332,23 @@ def _goes_on(run: RunFacts, region: RegionFacts) -> Answer:
     trials = f"{region.finished} of {region.budget} trials are over"
     over = ""
     if reason := run.unpaid.get("tune"):
-        return _answer(
-            region,
+        return Answer(
+            region.name,
             Kind.MONEY,
             Blame.MONEY,
             f"{reason}; it goes on with what its trials have found ({region.stage})",
-            advice="raise fleet.price_cap.run for the next run",
-            command=run.again,
+            "raise fleet.price_cap.run for the next run",
+            run.again,
         )
     if run.deadline and run.now >= run.deadline:
         why = f"the day's deadline, {run.deadline:%H:%M %Z}, is over: it trains what is best so far"
-        return _answer(region, Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
+        return Answer(region.name, Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
     if region.hours is not None and region.hours_spent >= region.hours:
         why = f"its budget of {region.hours:g} h is spent: it asks for no more trials ({trials})"
-        return _answer(region, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
+        return Answer(region.name, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
     if region.cause:
         over = f"; {region.cause.of} attempt(s) failed, the last: {region.cause.error}"
     running = f"{region.running} run now" if region.running else str(region.stage)
-    return _answer(region, Kind.WELL, Blame.NOBODY, f"nothing is wrong: {trials}, {running}{over}")
+    return Answer(
+        region.name, Kind.WELL, Blame.NOBODY, f"nothing is wrong: {trials}, {running}{over}"
+    )

@@ -33,43 +33,30 @@ def blocked(run: RunFacts, failing: Sequence[FailingScript] = ()) -> Answer | No
     return next((answer for rule in rules if (answer := rule())), None)
 
 
-def _answer(
-    run: RunFacts, kind: Kind, blame: Blame, why: str, *, advice: str = "", command: str = ""
-) -> Answer:
-    return Answer(
-        subject=f"{run.study}/{run.run}",
-        kind=kind,
-        blame=blame,
-        why=why,
-        advice=advice,
-        command=command,
-    )
-
-
 def _planned(run: RunFacts) -> Answer | None:
     if run.state is not RunState.PLANNED:
         return None
     why = "its run is planned, and was never submitted"
     submit = f"trialfleet submit {run.name}"
-    return _answer(run, Kind.PLANNED, Blame.PERSON, why, command=submit)
+    return Answer(run.called, Kind.PLANNED, Blame.PERSON, why, command=submit)
 
 
 def _stopped(run: RunFacts) -> Answer | None:
     if run.state is not RunState.STOPPED:
         return None
     why = run.stopped_by or "a person stopped it"
-    return _answer(run, Kind.STOPPED, Blame.PERSON, why, command=run.resume)
+    return Answer(run.called, Kind.STOPPED, Blame.PERSON, why, command=run.resume)
 
 
 def _away(run: RunFacts) -> Answer | None:
     if run.htcondor == "pool-down":
         why = "HTCondor is not running, so nothing of the run goes on; it does once the pool is up"
-        answer = _answer(run, Kind.POOL_DOWN, Blame.POOL, why, command=run.pool_up)
+        answer = Answer(run.called, Kind.POOL_DOWN, Blame.POOL, why, command=run.pool_up)
     elif run.htcondor == "schedd-down":
         why = "HTCondor runs, and its schedd, which has the job queue, does not answer"
         advice = "its master starts it again by itself; if this stays"
         status = "trialfleet pool status"
-        answer = _answer(run, Kind.SCHEDD_DOWN, Blame.POOL, why, advice=advice, command=status)
+        answer = Answer(run.called, Kind.SCHEDD_DOWN, Blame.POOL, why, advice, status)
     else:
         return None
     return answer.with_evidence(run.away)
@@ -78,25 +65,26 @@ def _away(run: RunFacts) -> Answer | None:
 def _no_space(run: RunFacts) -> Answer | None:
     if not run.no_space:
         return None
+    why = f"the disk is full: {run.no_space}"
     advice = "make room there; the run then goes on by itself"
     see = f"df -h {run.name}"
-    return _answer(run, Kind.DISK_FULL, Blame.POOL, run.no_space, advice=advice, command=see)
+    return Answer(run.called, Kind.DISK_FULL, Blame.POOL, why, advice, see)
 
 
 def _dagman(run: RunFacts) -> Answer | None:
     if run.root_held:
         why = f"its DAGMan is on hold: {run.root_held}"
-        return _answer(run, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
+        return Answer(run.called, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
     fault = next((f for f in run.faults if f.is_sure and f.node is None), None)
     if fault is None:
         return None
     if fault.remedy is Remedy.NONE:
-        return _answer(run, Kind.DAGMAN_HELD, Blame.PERSON, str(fault), command=run.resume)
+        return Answer(run.called, Kind.DAGMAN_HELD, Blame.PERSON, str(fault), command=run.resume)
     by_itself = "the pool's supervisor mends that within a minute; to do it now"
     nobody = "no supervisor is at work here (trialfleet supervise)"
     advice = {True: by_itself, False: nobody, None: ""}[run.is_supervised]
     kind = Kind.SERVICE if fault.remedy is Remedy.SERVE else Kind.DAGMAN_GONE
-    return _answer(run, kind, Blame.POOL, str(fault), advice=advice, command=run.resume)
+    return Answer(run.called, kind, Blame.POOL, str(fault), advice, run.resume)
 
 
 def _storage(run: RunFacts) -> Answer | None:
@@ -104,12 +92,12 @@ def _storage(run: RunFacts) -> Answer | None:
         why = f"the run belongs to another manager: {run.owner}"
         advice = "if that one is gone for good"
         take = f"trialfleet takeover {run.name}"
-        return _answer(run, Kind.OTHER_MANAGER, Blame.PERSON, why, advice=advice, command=take)
+        return Answer(run.called, Kind.OTHER_MANAGER, Blame.PERSON, why, advice, take)
     if not run.storage_away:
         return None
     why = f"the optimiser's storage can't be used: {run.storage_away}"
     advice = "bring it back; the run then goes on by itself"
-    return _answer(run, Kind.STORAGE, Blame.POOL, why, advice=advice)
+    return Answer(run.called, Kind.STORAGE, Blame.POOL, why, advice=advice)
 
 
 def _service(run: RunFacts) -> Answer | None:
@@ -117,7 +105,7 @@ def _service(run: RunFacts) -> Answer | None:
         return None
     log = f"tail {run.name}/service.log"
     advice = "it is asked again by itself; if this stays, end its process: another is started; see"
-    return _answer(run, Kind.SERVICE, Blame.POOL, run.service_away, advice=advice, command=log)
+    return Answer(run.called, Kind.SERVICE, Blame.POOL, run.service_away, advice, log)
 
 
 def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
@@ -129,16 +117,16 @@ def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
         if script.cause == "space":
             see = f"df -h {run.name}"
             advice = f"make room there; {by_itself}"
-            return _answer(run, Kind.DISK_FULL, Blame.POOL, sentence, advice=advice, command=see)
+            return Answer(run.called, Kind.DISK_FULL, Blame.POOL, sentence, advice, see)
         if script.cause == "storage":
             advice = f"bring the storage back; {by_itself}"
-            return _answer(run, Kind.STORAGE, Blame.POOL, sentence, advice=advice)
+            return Answer(run.called, Kind.STORAGE, Blame.POOL, sentence, advice=advice)
         if script.error.startswith(DATA_UNREADABLE):
             advice = f"put the data back; {by_itself}"
-            return _answer(run, Kind.DATA_MISSING, Blame.USER, sentence, advice=advice)
+            return Answer(run.called, Kind.DATA_MISSING, Blame.USER, sentence, advice=advice)
         log = f"tail {run.name}/service.log"
         advice = f"remove the cause; {by_itself}; see"
-        return _answer(run, Kind.SCRIPT, Blame.POOL, sentence, advice=advice, command=log)
+        return Answer(run.called, Kind.SCRIPT, Blame.POOL, sentence, advice, log)
     return None
 
 
@@ -147,6 +135,6 @@ def _closed(run: RunFacts) -> Answer | None:
         return None
     see = "condor_config_val -dump START_"
     advice = "let HTCondor's configuration start them"
-    return _answer(
-        run, Kind.CLOSED, Blame.POOL, run.closed[0], advice=advice, command=see
-    ).with_evidence(*run.closed[1:])
+    return Answer(run.called, Kind.CLOSED, Blame.POOL, run.closed[0], advice, see).with_evidence(
+        *run.closed[1:]
+    )

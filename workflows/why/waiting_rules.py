@@ -92,13 +92,9 @@ def waits(subject: str, run: RunFacts, queued: Queued) -> Answer:
 
 def _for_files(subject: str, run: RunFacts, queued: Queued) -> Answer:
     job = f"job {queued.job}"
-    answer = Answer(
-        subject=subject,
-        kind=Kind.SOON,
-        blame=Blame.NOBODY,
-        why=f"its job ({job}) has a slot; HTCondor sends the files there that jobs share",
-        evidence=(f"{job} waits for files since {queued.seconds:.0f} s",),
-    )
+    why = f"its job ({job}) has a slot; HTCondor sends the files there that jobs share"
+    answer = Answer(subject, Kind.SOON, Blame.NOBODY, why)
+    answer = answer.with_evidence(f"{job} waits for files since {queued.seconds:.0f} s")
     for fault in run.faults:
         if queued.job.startswith(f"{fault.job}."):
             return replace(
@@ -116,15 +112,8 @@ def _in_pool(subject: str, run: RunFacts, queued: Queued) -> Answer:
     found, job = queued.prospects, f"job {queued.job}"
 
     def answer(kind: Kind, blame: Blame, why: str, advice: str = "", command: str = "") -> Answer:
-        return Answer(
-            subject=subject,
-            kind=kind,
-            blame=blame,
-            why=why,
-            advice=advice,
-            command=command,
-            evidence=(f"{job} waits for a slot since {queued.seconds:.0f} s",),
-        )
+        since = f"{job} waits for a slot since {queued.seconds:.0f} s"
+        return Answer(subject, kind, blame, why, advice, command, evidence=(since,))
 
     if found is None:
         why = "its job waits for a slot, and HTCondor's collector does not say which there are"
@@ -187,15 +176,9 @@ def _of_fleet(subject: str, run: RunFacts) -> Answer | None:
         return _coming(subject, run, scaling)
     kind, line = min(known, key=lambda one: [k for _, k in _OF_AWS].index(one[0]))
     blame, advice, command = _MENDING[kind]
-    return Answer(
-        subject=subject,
-        kind=kind,
-        blame=blame,
-        why=f"it waits for a node: {line}",
-        advice=advice,
-        command=f"trialfleet {command} {run.study_file}",
-        evidence=tuple(other for other in lines if other != line),
-    )
+    why, others = f"it waits for a node: {line}", tuple(other for other in lines if other != line)
+    mend = f"trialfleet {command} {run.study_file}"
+    return Answer(subject, kind, blame, why, advice, mend, evidence=others)
 
 
 def kind_of_refusal(line: str) -> Kind | None:
@@ -208,7 +191,7 @@ def _coming(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
         return None
     why = f"it waits for a node: {scaling.coming} boot(s) now and joins within some minutes"
     status = f"trialfleet fleet status {run.study_file}"
-    return Answer(subject=subject, kind=Kind.BOOTING, blame=Blame.NOBODY, why=why, command=status)
+    return Answer(subject, Kind.BOOTING, Blame.NOBODY, why, command=status)
 
 
 def _silent(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
@@ -224,11 +207,6 @@ def _silent(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
         why = f"no node comes: the fleet's autoscaler has not reported{when}"
     else:
         return None
-    return Answer(
-        subject=subject,
-        kind=Kind.AUTOSCALER,
-        blame=Blame.POOL,
-        why=why,
-        advice="see whether its job runs; by hand",
-        command=f"trialfleet fleet autoscale {run.study_file} --run {run.run}",
-    )
+    command = f"trialfleet fleet autoscale {run.study_file} --run {run.run}"
+    advice = "see whether its job runs; by hand"
+    return Answer(subject, Kind.AUTOSCALER, Blame.POOL, why, advice, command)

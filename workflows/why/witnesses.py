@@ -20,13 +20,12 @@ from trialfleet.files import read_record
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
 from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
-from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.failing import service_trouble
 from trialfleet.workflows.dagman.files import removal
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
-from trialfleet.workflows.disk_space import RESERVE, free_bytes
+from trialfleet.workflows.disk_space import too_little_in
 from trialfleet.workflows.gang.records import in_words
 from trialfleet.workflows.jobs.current import best_place, current_trial
 from trialfleet.workflows.jobs.job_log import read_starts
@@ -34,11 +33,10 @@ from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.history import Change, last_move
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan import access_point
-from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, autoscale_of
 from trialfleet.workflows.record_shapes import Reasons, StoppedRun
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.states import RunState, TrialState, trial_state
 from trialfleet.workflows.status.status import Look, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
@@ -54,7 +52,6 @@ from trialfleet.workflows.why.facts import (
 from trialfleet.workflows.why.slots import queued_job
 
 _TAIL = 60_000  # bytes of a region's scripts' log that are looked at
-_LONG_IDLE = 10.0  # seconds that a job of the access point waits for its turn anyway
 
 
 class RunWitnesses:
@@ -63,10 +60,9 @@ class RunWitnesses:
     def __init__(self, folder: Path) -> None:
         self.files = RunFolder(folder)
         self.frozen: FrozenStudy = load_frozen(self.files.study)
-        self._reader = StatusReader(self.files)
-        self.look: Look = self._reader.look()
-        self._trials, self._notice = RunTrials(self.files, self.frozen).all()
-        self._queued, self._away, self.htcondor = _look_up(self.files)
+        self.look: Look = StatusReader(self.files).look()
+        self._trials, self._queued = self.look.trials, self.look.queued
+        self.htcondor = _htcondor(self._queued)
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -84,16 +80,16 @@ class RunWitnesses:
             first=next(iter(study.region_table)),
             places=frozen.places,
             htcondor=self.htcondor,
-            away=self._away,
+            away=self.look.queue_away,
             pool_up=start_command(),
             root=queued.root if queued else None,
             root_held=queued.root_held if queued else None,
             faults=tuple(faults(self.files, queued.ads, time.time())) if queued else (),
             is_supervised=_is_supervised(),
-            storage_away=self._notice or "",
+            storage_away=self.look.storage_away,
             service_away=service_trouble(self.files),
             stopped_by=_stopped_by(self.files),
-            no_space=_no_space(self.files),
+            no_space=too_little_in(self.files.root),
             closed=tuple(_closed(queued)) if queued else (),
             unpaid=read_record(self.files.unpaid, shape=Reasons)
             if self.files.unpaid.exists()
@@ -169,7 +165,7 @@ class RunWitnesses:
         unfinished = self.look.unfinished[graph.name]
         current = name if name in graph.ends else current_trial(files, node, unfinished)
         own = current if name == node and current else name
-        place = at_best or _place(files, graph, own)
+        place = at_best or files.of_node(own)
         trial = next((t for t in self._trials[graph.name] if _node_of(t) == own), None)
         failures = self._failures(trial, place)
         last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
@@ -268,15 +264,15 @@ class RunWitnesses:
 # -- witnesses ---------------------------------------------------------------------------------
 
 
-def _look_up(files: RunFolder) -> tuple[QueuedRun | None, str, Htcondor]:
+def _htcondor(queued: QueuedRun | None) -> Htcondor:
+    """Whether the job queue answered, or what of HTCondor doesn't."""
+    if queued is not None:
+        return "answers"
     try:
         connect()
-    except PoolError as error:
-        return None, str(error), "pool-down"
-    try:
-        return job_queue.look_up(files), "", "answers"
-    except PoolError as error:
-        return None, str(error), "schedd-down"
+    except PoolError:
+        return "pool-down"
+    return "schedd-down"
 
 
 def _stopped_by(files: RunFolder) -> str:
@@ -312,28 +308,9 @@ def _is_locked(folder: Path) -> bool | None:
     return False
 
 
-def _no_space(files: RunFolder) -> str:
-    free = free_bytes(files.root)
-    if free >= RESERVE:
-        return ""
-    return (
-        f"the disk is full: {free >> 20} MB are free for {files.root}, "
-        f"and no trial begins with less than {RESERVE >> 20} MB"
-    )
-
-
 def _closed(queued: QueuedRun) -> list[str]:
-    now = time.time()
-    idle = {
-        ad["JobUniverse"]
-        for ad in queued.ads
-        if ad["JobStatus"] == 1
-        and ad["JobUniverse"] in access_point.UNIVERSES
-        and now - ad["EnteredCurrentStatus"] > _LONG_IDLE
-        and ad.get("JobCoolDownExpiration", 0) < now
-    }
     try:
-        return access_point.why_closed(sorted(idle))
+        return access_point.why_they_wait(queued.ads)
     except PoolError:
         return []
 
@@ -354,17 +331,9 @@ def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
 def _skipped(log: Path, *names: str) -> str:
     """Why a node or trial was passed over, in the words of its node's scripts."""
     any_of = "|".join(map(re.escape, names))
-    found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", _tail(log), re.MULTILINE)
+    text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
+    found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", text, re.MULTILINE)
     return found[-1] if found else ""
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -396,7 +365,3 @@ def _hours(trials: list[StoredTrial]) -> float:
 
 def _node_of(trial: StoredTrial) -> str:
     return str(trial.user_attrs.get("node"))
-
-
-def _place(files: RegionFolder, graph: RegionGraph, node: str) -> TrialFolder:
-    return {graph.best: files.best, graph.gate: files.gate}.get(node) or files.trial(node)

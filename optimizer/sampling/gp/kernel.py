@@ -86,11 +86,6 @@ def covariance(squares: Array, given: Hyperparameters) -> tuple[Array, Array]:
     return joint, given.additive * _matern(scaled).mean(axis=-1)
 
 
-def slopes(squares: Array, given: Hyperparameters) -> Array:
-    """Return dk / d(δ_d²) for every d, in the shape of `squares`."""
-    return covariance_and_slopes(squares, given)[2]
-
-
 def covariance_and_slopes(squares: Array, given: Hyperparameters) -> tuple[Array, Array, Array]:
     """Return both parts of k, and dk / d(δ_d²) for every d in the shape of `squares`."""
     weights = given.lengths**-2

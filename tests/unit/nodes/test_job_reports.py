@@ -12,7 +12,7 @@ import pytest
 from tests.unit.nodes.chirp_server import ChirpServer
 from trialfleet.nodes.job import reports
 from trialfleet.nodes.job.chirp import Chirp
-from trialfleet.nodes.job.reports import Reports, step_of
+from trialfleet.nodes.job.reports import Reports
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def proxy(tmp_path: Path) -> Iterator[ChirpServer]:
 @pytest.fixture
 def one(folder: Path, proxy: ChirpServer) -> Iterator[Reports]:
     with Chirp(*proxy.address) as chirp:
-        yield Reports(folder, chirp, "A.t1", "loss")
+        yield Reports(folder, chirp, "A.t1")
 
 
 def there(proxy: ChirpServer) -> str:
@@ -139,40 +139,3 @@ def test_the_order_to_stop_this_trial_comes_whole(
     stop.write_text('{"trial": "A.t1", "predicted": 0.5}')
     one.place(one.order_to_stop())
     assert json.loads((folder / "stop.json").read_text())["predicted"] == 0.5
-
-
-def test_the_last_report_is_in_the_jobs_ad(folder: Path, one: Reports, proxy: ChirpServer) -> None:
-    add(folder, '{"step": 1, "metrics": {"loss": 0.5}}\n', '{"step": 2, "metrics": {"loss": 1}}\n')
-    one.send()
-    told = {"ChirpTrialfleetStep": "2", "ChirpTrialfleetValue": "1.0"}
-    assert proxy.attributes == told
-    add(folder, '{"step": 3, "metrics": {"loss": null}}\n')
-    one.send()
-    assert proxy.attributes == told, "HTCondor looks at a job each few seconds"
-    one._news_at = 0.0
-    one.send()
-    assert proxy.attributes == {"ChirpTrialfleetStep": "3", "ChirpTrialfleetValue": "undefined"}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"",
-        b"[]",
-        b'{"step": "x", "metrics": {}}',
-        b'{"step": 1}',
-        b'{"step": 1, "metrics": []}',
-        b"[" * 100_000,
-        b'{"step": 1e999, "metrics": {}}',
-        b'{"step": %d, "metrics": {}}' % 10**30,
-        b"\xff",
-    ],
-)
-def test_a_line_that_is_no_report_tells_nothing(line: bytes) -> None:
-    assert step_of(line, "loss") is None
-
-
-@pytest.mark.parametrize("value", ['"1\\n"', "NaN", "1e999", "null", "[]", "{}"])
-def test_a_value_that_is_no_number_is_undefined(value: str) -> None:
-    line = f'{{"step": 1, "metrics": {{"loss": {value}}}}}'.encode()
-    assert step_of(line, "loss") == ("1", "undefined")

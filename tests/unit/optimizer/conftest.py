@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from optuna.storages import BaseStorage
 
 from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.trial_rows import TrialStorage
 
-Opener = Callable[[str], BaseStorage]
+Opener = Callable[[str], TrialStorage]
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def opened() -> Iterator[Opener]:
     """Open storages that are closed when the test ends."""
     with ExitStack() as stack:
 
-        def open_(url: str) -> BaseStorage:
+        def open_(url: str) -> TrialStorage:
             storage = open_storage(url)
             stack.callback(close_storage, storage)
             return storage

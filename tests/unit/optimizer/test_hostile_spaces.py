@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from optuna.storages import BaseStorage, InMemoryStorage
 from pydantic import ValidationError
 
 from trialfleet.optimizer.region_study import RegionStudy
@@ -19,6 +18,7 @@ from trialfleet.optimizer.region_types import Assignment, RegionSettings
 from trialfleet.optimizer.sampling.names import Sampler
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
+from trialfleet.optimizer.trial_rows import TrialStorage
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def spaces(draw: st.DrawFn) -> SearchSpace:
         raise
 
 
-def ask_and_tell(space: SearchSpace, storage: BaseStorage, sampler: Sampler) -> None:
+def ask_and_tell(space: SearchSpace, storage: TrialStorage, sampler: Sampler) -> None:
     asks = RegionSettings(
         metric="loss", direction="minimize", region="A", trials=TRIALS, startup_trials=STARTUP,
         max_failures=0, hours=None, seed=1, sampler=sampler,
@@ -106,7 +106,7 @@ def ask_and_tell(space: SearchSpace, storage: BaseStorage, sampler: Sampler) -> 
 def test_our_sampler_takes_each_space_that_is_accepted(space: SearchSpace) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # an overflow, say
-        ask_and_tell(space, InMemoryStorage(), "RegionSampler")
+        ask_and_tell(space, TrialStorage("sqlite://"), "RegionSampler")
 
 
 @settings(max_examples=10)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from optuna.samplers import BaseSampler
-from optuna.storages import BaseStorage
 from optuna.testing.pytest_samplers import (
     BasicSamplerTestCase,
     RelativeSamplerTestCase,
@@ -17,6 +16,7 @@ from optuna.testing.pytest_storages import StorageTestCase
 
 from tests.unit.optimizer.conftest import Opener
 from trialfleet.optimizer import RegionSampler
+from trialfleet.optimizer.trial_rows import TrialStorage
 
 pytestmark = pytest.mark.slow
 
@@ -29,5 +29,5 @@ class TestRegionSampler(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnl
 
 class TestSqliteStorage(StorageTestCase):
     @pytest.fixture
-    def storage(self, opened: Opener, tmp_path: Path) -> BaseStorage:
+    def storage(self, opened: Opener, tmp_path: Path) -> TrialStorage:
         return opened(f"sqlite:///{tmp_path / 'study.db'}")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
 from tests.conftest import MakeRun
@@ -27,6 +26,7 @@ from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import reader_of_url
 from trialfleet.optimizer.trial_execution import TrialExecution
+from trialfleet.optimizer.trial_rows import TrialStorage
 from trialfleet.workflows.report import build_report
 from trialfleet.workflows.serve import study_copy
 
@@ -61,7 +61,7 @@ def server() -> Iterator[Server]:
 NO_TIMES: dict[str, Any] = {"datetime_start": None, "datetime_complete": None}
 
 
-def make(storage: BaseStorage, name: str) -> RegionStudy:
+def make(storage: TrialStorage, name: str) -> RegionStudy:
     return RegionStudy(storage, name, SPACE, SETTINGS)
 
 

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
-from trialfleet.optimizer.trial_rows import TrialStorage, created, finished
+from trialfleet.optimizer.trial_rows import TrialStorage
 
 
 @pytest.fixture
@@ -46,16 +46,15 @@ def template() -> FrozenTrial:
 
 def test_a_new_trial_is_as_optuna_reads_it(storage: TrialStorage, study: int) -> None:
     for number in range(3):
-        trial = created(storage, study, template())
+        trial = storage.begin(study, template())
         assert trial == storage.get_trial(trial._trial_id)
         assert trial.number == number
 
 
 def test_a_told_trial_is_as_optuna_reads_it(storage: TrialStorage, study: int) -> None:
-    trial = created(storage, study, template())
+    trial = storage.begin(study, template())
     reports = {1: 0.5, 2: math.inf, 3: -math.inf}
-    told = finished(
-        storage,
+    told = storage.finish(
         trial,
         TrialState.COMPLETE,
         0.25,
@@ -67,23 +66,11 @@ def test_a_told_trial_is_as_optuna_reads_it(storage: TrialStorage, study: int) -
     assert told.intermediate_values == reports
 
 
-def test_what_a_tell_left_gives_way(storage: TrialStorage, study: int) -> None:
-    key = created(storage, study, template())._trial_id
-    storage.set_trial_user_attr(key, "error", "left")
-    storage.set_trial_intermediate_value(key, 9, 0.9)
-    told = finished(
-        storage, storage.get_trial(key), TrialState.FAIL, None, {"error": "its own"}, {1: 0.5}
-    )
-    assert told == storage.get_trial(key)
-    assert told.user_attrs["error"] == "its own"
-    assert told.intermediate_values == {1: 0.5}
-
-
 def test_a_finished_trial_stays_as_it_is(storage: TrialStorage, study: int) -> None:
-    trial = created(storage, study, template())
-    finished(storage, trial, TrialState.COMPLETE, 0.25, {}, {})
+    trial = storage.begin(study, template())
+    storage.finish(trial, TrialState.COMPLETE, 0.25, {}, {})
     with pytest.raises(UpdateFinishedTrialError):
-        finished(storage, trial, TrialState.FAIL, None, {"error": "x"}, {})
+        storage.finish(trial, TrialState.FAIL, None, {"error": "x"}, {})
     assert storage.get_trial(trial._trial_id).state == TrialState.COMPLETE
     assert "error" not in storage.get_trial(trial._trial_id).user_attrs
 
@@ -91,15 +78,13 @@ def test_a_finished_trial_stays_as_it_is(storage: TrialStorage, study: int) -> N
 def test_each_is_one_transaction(storage: TrialStorage, study: int) -> None:
     commits: list[object] = []
     sqlalchemy.event.listen(storage.engine, "commit", commits.append)
-    trial = storage.get_trial(storage.create_new_trial(study, template()))
-    commits.clear()
-    storage.create_new_trial(study, template())
+    trial = storage.begin(study, template())
     assert len(commits) == 1
     reports = {step: 1.0 / step for step in range(1, 51)}
-    finished(storage, trial, TrialState.COMPLETE, 0.25, {"seconds": 1.0, "device": "cpu"}, reports)
+    storage.finish(trial, TrialState.COMPLETE, 0.25, {"seconds": 1.0, "device": "cpu"}, reports)
     assert len(commits) == 2
 
 
 def test_a_study_that_is_not_there_gets_no_trial(storage: TrialStorage, study: int) -> None:
     with pytest.raises(KeyError):
-        storage.create_new_trial(study + 1, template())
+        storage.begin(study + 1, template())

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import InputError
+from trialfleet.workflows import disk_space
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan import planning as plan_module
 from trialfleet.workflows.plan import run_ids
@@ -132,7 +133,7 @@ def test_a_run_under_tmp_is_planned_with_a_warning(place: Path) -> None:
 
 
 def test_a_plan_that_fails_leaves_no_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module, "free_bytes", lambda _: 0)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: 0)
     with pytest.raises(InputError, match="MB"):
         plan(make_study(place))
     for made in ("runs", "models"):

@@ -154,13 +154,12 @@ def test_a_copy_has_own_files_alone(place: TrialFolder, tmp_path: Path) -> None:
     (place.model / "deep").mkdir(mode=0o777)
     (place.model / "deep/weights").write_text("w")
     (place.model / "deep/weights").chmod(0o666)
-    (place.model / "last").symlink_to("deep/weights")
     job_files.copy_tree(place.model, tmp_path / "copy")
     found = [*(tmp_path / "copy").rglob("*")]
-    assert {path.name for path in found} == {"deep", "weights", "last"}
+    assert {path.name for path in found} == {"deep", "weights"}
     assert not any(path.is_symlink() or path.stat().st_mode & 0o022 for path in found)
     (place.model / "out").symlink_to("/etc")
-    with pytest.raises(JobFileError, match="links to '/etc'"):
+    with pytest.raises(JobFileError, match="out' is a symbolic link"):
         job_files.copy_tree(place.model, tmp_path / "other")
 
 

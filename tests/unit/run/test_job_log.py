@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.jobs.job_log import read_executions, read_job, read_stays, sandbox_of
+from trialfleet.workflows.jobs.executions import events_of
+from trialfleet.workflows.jobs.job_log import is_executing, read_executions, read_job, read_stays
 from trialfleet.workflows.plan.folder import TrialFolder
 
 SUBMITTED = """\
@@ -192,6 +193,24 @@ def test_a_log_without_an_execution_says_nothing(tmp_path: Path, text: str) -> N
     assert read_job(TrialFolder(tmp_path / "missing")) is None
 
 
+def test_a_log_is_read_on_where_it_has_grown_and_anew_where_it_is_another(tmp_path: Path) -> None:
+    text = SUBMITTED.format(job=7) + executing("07:08:00.000")
+    end = TERMINATED.format(at="07:09:00.000")
+    place = write(tmp_path, text)
+    before = len(events_of(place.log))
+    assert events_of(place.log)[-1].type.name == "EXECUTE"
+    for added, known in ((end[:50], before), (end[50:], before + 1)):  # it is being written
+        with place.log.open("a") as file:
+            file.write(added)
+        assert len(events_of(place.log)) == known
+    assert read_executions(place.log) == [(unix("07:08:00"), unix("07:09:00"))]
+    place.log.write_text(text.replace("(007.", "(008.") + text)
+    assert events_of(place.log)[0].cluster == 8
+    assert len(events_of(place.log)) == 2 * before
+    place.log.write_text(text)
+    assert len(events_of(place.log)) == before
+
+
 @pytest.mark.slow
 def test_a_log_that_breaks_off_says_what_it_says_up_to_there(tmp_path: Path) -> None:
     whole = SUBMITTED.format(job=6) + executing("07:08:00") + TERMINATED.format(at="07:08:10")
@@ -311,5 +330,4 @@ def test_a_gangs_jobs_run_until_now(tmp_path: Path) -> None:
     )
     stays = read_stays(place, now=unix("07:09:00"))
     assert [stay.ended - stay.began for stay in stays] == [60.0, 50.0]
-    assert sandbox_of(place, 1) is not None
-    assert sandbox_of(place, 2) is None
+    assert is_executing(place)

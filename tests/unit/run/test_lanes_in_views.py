@@ -90,9 +90,8 @@ class Views:
     def unfinished(self, queued: QueuedRun | None = QUEUED) -> dict[str, TrialState]:
         return unfinished_of(self.files, self.graph, self.trials, RunState.RUNNING, queued)
 
-    def running(self, **more: Any) -> RunningTrial:
-        queued = replace(QUEUED, ads=({**AD, **more}, WAITS))
-        (found,) = running_trials(self.files, self.graph, queued, "loss", self.unfinished())
+    def running(self) -> RunningTrial:
+        (found,) = running_trials(self.files, self.graph, QUEUED, "loss", self.unfinished())
         return found
 
 
@@ -127,9 +126,7 @@ def test_reports_count_for_the_trial_that_they_are_of(views: Views) -> None:
     place.reports.write_text('{"step": 5, "metrics": {"loss": 0.75}}\n')
     assert (views.running().step, views.running().value) == (5, 0.75)
     views.order("A.l1", "A.l1.t01")  # the next is chosen, and its order is yet to be written
-    carried = {"ChirpTrialfleetStep": 7, "ChirpTrialfleetValue": 0.5}
-    assert views.running(**carried, ChirpTrialfleetTrial="A.l1.t01").step is None
-    assert views.running(**carried, ChirpTrialfleetTrial="A.l1.t02").step == 7
+    assert views.running().step is None
 
 
 def test_a_job_that_waits_without_a_trial_is_counted(views: Views) -> None:
@@ -207,6 +204,14 @@ def test_the_page_knows_trials_by_their_lane(views: Views) -> None:
     assert trial_page(snapshot, "A", "A.l1") is not None
     assert trial_page(snapshot, "A", "A.l1.t05") is None
     assert trial_page(snapshot, "A", "../A.l1") is None
+
+
+def test_the_page_changes_with_the_reports_of_what_runs(views: Views) -> None:
+    live = LiveRun(views.folder, NodeReader())
+    look = live.snapshot().look
+    region = replace(look.status.regions[0], running_trials=(views.running(),))
+    look = replace(look, status=replace(look.status, regions=(region,)))
+    assert views.files.trial("A.l1").reports in live._reports_in(look)
 
 
 def test_why_takes_the_names_of_trials_and_of_nodes(

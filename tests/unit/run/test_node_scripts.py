@@ -24,6 +24,7 @@ from trialfleet import InputError, Run, RunState, job_files
 from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.optimizer import ownership
 from trialfleet.optimizer.service import Reply
+from trialfleet.workflows import disk_space
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.watching import show_end
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -31,11 +32,10 @@ from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.report import render_page
 from trialfleet.workflows.run.console import run_view
 from trialfleet.workflows.run.records import COLUMNS
-from trialfleet.workflows.scripts import node_scripts
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.publish_node import publish_region
 from trialfleet.workflows.scripts.report_node import read_report, write_report
-from trialfleet.workflows.status import spending, status
+from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.running import RunningTrial
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import take_over
@@ -660,10 +660,10 @@ def test_a_trial_that_the_database_made_twice_is_shown_once(
     scripts: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = scripts.handler._studies.storage
-    create = storage.create_new_trial
+    begin = storage.begin
     with monkeypatch.context() as broken:
-        twice = lambda *given: (create(*given), create(*given))[1]  # noqa: E731 - answer lost
-        broken.setattr(storage, "create_new_trial", twice)
+        twice = lambda *given: (begin(*given), begin(*given))[1]  # noqa: E731 - answer lost
+        broken.setattr(storage, "begin", twice)
         scripts.ask("A.l1.t01")
     assert len(Run(scripts.folder.root).trials()) == 1
     assert StatusReader(scripts.folder).read().regions[0].queued <= 1
@@ -816,8 +816,7 @@ def test_nothing_begins_on_a_disk_that_is_nearly_full_and_what_runs_is_told(
     scripts: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts.ask("A.l1.t01")
-    monkeypatch.setattr(node_scripts, "free_bytes", lambda _: 5 << 20)
-    monkeypatch.setattr(status, "free_bytes", lambda _: 5 << 20)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: 5 << 20)
     reply = scripts.call("ask", "A", "A.l1.t02")
     assert reply.exit_code == EXITS["defer"]
     assert "5 MB are free" in reply.message

@@ -10,13 +10,14 @@ from tests.job_logs import JobLog
 from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.jobs.job_log import (
     Stay,
+    is_executing,
     read_between,
     read_executions,
     read_job,
     read_starts,
     read_stays,
-    sandbox_of,
 )
+from trialfleet.workflows.jobs.parts import attempts_of, parts_of
 from trialfleet.workflows.plan.folder import TrialFolder
 
 USD_PER_SECOND = 3.6 / 4 / 3600  # of the slot of a log
@@ -92,6 +93,20 @@ def test_a_trials_figures_are_its_own(lane: Lane) -> None:
     assert (job.cpu_seconds, job.memory_mb, job.slot) == (4.5, 231.0, "slot1_1@a")
     assert job.usd == pytest.approx(5 * USD_PER_SECOND)
     assert job.lost_usd == 0
+
+
+def test_a_trial_is_found_by_itself_as_among_the_others(lane: Lane) -> None:
+    for second, number in ((12, 1), (20, 2), (22, 3), (30, 2)):
+        lane.begins(second, number)
+        if number != 2:
+            lane.ends(second + 2, number)
+    lane.log.evicted(40)
+    lane.log.executes(50)
+    lane.ends(51, 2)
+    lane.begins(52, 4)
+    parts = parts_of(lane.root / "log").trials
+    for number in (1, 2, 3, 4, 5):
+        assert attempts_of(lane.trial(number)) == parts.get(lane.trial(number).root.name, [])
 
 
 def test_a_log_without_marks_of_a_trial_says_nothing_of_it(lane: Lane) -> None:
@@ -196,9 +211,9 @@ def test_what_goes_on_lasts_until_now(lane: Lane) -> None:
     assert (stay.end, stay.seconds) == (End.RUNNING, 88)
     (own,) = read_between(lane.root / "log", now=now)
     assert (own.end, own.seconds) == (End.DONE, 2)
-    assert sandbox_of(lane.trial(1)) == Path("/scratch/13")
+    assert is_executing(lane.trial(1))
     lane.ends(20, 1)
     (stay,) = read_stays(lane.trial(1), now=now)
     assert (stay.end, stay.seconds) == (End.DONE, 8)
     assert [each.seconds for each in read_between(lane.root / "log", now=now)] == [2, 80]
-    assert sandbox_of(lane.trial(1)) is None
+    assert not is_executing(lane.trial(1))

@@ -411,11 +411,12 @@ def test_a_run_whose_dagman_was_lost_before_its_report_is_submitted_again(
 def test_a_dagman_that_a_person_removed_is_not_lost(folder: RunFolder) -> None:
     folder.dag_files.lock.touch()
     folder.dag_files.log.write_text(
-        "000 (007.000.000) …\n009 (007.000.000) Job was aborted.\n...\n"
+        "000 (007.000.000) 2026-11-20 10:00:00 Job submitted from host: <127.0.0.1:1>\n...\n"
+        "009 (007.000.000) 2026-11-20 10:00:09 Job was aborted.\n...\n"
     )
     assert faults(folder, [], NOW) == []
     with folder.dag_files.log.open("a") as log:
-        log.write("000 (011.000.000) Job submitted from host: …\n...\n")
+        log.write("000 (011.000.000) 2026-11-20 10:01:00 Job submitted from host: <1:1>\n...\n")
     assert only(faults(folder, [], NOW)).remedy is Remedy.SUBMIT
 
 

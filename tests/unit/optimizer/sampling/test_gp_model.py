@@ -9,7 +9,11 @@ from scipy.stats import multivariate_normal
 
 from trialfleet.optimizer.sampling.gp.domain import Array
 from trialfleet.optimizer.sampling.gp.fitting import MOST_FITTED, SAMPLES, posteriors
-from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters, covariance, slopes
+from trialfleet.optimizer.sampling.gp.kernel import (
+    Hyperparameters,
+    covariance,
+    covariance_and_slopes,
+)
 from trialfleet.optimizer.sampling.gp.outputs import standardized
 from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Pairs, Posterior, Posteriors
 
@@ -47,7 +51,7 @@ def by_the_formula(left: Array, right: Array) -> Array:
 
 def test_the_slopes_of_the_covariance_are_its_derivatives() -> None:
     squares = np.array([[0.1, 0.5, 1.0], [1e-3, 0.0, 2.0]])
-    found = slopes(squares, GIVEN)
+    found = covariance_and_slopes(squares, GIVEN)[2]
     for row, expected in zip(squares, found, strict=True):
         derivative = approx_fprime(row, lambda x: sum(covariance(x, GIVEN)), 1e-8)
         assert np.allclose(expected, derivative, rtol=1e-3)
