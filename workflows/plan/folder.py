@@ -165,6 +165,11 @@ class TrialFolder:
         return self.words / nodes.RESULT_PACKAGE.format(self.root.name)
 
     @cached_property
+    def ended(self) -> Path:
+        """How the trial ended, as its package said; absent until that has come."""
+        return self.root / nodes.ENDED
+
+    @cached_property
     def reports(self) -> Path:
         """The trial's progress as it comes while it runs, in a study with early stopping."""
         return self.words / nodes.REPORTS

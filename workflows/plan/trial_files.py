@@ -251,7 +251,7 @@ def _prefix(path: Path) -> str:
 def _empty(place: TrialFolder, mode: Mode) -> None:
     for file in (place.result, place.progress):
         job_files.write(file, "", durable=False)
-    for made in (place.checkpoint, place.model, place.losses):
+    for made in (place.ended, place.checkpoint, place.model, place.losses):
         job_files.remove(made)
     for name in (place.checkpoint.name, *_LEFT[mode]):
         job_files.make_empty(place.root / name)

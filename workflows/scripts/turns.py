@@ -26,8 +26,8 @@ from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.trial_files import dismiss
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
-from trialfleet.workflows.scripts.region_studies import RegionStudies
-from trialfleet.workflows.scripts.trial_scripts import TrialScripts, note_told
+from trialfleet.workflows.scripts.region_studies import RegionStudies, note_ended
+from trialfleet.workflows.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.trial_names import is_lane, is_trial
 
 AGAIN_SECONDS = 2.0  # until words are looked at again that could not be answered
@@ -160,11 +160,11 @@ class Turns:
     def _told(self, slug: str, node: str, trial: TrialFolder, said: Said, *, is_last: bool) -> None:
         """Tell the study how a trial ended, and hand out the next."""
         running = self._trials.unfinished(slug, node)
-        note_told(trial, said)
+        note_ended(trial, said.job, said.ended)
         if is_last:  # its node's POST script tells
             return
         if trial.root == self._studies.folder.region(slug).best.root:
-            dismiss(trial, said.turn, 0, self._final.tell_in_lane(slug, node, said.code))
+            dismiss(trial, said.turn, 0, self._final.tell_in_lane(slug, node, said.ended.code))
             return
         if running != said.trial:
             if self._trials.is_told(slug, said.trial):
@@ -174,25 +174,38 @@ class Turns:
             return
         # With several lanes the next is chosen first, as if this one still ran: that was computed
         # while it did. A lane alone waits for what its result teaches.
-        is_ahead = said.wants and said.code == 0 and len(self._studies.regions[slug].lanes) > 1
+        code, has_others = said.ended.code, len(self._studies.regions[slug].lanes) > 1
+        is_ahead = said.wants and code == 0 and has_others
         if is_ahead and not self._may_begin():
             self._trials.choose(slug, node, beside=said.trial)
-        reply = self._trials.judge(slug, said.trial, said.code, said.job)
+        reply = self._trials.judge(slug, said.trial, code, said.job)
+        if not self._ends(slug, node, said, reply):
+            self._next(slug, node, said)
+
+    def _ends(self, slug: str, node: str, said: Said, reply: Reply) -> bool:
+        """Have the agent leave where a trial's attempt ends its job, or its region."""
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
-            self._next(slug, node, said)
-        else:
-            is_again = reply.exit_code == EXITS["retry"]
-            dismiss(trial, said.turn, _FAILED if is_again else 0, reply.message)
+            return False
+        is_again = reply.exit_code == EXITS["retry"]
+        code = _FAILED if is_again else 0
+        dismiss(self._place(slug, node), said.turn, code, reply.message)
+        return True
 
     def _next(self, slug: str, node: str, said: Said) -> None:
         place = self._place(slug, node)
         if not said.wants:
             dismiss(place, said.turn, 0, "another job goes on")
         else:
-            self._asked(slug, node, said)
+            self._hand_out(slug, node, said)
 
     def _asked(self, slug: str, node: str, said: Said) -> None:
+        """Judge what an agent before this one brought, and hand out what follows."""
+        told = self._trials.settle(slug, node)
+        if told is None or not self._ends(slug, node, said, told):
+            self._hand_out(slug, node, said)
+
+    def _hand_out(self, slug: str, node: str, said: Said) -> None:
         """Hand out the trial that is under way in a lane, or the next."""
         if why := self._may_begin():
             log.info("%s waits: %s", node, why)
@@ -200,7 +213,9 @@ class Turns:
         place = self._place(slug, node)
         chosen = self._trials.choose(slug, node)
         if isinstance(chosen, Reply):
-            if self._final.ask_in_lane(slug, node, said.turn):
+            if told := self._final.settle_in_lane(slug, node):
+                dismiss(place, said.turn, 0, told)
+            elif self._final.ask_in_lane(slug, node, said.turn):
                 best = best_in(self._studies.folder.region(slug), node)
                 note_begin(best, said.job, time.time())
             else:

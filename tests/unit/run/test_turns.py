@@ -78,8 +78,8 @@ class Job:
         beside.write_text(json.dumps({**plain, "say": say, **more}))
         beside.replace(path)
 
-    def leave(self, name: str, loss: float | None, err: str = "") -> None:
-        """Put what a trial left where its agent puts it."""
+    def leave(self, name: str, loss: float | None, err: str = "", ended: object = None) -> None:
+        """Put what a trial left where its agent puts it; `ended`: how its package says it did."""
         box = self.run.folder / "box"
         for made in (box, box / "checkpoint"):
             made.mkdir(exist_ok=True)
@@ -88,7 +88,10 @@ class Job:
         (box / "progress.jsonl").write_text('{"step": 1, "metrics": {"loss": 9}}\n')
         (box / "out").write_text(f"output of {name}")
         (box / "err").write_text(err)
+        (box / "ended.json").write_text(json.dumps(ended))
         with tarfile.open(self.place(name).left, "w", format=tarfile.GNU_FORMAT) as tar:
+            if ended is not None:
+                tar.add(box / "ended.json", "ended.json")
             for file in ("result.json", "progress.jsonl", "out", "err"):
                 tar.add(box / file, file)
             if name == "best" and self.leaves_model:
@@ -100,6 +103,15 @@ class Job:
         """End a trial, and return the order that follows."""
         self.leave(name, loss, more.pop("err", ""))
         self.say("told", trial=name, code=code, cpu_seconds=1.0, memory_mb=10.0, **more)
+        self.handler.noticed()
+        return self.order
+
+    def ask_anew(self, agent: str) -> dict[str, Any]:
+        """Ask as an agent that HTCondor started after another, and return the answer."""
+        self.token, self.turn = agent, 0
+        with self.place().log.open("a") as log:
+            log.write("001 (002.000.000) 2026-11-20 10:00:05 Job executing on host: <1:1>\n...\n")
+        self.say("ask")
         self.handler.noticed()
         return self.order
 
@@ -202,6 +214,135 @@ def test_a_result_that_had_arrived_is_told_though_job_dagman_and_service_were_lo
     assert job.submit("t2").exit_code == EXITS["done"]
     assert job.order["name"] == "A.l1.t02"
     assert job.states == {"A.l1.t01": "complete", "A.l1.t02": "unknown"}
+
+
+GOOD = {"code": 0, "seconds": 1.0, "cpu_seconds": 0.5, "memory_mb": 10.0, "over": None}
+BAD = {**GOOD, "code": 1}
+
+
+def test_a_trial_whose_package_has_come_is_over_though_nobody_told_of_it(job: Job) -> None:
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    assert job.ask_anew("t2")["name"] == "A.l1.t02"
+    assert job.states == {"A.l1.t01": "complete", "A.l1.t02": "unknown"}
+    assert "A.l1.t01 ends code=0 cpu=0.5 memory=10.0" in job.place().log.read_text()
+    assert job.ask_anew("t3")["name"] == "A.l1.t02"
+    assert len(job.run.trials()) == 2
+
+
+def test_a_service_that_dies_between_package_and_study_judges_it_when_it_is_back(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    monkeypatch.setattr("trialfleet.workflows.scripts.trial_scripts.TrialScripts.judge", die)
+    with pytest.raises(KeyboardInterrupt):
+        job.ask_anew("t2")
+    assert not job.place("A.l1.t01").left.exists()
+    monkeypatch.undo()
+    job.restart_service()
+    job.handler.idle()
+    assert job.order["name"] == "A.l1.t02"
+    assert job.states["A.l1.t01"] == "complete"
+
+
+@pytest.mark.parametrize("code", ["-9", REMOVED, "75"])
+def test_a_package_is_judged_when_its_job_is_lost(job: Job, code: str) -> None:
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    assert job.post(code).exit_code == EXITS["retry"]
+    assert job.states == {"A.l1.t01": "complete"}
+    assert "A.l1.t01 ends code=0" in job.place().log.read_text()
+
+
+def test_a_package_is_judged_when_dagman_is_lost(job: Job) -> None:
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    assert job.submit("t2").exit_code == EXITS["done"]
+    assert job.order["name"] == "A.l1.t02"
+    assert job.states["A.l1.t01"] == "complete"
+
+
+def test_a_failed_attempt_whose_package_alone_tells_counts_once(job: Job) -> None:
+    job.submit()
+    job.leave("A.l1.t01", None, "it broke", BAD)
+    order = job.ask_anew("t2")
+    assert (order["do"], order["code"]) == ("leave", 1)
+    assert job.post("1").exit_code == EXITS["retry"]
+    job.submit("t2x")
+    assert job.order["name"] == "A.l1.t01"  # retries: 1
+    assert job.tell("A.l1.t01", None, code=1, err="it broke")["name"] == "A.l1.t02"
+    assert job.states["A.l1.t01"] == "failed"
+
+
+def test_a_limit_is_told_by_the_package_alone(job: Job) -> None:
+    job.submit()
+    job.leave("A.l1.t01", None, ended={**GOOD, "code": -9, "over": "memory"})
+    assert job.ask_anew("t2")["name"] == "A.l1.t02"
+    assert "over its memory: used 10 MB of 100 MB" in str(job.run.trials()[0].error)
+
+
+@pytest.mark.parametrize(
+    "ended", [[], "x", {"code": "x"}, {"code": 0, "over": "all"}, {"code": 0, "more": "x" * 9999}]
+)
+def test_a_package_that_does_not_say_how_its_trial_ended_ends_none(job: Job, ended: object) -> None:
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=ended)
+    assert job.ask_anew("t2")["name"] == "A.l1.t01"
+    assert job.states == {"A.l1.t01": "unknown"}
+    assert job.tell("A.l1.t01", 0.25)["name"] == "A.l1.t02"
+
+
+def test_a_damaged_package_whose_trial_ended_is_a_failed_trial(job: Job) -> None:
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    left = job.place("A.l1.t01").left
+    left.write_bytes(left.read_bytes()[:1200])
+    assert job.ask_anew("t2")["name"] == "A.l1.t02"
+    assert "its result can't be used" in str(job.run.trials()[0].error)
+
+
+def test_a_full_training_whose_package_has_come_is_over_though_nobody_told_of_it(
+    job: Job,
+) -> None:
+    job.submit()
+    for number in (1, 2, 3):
+        job.tell(f"A.l1.t0{number}")
+    job.leave("best", 0.3, ended=GOOD)
+    order = job.ask_anew("t2")
+    assert (order["do"], order["code"], order["why"]) == ("leave", 0, "trained in full")
+    assert job.post().exit_code == EXITS["done"]
+    assert job.call_best("ask-best") == EXITS["skip"]
+
+
+@pytest.mark.parametrize(("ended", "answer"), [(GOOD, "skip"), (BAD, "done")])
+def test_a_full_training_whose_package_has_come_outlives_its_job(
+    job: Job, ended: object, answer: str
+) -> None:
+    job.submit()
+    for number in (1, 2, 3):
+        job.tell(f"A.l1.t0{number}")
+    job.leave("best", 0.3, ended=ended)
+    assert job.post("-9").exit_code == EXITS["done"]
+    assert job.call_best("ask-best") == EXITS[answer]
+    assert job_files.has_files(job.folder.region("A").best.model) == (answer == "skip")
+
+
+def test_a_job_of_one_training_is_judged_by_its_package_alone(make_run: MakeRun) -> None:
+    job = Job(make_run(budget={"trials": 1, "lanes": 1, "trials_per_job": 1}), "A.l1.t01")
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    assert job.post("-9").exit_code == EXITS["done"]
+    assert job.states == {"A.l1.t01": "complete"}
+    assert job.call_best("ask-best") == EXITS["done"]
+    job.leave("best", 0.3, ended=GOOD)
+    best = job.folder.region("A").best
+    job.place("best").left.replace(best.left)
+    words = ["tell-best", "A", "A.best", "-9", "0", "3", "0"]
+    assert job.handler.handle(words).exit_code == EXITS["done"]
 
 
 def test_a_failed_attempt_ends_the_job_and_another_tries_the_trial_again(job: Job) -> None:
