@@ -16,7 +16,7 @@ from trialfleet.workflows.attempts.outcome import Complete, Failed, Unpaid
 from trialfleet.workflows.attempts.retries import Attempts, Retries
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, words_of
 from trialfleet.workflows.jobs.current import best_in, best_place
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import inputs_of
 from trialfleet.workflows.plan.trial_files import Turn
@@ -40,6 +40,7 @@ class FinalScripts:
             return best
         if self._is_trained(best_place(files), best):
             return Reply(EXITS["skip"], f"{node}: trained in full already")
+        self._begin_anew(files)
         place = files.best
         place.by_lane.unlink(missing_ok=True)
         avoid = node_faults.to_avoid(self._study, noted_failures(place))
@@ -86,6 +87,7 @@ class FinalScripts:
             return False
         if isinstance(best, Reply):
             return False
+        self._begin_anew(files)
         place = best_in(files, node)
         write_json(place.by_lane, {"node": node, "trial": best.number, "done": False})
         self._studies.hand_out(slug, region.best, place, best, turn, "final")
@@ -144,9 +146,12 @@ class FinalScripts:
         except OSError as error:
             raise InputError(f"{DATA_UNREADABLE}: {words_of(error)}") from error
         self._studies.go_on(slug)
-        files.verdict.unlink(missing_ok=True)  # of a training before this one
-        files.best.trained_on.unlink(missing_ok=True)
         return best
+
+    def _begin_anew(self, files: RegionFolder) -> None:
+        """Forget what was found of the model of a training before this one."""
+        for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
+            job_files.remove(left)
 
     def tell(
         self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str

@@ -50,6 +50,8 @@ from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import log_of, see
 from trialfleet.workflows.study.frozen import FrozenStudy
 
+MEASURED = "measured already, before its script was cut off"
+_UNKNOWN_END = 1  # an exit code, of a job that nothing is known of
 _UNKNOWN_MODE = (
     "its result has no models: the trainer doesn't know the mode evaluate (docs/gate.md)"
 )
@@ -78,6 +80,9 @@ def prepare(frozen: FrozenStudy, folder: RunFolder, slug: str, node: str) -> str
         if unpaid := spending.refusal(folder, "final"):
             return _settled(files, _kept(frozen, champion.name, f"not measured: {unpaid}"))
         check_model(files.best.model)
+        is_same = _measured_champion(files) == champion.name
+        if is_same and outcome_of_measurement(frozen, files.gate, _UNKNOWN_END) is None:
+            return MEASURED
         _write(frozen, folder, files, node, champion)
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:

@@ -21,6 +21,8 @@ class GateScripts:
     def ask(self, slug: str, node: str) -> Reply:
         """Write the job's files; skip the node where there is nothing to measure."""
         if why := gate.prepare(self._studies.frozen, self._folder, slug, node):
+            if why == gate.MEASURED:
+                note_job(self._folder.region(slug).gate, self._studies.study, failed=False)
             return Reply(EXITS["skip"], f"{node}: skipped: {why}")
         return Reply(EXITS["done"], f"{node}: measures the model in force and the new one")
 
