@@ -11,10 +11,19 @@ import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.nodes import CHECKPOINT, CHECKPOINT_PACKAGE, ENDED, PROGRESS, RESULT, WORDS
+from trialfleet.nodes import (
+    CHECKPOINT,
+    CHECKPOINT_PACKAGE,
+    ENDED,
+    GIVEN_PACKAGE,
+    PROGRESS,
+    RESULT,
+    WORDS,
+)
 from trialfleet.nodes.job import folder as folders
 from trialfleet.nodes.job import job_ad, packages
 from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
@@ -106,11 +115,12 @@ class Trials:
         """
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder = self._folders.make(order)
-        until_done(
-            lambda: self._fetch_checkpoint(order.name, folder),
-            self._events,
-            lambda: not self._events.is_wanted_back,
-        )
+        for kind in (GIVEN_PACKAGE, CHECKPOINT_PACKAGE) if order.given else (CHECKPOINT_PACKAGE,):
+            until_done(
+                partial(self._fetch, kind.format(order.name), folder),
+                self._events,
+                lambda: not self._events.is_wanted_back,
+            )
         ended = Ended()
 
         def leave(*names: str) -> None:
@@ -184,15 +194,13 @@ class Trials:
 
     # The access point
 
-    def _fetch_checkpoint(self, name: str, folder: Path) -> None:
-        """Put the trial's last checkpoint into its folder, where there is one."""
+    def _fetch(self, package: str, folder: Path) -> None:
+        """Put what a package holds into the trial's folder, where there is one."""
         try:
-            with closing(
-                self._chirp.blocks(f"{WORDS}/{CHECKPOINT_PACKAGE.format(name)}")
-            ) as blocks:
+            with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
                 packages.unpack_blocks(blocks, folder)
         except packages.DamagedPackageError as error:
-            print(f"{name}: begins anew, its checkpoint is damaged: {error}", file=sys.stderr)
+            print(f"begins anew, {package} is damaged: {error}", file=sys.stderr)
             shutil.rmtree(folder / CHECKPOINT)
             (folder / CHECKPOINT).mkdir()
             (folder / PROGRESS).write_bytes(b"")

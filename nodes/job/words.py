@@ -42,6 +42,7 @@ class Order:
         trial: what to train, as `trial.json` is to have it; None: to leave.
         name: the trial's, on the access point.
         left: folders that the result has beside the common files.
+        given: a package in `words/` has what the trial needs and did not come with the job.
         last: after this trial the agent leaves.
         memory_mb: what all of the trial's processes may have together.
         seconds: how long it may train.
@@ -55,6 +56,7 @@ class Order:
     trial: dict[str, Any] | None
     name: str = ""
     left: tuple[str, ...] = ()
+    given: bool = False
     last: bool = False
     memory_mb: float | None = None
     seconds: float | None = None
@@ -83,6 +85,7 @@ class Order:
                 trial=plain["trial"] if plain["do"] == "train" else None,
                 name=str(plain.get("name", "")),
                 left=tuple(map(str, plain.get("left", ()))),
+                given=bool(plain.get("given")),
                 last=bool(plain.get("last")),
                 memory_mb=_number(plain.get("memory_mb")),
                 seconds=_number(plain.get("seconds")),

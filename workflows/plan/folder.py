@@ -165,6 +165,11 @@ class TrialFolder:
         return self.words / nodes.RESULT_PACKAGE.format(self.root.name)
 
     @cached_property
+    def given(self) -> Path:
+        """What its job doesn't have and the trial needs, packed: a gate's models in a lane."""
+        return self.words / nodes.GIVEN_PACKAGE.format(self.root.name)
+
+    @cached_property
     def ended(self) -> Path:
         """How the trial ended, as its package said; absent until that has come."""
         return self.root / nodes.ENDED
@@ -186,7 +191,7 @@ class TrialFolder:
 
     @cached_property
     def by_lane(self) -> Path:
-        """Which lane's job has the full training, and whether it is done; absent without one."""
+        """Which lane's job has the full training, or the gate; absent without one."""
         return self.root / "lane.json"
 
     @cached_property

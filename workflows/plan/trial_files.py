@@ -152,6 +152,7 @@ def hand_out(
         "name": place.root.name,
         "trial": contract,
         "left": _LEFT[order.mode],
+        "given": turn is not None and bool(order.models),
         "last": not place.is_shared,
         "memory_mb": round(study.resources.memory_bytes / (1 << 20), 1),
         "seconds": _seconds(study),

@@ -15,7 +15,7 @@ from trialfleet.workflows.attempts.job_record import note_job
 from trialfleet.workflows.attempts.outcome import Complete, Failed, Unpaid
 from trialfleet.workflows.attempts.retries import Attempts, Retries
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, words_of
-from trialfleet.workflows.jobs.current import best_in, best_place
+from trialfleet.workflows.jobs.current import end_place, in_lane
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import inputs_of
@@ -38,7 +38,9 @@ class FinalScripts:
         best, files = self._chosen(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
-        if self._is_trained(best_place(files), best):
+        lane = self._lane_of(files.best)
+        is_done = lane is not None and lane["done"] and lane["trial"] == best.number
+        if is_done or self._is_trained(end_place(files, files.best), best):
             return Reply(EXITS["skip"], f"{node}: trained in full already")
         self._begin_anew(files)
         place = files.best
@@ -88,7 +90,7 @@ class FinalScripts:
         if isinstance(best, Reply):
             return False
         self._begin_anew(files)
-        place = best_in(files, node)
+        place = in_lane(files, files.best, node)
         write_json(place.by_lane, {"node": node, "trial": best.number, "done": False})
         self._studies.hand_out(slug, region.best, place, best, turn, "final")
         return True
@@ -99,12 +101,18 @@ class FinalScripts:
         lane = self._lane_of(files.best)
         if lane is None or lane["done"] or lane["node"] != node:
             return None
-        ended = self._studies.ended(best_in(files, node))
+        ended = self._studies.ended(in_lane(files, files.best, node))
         return self.tell_in_lane(slug, node, ended.code) if ended else None
+
+    def is_trained_in(self, slug: str, node: str) -> bool:
+        """Whether a lane's job has trained a region's best settings in full."""
+        lane = self._lane_of(self._folder.region(slug).best)
+        return lane is not None and lane["done"] and lane["node"] == node
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
         """Note how a full training in a lane's job ended; return that in words."""
-        place = best_in(self._folder.region(slug), node)
+        files = self._folder.region(slug)
+        place = in_lane(files, files.best, node)
         outcome = self._outcome_of(place, code)
         lane = self._lane_of(place)
         if lane and isinstance(outcome, Complete) and job_files.has_files(place.model):

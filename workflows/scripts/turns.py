@@ -20,12 +20,13 @@ from trialfleet import job_files, nodes
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts.outcome import one_line
 from trialfleet.workflows.jobs.agent_words import Said, is_answered, read_order, read_said
-from trialfleet.workflows.jobs.current import best_in, trained_by
+from trialfleet.workflows.jobs.current import in_lane, trained_by
 from trialfleet.workflows.jobs.marks import note_begin, note_saved
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.trial_files import dismiss
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
+from trialfleet.workflows.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.scripts.region_studies import RegionStudies, note_ended
 from trialfleet.workflows.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.trial_names import is_lane, is_trial
@@ -33,6 +34,8 @@ from trialfleet.workflows.trial_names import is_lane, is_trial
 AGAIN_SECONDS = 2.0  # until words are looked at again that could not be answered
 _EVENTS = flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
 _FAILED = 1  # an agent's exit code: its trial is to be tried again by another job
+
+_End = FinalScripts | GateScripts
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ class Turns:
         studies: the run's.
         trials: chooses and judges them.
         final: likewise, the best settings' full training.
+        gate: likewise, the measurement of its model.
         may_begin: says why no trial may begin for now, if so.
     """
 
@@ -52,9 +56,10 @@ class Turns:
         studies: RegionStudies,
         trials: TrialScripts,
         final: FinalScripts,
+        gate: GateScripts,
         may_begin: Callable[[], str | None],
     ) -> None:
-        self._studies, self._trials, self._final = studies, trials, final
+        self._studies, self._trials, self._final, self._gate = studies, trials, final, gate
         self._may_begin = may_begin
         self._inotify = INotify()
         weakref.finalize(self, self._inotify.close)
@@ -163,8 +168,14 @@ class Turns:
         note_ended(trial, said.job, said.ended)
         if is_last:  # its node's POST script tells
             return
-        if trial.root == self._studies.folder.region(slug).best.root:
-            dismiss(trial, said.turn, 0, self._final.tell_in_lane(slug, node, said.ended.code))
+        files = self._studies.folder.region(slug)
+        if trial.root == files.best.root:
+            why = self._final.tell_in_lane(slug, node, said.ended.code)
+            self._end(slug, node, said, why, self._behind_best(slug, node))
+            return
+        if trial.root == files.gate.root:
+            why = self._gate.tell_in_lane(slug, node, said.ended.code)
+            self._end(slug, node, said, why, None)
             return
         if running != said.trial:
             if self._trials.is_told(slug, said.trial):
@@ -210,20 +221,37 @@ class Turns:
         if why := self._may_begin():
             log.info("%s waits: %s", node, why)
             raise OSError(why)
-        place = self._place(slug, node)
         chosen = self._trials.choose(slug, node)
         if isinstance(chosen, Reply):
-            if told := self._final.settle_in_lane(slug, node):
-                dismiss(place, said.turn, 0, told)
-            elif self._final.ask_in_lane(slug, node, said.turn):
-                best = best_in(self._studies.folder.region(slug), node)
-                note_begin(best, said.job, time.time())
-            else:
-                dismiss(place, said.turn, 0, chosen.message)
+            self._asked_behind_trials(slug, node, said, chosen.message)
             return
         trial = self._place(slug, chosen.name)
         note_begin(trial, said.job, time.time())  # first: words that are answered are passed over
         self._studies.hand_out(slug, chosen.name, trial, chosen.answer, said.turn)
+
+    def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
+        """Hand out the full training or the gate, unless an agent before this one ended it."""
+        behind: _End | None = None
+        if told := self._gate.settle_in_lane(slug, node):
+            why = told
+        elif told := self._final.settle_in_lane(slug, node):
+            why, behind = told, self._behind_best(slug, node)
+        else:
+            behind = self._behind_best(slug, node) or self._final
+        self._end(slug, node, said, why, behind)
+
+    def _behind_best(self, slug: str, node: str) -> _End | None:
+        return self._gate if self._final.is_trained_in(slug, node) else None
+
+    def _end(self, slug: str, node: str, said: Said, why: str, behind: _End | None) -> None:
+        """Hand out what comes behind a region's trials; or have the agent leave, and say why."""
+        files = self._studies.folder.region(slug)
+        end = files.best if behind is self._final else files.gate
+        may_begin = behind and said.wants and not self._may_begin()
+        if behind and may_begin and behind.ask_in_lane(slug, node, said.turn):
+            note_begin(in_lane(files, end, node), said.job, time.time())
+        else:
+            dismiss(self._place(slug, node), said.turn, 0, why)
 
     def _trained_by(self, slug: str, node: str, name: str) -> TrialFolder | None:
         """The folder of what a node's job speaks of; None where that is none of its trials."""

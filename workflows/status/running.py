@@ -70,8 +70,9 @@ def running_trials(
     for node in sorted(own):
         name = node if node in ends else current_trial(files, node, unfinished) or node
         place = ends.get(node) or files.trial(name)
-        if name == node and (at := place_at(files, node)).root == files.best.root:
-            name, place = region.best, at  # a lane's job has the full training
+        at = place_at(files, node) if name == node else place
+        if end := next((end for end, its in ends.items() if its.root == at.root), None):
+            name, place = end, at  # of a lane's job, too
         found.append(_running_trial(name, place, jobs[node], metric))
     return tuple(found)
 

@@ -92,6 +92,17 @@ def test_a_job_ends_as_its_last_trial_did(point: AccessPoint, script: str, code:
     assert not (point.sandbox / ".chirp.config").exists()
 
 
+def test_what_a_trial_is_given_lies_in_its_folder(point: AccessPoint) -> None:
+    (point.sandbox / "weights").write_text("w")
+    with tarfile.open(point.words / "gate.given.tar", "w") as given:
+        given.add(point.sandbox / "weights", "champion/weights")
+    point.first(train("A.t1"))
+    point.answers = [train("gate", given=True, last=True)]
+    assert point.run("sh", "-c", "ls champion/weights; true") == 0
+    assert point.left("A.t1")["out"] == ""
+    assert point.left("gate")["out"] == "champion/weights\n"
+
+
 def test_a_trial_that_is_ordered_again_begins_with_nothing(point: AccessPoint) -> None:
     point.first(train("A.t1"))
     point.answers = [train("A.t1", last=True)]
@@ -220,7 +231,7 @@ def test_a_damaged_checkpoint_is_none(point: AccessPoint) -> None:
     point.first(train("A.t1", last=True))
     assert point.run("sh", "-c", "ls checkpoint") == 0
     assert point.left("A.t1")["out"] == ""
-    assert "its checkpoint is damaged" in point.err
+    assert "A.t1.checkpoint.tar is damaged" in point.err
 
 
 def test_after_85_the_agent_is_the_one_that_came_with_the_job(point: AccessPoint) -> None:
