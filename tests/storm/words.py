@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Container, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -101,6 +101,8 @@ class Words:
             with self._new:
                 self.all += found
                 self._new.notify_all()
+        if name.endswith(_PACKAGE):  # whoever waits for it has no time to lose
+            self.all[-1] = replace(self.all[-1], code=_code(folder / name))
 
 
 def _words(folder: Path, name: str) -> Iterator[Word]:
@@ -109,7 +111,7 @@ def _words(folder: Path, name: str) -> Iterator[Word]:
     now, said = time.monotonic(), _json(folder / "agent.json")
     who = (region, node, str(said.get("job", "")))
     if name.endswith(_PACKAGE):
-        yield Word(now, "arrived", *who, name.removesuffix(_PACKAGE), _code(folder / name))
+        yield Word(now, "arrived", *who, name.removesuffix(_PACKAGE), None)
     elif name == "order.json" and (order := _json(folder / name)).get("token"):
         yield Word(now, "answered", *who, str(order.get("name", "")))
     elif name == "agent.json" and said.get("say") == "ask":

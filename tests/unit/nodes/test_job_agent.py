@@ -388,7 +388,7 @@ def test_a_last_trial_whose_package_has_come_is_over_though_nobody_told_of_it(
 
 
 def test_a_package_that_does_not_say_how_its_trial_ended_is_none(point: AccessPoint) -> None:
-    for name, content in (("result.json", b"{}"), ("ended.json", b"[]"), ("ended.json", b"1")):
+    for name, content in (("result.json", b'{"code": 0}'), ("ended.json", b"[]")):
         (point.sandbox / name).write_bytes(content)
         with tarfile.open(point.words / "A.t1.result.tar", "w") as package:
             package.add(point.sandbox / name, name)
