@@ -14,5 +14,7 @@ CHECKPOINT, MODEL = "checkpoint", "model"
 WORDS, REPORTS, GANG = "words", "reports.jsonl", "gang"
 ORDER, SAID = "order.json", "agent.json"  # there: what the job's agent is told, and says
 CHECKPOINT_PACKAGE, RESULT_PACKAGE = "{}.checkpoint.tar", "{}.result.tar"  # of a trial by its name
+GIVEN_PACKAGE = "{}.given.tar"  # what its job didn't come with
+ENDED = "ended.json"  # begins a result's package: how the trial ended, by its agent
 KERNELS = "kernels"  # a folder that goes with the reference trainer to GPUs and gangs, but for
 NOT_ON_NODES = ("__pycache__",)

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trialfleet.nodes.job.channel import Channel
@@ -79,14 +80,13 @@ class Agent:
 
     def _first(self) -> Order | int:
         """Return the first order for this agent; or how an agent before it was to end."""
-        order, told = until_done(self._words.first_order, self._events, self._is_free)
-        if order and told and order.last and order.name == told.get("trial"):
-            code = int(told.get("code") or 0)
-            return code << 8 if code >= 0 else -code
-        if told:
-            return self._words.take_over(told, self._is_free)
+        order = until_done(self._words.first_order, self._events, self._is_free)
         if order is None:
             return self._words.ask("ask", self._is_free)
+        look = partial(self._words.ended_before, order)
+        code = until_done(look, self._events, self._is_free)
+        if code is not None:
+            return code << 8 if code >= 0 else -code
         self._words.say("begun", trial=order.name)
         return order
 

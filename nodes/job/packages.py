@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -37,6 +37,7 @@ def pack(
     folder: Path,
     write: Callable[[bytes], object],
     most: float = math.inf,
+    first: Mapping[str, bytes] | None = None,
 ) -> None:
     """Make a package of what lies in a folder; a link becomes what it leads to.
 
@@ -47,6 +48,7 @@ def pack(
         folder: where they lie.
         write: takes the package in blocks of 1 MiB at most.
         most: bytes that its files may have together.
+        first: small files that begin it and lie in no folder, by their names.
 
     Raises:
         TooLargeError: they have more.
@@ -60,6 +62,10 @@ def pack(
             write(bytes(gathered[:_BLOCK]))
             del gathered[:_BLOCK]
 
+    for name, content in (first or {}).items():
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        gather(_header(info) + content + tarfile.NUL * (-info.size % tarfile.BLOCKSIZE))
     for path, name in _found(names, folder):
         most -= _add(path, name, gather, most)
     gather(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
@@ -161,6 +167,16 @@ def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
     unpack_from(cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK)), into)
     for _ in blocks:  # what is behind its end
         pass
+
+
+def first_of(blocks: Iterator[bytes], name: str) -> bytes | None:
+    """Return what the first file of a package holds; None where that has another name."""
+    file = cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK))
+    try:
+        found, header = next(_members(file), ("", None))
+        return _read(file, header.size) if header and found == name else None
+    except (tarfile.TarError, ValueError, DamagedPackageError):
+        return None
 
 
 class _Blocks(io.RawIOBase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -10,10 +11,19 @@ import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.nodes import CHECKPOINT, PROGRESS, RESULT, WORDS
+from trialfleet.nodes import (
+    CHECKPOINT,
+    CHECKPOINT_PACKAGE,
+    ENDED,
+    GIVEN_PACKAGE,
+    PROGRESS,
+    RESULT,
+    WORDS,
+)
 from trialfleet.nodes.job import folder as folders
 from trialfleet.nodes.job import job_ad, packages
 from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
@@ -23,7 +33,7 @@ from trialfleet.nodes.job.reports import Reports
 from trialfleet.nodes.job.training import Limits, Trainer, Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trialfleet.nodes.job.chirp import Chirp
     from trialfleet.nodes.job.events import Events
@@ -41,7 +51,7 @@ class Ended:
 
     Attributes:
         status: as waitpid gives it.
-        seconds: of wall time, from the order on.
+        seconds: of wall time, from the order to its end.
         cpu_seconds: of all of its processes.
         memory_mb: the most that they had together.
         over: "memory", "time" or "disk", where it took more than it may.
@@ -105,23 +115,27 @@ class Trials:
         """
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder = self._folders.make(order)
-        until_done(
-            lambda: self._fetch_checkpoint(order.name, folder),
-            self._events,
-            lambda: not self._events.is_wanted_back,
-        )
+        for kind in (GIVEN_PACKAGE, CHECKPOINT_PACKAGE) if order.given else (CHECKPOINT_PACKAGE,):
+            until_done(
+                partial(self._fetch, kind.format(order.name), folder),
+                self._events,
+                lambda: not self._events.is_wanted_back,
+            )
         ended = Ended()
-        left = (RESULT, PROGRESS, folders.OUT, folders.ERR, *order.left)
+
+        def leave(*names: str) -> None:
+            ended.seconds, ended.cpu_seconds = time.monotonic() - began, self._cpu_seconds() - cpu
+            self._bring(order.package, names, folder, ended)
+
         try:
             self._train(order, folder, ended)
             if ended.code and self._events.is_wanted_back:
                 raise WantedBackError
-            self._bring(f"{order.name}.result.tar", left, folder)
+            leave(RESULT, PROGRESS, folders.OUT, folders.ERR, *order.left)
         except packages.TooLargeError as error:
             print(f"{order.name}: over its disk {error}", file=sys.stderr)
             ended.status, ended.over = 1 << 8, "disk"
-            self._bring(f"{order.name}.result.tar", (), folder)
-        ended.seconds, ended.cpu_seconds = time.monotonic() - began, self._cpu_seconds() - cpu
+            leave()
         return ended
 
     def _train(self, order: Order, folder: Path, ended: Ended) -> None:
@@ -146,7 +160,7 @@ class Trials:
                 self._end()
             if ended.code != EXIT_CHECKPOINTED or ended.over:
                 return
-            self._bring(f"{order.name}.checkpoint.tar", _SAVED, folder)
+            self._bring(CHECKPOINT_PACKAGE.format(order.name), _SAVED, folder)
             self._words.say("saved", trial=order.name)
             if self._events.is_wanted_back:
                 raise WantedBackError
@@ -180,13 +194,13 @@ class Trials:
 
     # The access point
 
-    def _fetch_checkpoint(self, name: str, folder: Path) -> None:
-        """Put the trial's last checkpoint into its folder, where there is one."""
+    def _fetch(self, package: str, folder: Path) -> None:
+        """Put what a package holds into the trial's folder, where there is one."""
         try:
-            with closing(self._chirp.blocks(f"{WORDS}/{name}.checkpoint.tar")) as blocks:
+            with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
                 packages.unpack_blocks(blocks, folder)
         except packages.DamagedPackageError as error:
-            print(f"{name}: begins anew, its checkpoint is damaged: {error}", file=sys.stderr)
+            print(f"begins anew, {package} is damaged: {error}", file=sys.stderr)
             shutil.rmtree(folder / CHECKPOINT)
             (folder / CHECKPOINT).mkdir()
             (folder / PROGRESS).write_bytes(b"")
@@ -194,28 +208,38 @@ class Trials:
             if error.code != MISSING:
                 raise
 
-    def _bring(self, package: str, names: Iterable[str], folder: Path) -> None:
+    def _bring(
+        self, package: str, names: Iterable[str], folder: Path, ended: Ended | None = None
+    ) -> None:
         """Bring a package of what lies in a folder to the access point, however long it is away.
+
+        Of a trial that has ended it begins with how. That comes from here: the trainer can write
+        whatever it likes into its folder.
 
         Raises:
             TooLargeError: it has more than the job's disk.
             WantedBackError: the job has to end.
         """
+        first = {ENDED: json.dumps(ended.as_words()).encode()} if ended else {}
         until_done(
-            lambda: self._put_if_wanted(package, names, folder),
+            lambda: self._put_if_wanted(package, names, folder, first),
             self._events,
             lambda: not self._events.is_too_late,
         )
 
-    def _put_if_wanted(self, package: str, names: Iterable[str], folder: Path) -> None:
+    def _put_if_wanted(
+        self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes]
+    ) -> None:
         try:
-            self._put(package, names, folder)
+            self._put(package, names, folder, first)
         except ChirpError as error:
             if self._events.is_wanted_back and error.code in {REFUSED, MISSING}:
                 raise WantedBackError from error  # its folder is gone: nobody waits for the job
             raise
 
-    def _put(self, package: str, names: Iterable[str], folder: Path) -> None:
+    def _put(
+        self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes]
+    ) -> None:
         part = f"{WORDS}/{package}.part"
         with self._chirp.sending(part) as send:
 
@@ -223,7 +247,7 @@ class Trials:
                 self._events.check()
                 send(block)
 
-            packages.pack(names, folder, write, self._most_bytes)
+            packages.pack(names, folder, write, self._most_bytes, first)
         self._chirp.rename(part, f"{WORDS}/{package}")
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.nodes import WORDS
-from trialfleet.nodes.job import job_ad
+from trialfleet.nodes import ENDED, RESULT_PACKAGE, WORDS
+from trialfleet.nodes.job import job_ad, packages
+from trialfleet.nodes.job.chirp import MISSING, ChirpError
 from trialfleet.nodes.job.events import WantedBackError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ SCHEMA = 1
 ORDER, AGENT = f"{WORDS}/order.json", f"{WORDS}/agent.json"
 FIRST_LOOK, LAST_LOOK, SLOW_LOOK = 0.002, 0.5, 2.0  # seconds between two looks for an answer
 SLOW_AFTER = 60.0  # seconds of waiting
-_FRAME = {"schema", "job", "starts", "token", "turn", "say", "time"}  # of what is said
 REPEAT_SECONDS = 30.0  # between two times that something unanswered is said
 PATIENCE = 300.0  # seconds without an answer, after which the job leaves its slot to others
 
@@ -42,6 +42,7 @@ class Order:
         trial: what to train, as `trial.json` is to have it; None: to leave.
         name: the trial's, on the access point.
         left: folders that the result has beside the common files.
+        given: a package in `words/` has what the trial needs and did not come with the job.
         last: after this trial the agent leaves.
         memory_mb: what all of the trial's processes may have together.
         seconds: how long it may train.
@@ -55,12 +56,18 @@ class Order:
     trial: dict[str, Any] | None
     name: str = ""
     left: tuple[str, ...] = ()
+    given: bool = False
     last: bool = False
     memory_mb: float | None = None
     seconds: float | None = None
     grace_seconds: float | None = None
     code: int = 0
     why: str = ""
+
+    @property
+    def package(self) -> str:
+        """The file in `words/` with what the trial leaves."""
+        return RESULT_PACKAGE.format(self.name)
 
     @staticmethod
     def of(text: bytes | None) -> Order | None:
@@ -73,6 +80,7 @@ class Order:
                 trial=plain["trial"] if plain["do"] == "train" else None,
                 name=str(plain.get("name", "")),
                 left=tuple(map(str, plain.get("left", ()))),
+                given=bool(plain.get("given")),
                 last=bool(plain.get("last")),
                 memory_mb=_number(plain.get("memory_mb")),
                 seconds=_number(plain.get("seconds")),
@@ -107,36 +115,38 @@ class Words:
         self._turn = 0
         self._unsaid: bytes | None = None
 
-    def first_order(self) -> tuple[Order | None, dict[str, Any] | None]:
-        """Return the order that the job was submitted with, and what is left of an agent before.
-
-        The order is None where it is another agent's. The other is a trial's end that an agent
-        before this one told, which may have been killed, and that nobody has answered.
+    def first_order(self) -> Order | None:
+        """Return the order that the job was submitted with; None where it is another agent's.
 
         Raises:
             OSError: the access point is out of reach, for now.
         """
         order = Order.of(self._chirp.read(ORDER))
-        told = self._untold(order)
-        return order if order and not order.token and order.trial else None, told
+        return order if order and not order.token and order.trial else None
 
-    def _untold(self, order: Order | None) -> dict[str, Any] | None:
-        try:
-            said = json.loads(self._chirp.read(AGENT) or b"{}")
-            is_answered = order and (order.token, order.turn) == (said["token"], said["turn"])
-            return said if said["say"] == "told" and not is_answered else None
-        except (ValueError, LookupError, TypeError):
-            return None
-
-    def take_over(self, told: dict[str, Any], may_wait: Callable[[], bool]) -> Order:
-        """Repeat what an agent before this one told, as its own words; return the answer.
+    def ended_before(self, order: Order) -> int | None:
+        """Return with which code an order's trial ended in an agent before this one, if it did.
 
         Raises:
-            WantedBackError: it could not be waited for.
-            UnansweredError: there was none.
+            OSError: the access point is out of reach, for now.
         """
-        self._who["token"], self._turn = told["token"], told["turn"] - 1
-        return self.ask("told", may_wait, **{key: told[key] for key in told.keys() - _FRAME})
+        with suppress(ValueError, LookupError, TypeError):
+            said = json.loads(self._chirp.read(AGENT) or b"{}")
+            if (said["say"], said["trial"]) == ("told", order.name):
+                return int(said["code"])
+        with suppress(ValueError, LookupError, TypeError):
+            return int(json.loads(self._head(order.package))["code"])
+        return None
+
+    def _head(self, package: str) -> bytes:
+        """How a trial ended, as a package that has come says it."""
+        try:
+            with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
+                return packages.first_of(blocks, ENDED) or b""
+        except ChirpError as error:
+            if error.code == MISSING:
+                return b""
+            raise
 
     def say(self, what: str, **more: object) -> bytes:
         """Say something, now or with `say_again`; return it as it is written."""

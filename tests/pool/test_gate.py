@@ -22,8 +22,8 @@ TUNED = {"x": {"type": "float", "low": 0.29, "high": 0.31}}  # the optimum is in
 WORSE = {"x": {"type": "float", "low": 0.9, "high": 1.0}}
 
 
-def day(make_run: MakeRun, number: int, params: dict[str, Any] | None = None) -> Run:
-    run = make_run(params, run=f"day{number}", budget=SMALL, gate={})
+def day(make_run: MakeRun, number: int, params: dict[str, Any] | None = None, **budget: Any) -> Run:
+    run = make_run(params, run=f"day{number}", budget=SMALL | budget, gate={})
     run.submit()
     return run
 
@@ -47,6 +47,7 @@ def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun)
 
     worse = day(make_run, 2, WORSE)
     assert (ended(worse)["verdict"], latest(worse)) == ("kept", "day1")
+    assert not RunFolder(worse.folder).region("A").gate.log.exists()  # a lane's job measured
     region = worse.status().regions[0]
     assert Path(region.published or "").name == "day2"  # in the models folder all the same
     assert region.not_latest
@@ -62,6 +63,7 @@ def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun)
     verdict = ended(broken)
     assert (verdict["verdict"], latest(broken)) == ("kept", "day3")
     assert "the gate's job failed: exit code 1: I always fail; see" in str(verdict["why"])
+    assert RunFolder(broken.folder).region("A").gate.log.exists()
 
 
 def test_killing_every_dagman_while_the_gate_runs(
@@ -71,7 +73,7 @@ def test_killing_every_dagman_while_the_gate_runs(
     (gate := work / "gate").mkdir()
     for node in ("A.l1.t01", "A.l2.t01", "A.best"):
         (gate / node).touch()
-    run = day(make_run, 2, WORSE | {"gate": str(gate)})
+    run = day(make_run, 2, WORSE | {"gate": str(gate)}, trials_per_job=1)
     wait_for(lambda: set(job_queue.look_up(RunFolder(run.folder)).running) == {"A.gate"})
     assert run.status().regions[0].stage == "gating"
     victims = dagmans(run)

@@ -25,7 +25,7 @@ class Audit:
         lost: trials of the budget that no study knows a value of.
         doubled: numbers or nodes that two trials have, and numbers left out.
         wrong: values, or published models, that don't follow from the parameters.
-        repeated: trials that were trained again after their result was told.
+        repeated: trials that were trained again after their good result had arrived.
         unpublished: regions without a model.
         unended: runs that did not end by themselves.
         persons: how often a person was needed.
@@ -33,7 +33,6 @@ class Audit:
         trials: how many were told.
         stopped: how many of them were stopped early.
         trainings: how many ran for them and for the full trainings; the rest is repeated work.
-        untold: results that had arrived but were not told yet, and whose training ran again.
         mends: what the supervisor mended, by fault.
     """
 
@@ -50,7 +49,6 @@ class Audit:
     regions: int = 0
     runs: int = 0
     trainings: int = 0
-    untold: int = 0
     mends: Counter[str] = field(default_factory=Counter)
 
     FAULTS = ("lost", "doubled", "wrong", "repeated", "unpublished", "unended", "persons")
@@ -118,14 +116,13 @@ class Audit:
         logs = [log.read_text(errors="replace") for log in trial_logs(run)]
         again = {trial for log in logs for trial in begun_again(log)}
         trained = read_ledger(ledger) if ledger else {}
-        after_told, after_arrived = trained_again(trained, words)
+        again |= set(map(" ".join, trained_again(trained, words)))
         if trained:
             self.trainings += sum(len(times.begins) for times in trained.values())
         else:
             self.trainings += sum(map(begins, logs))
-        self.untold += len(after_arrived)
-        for name in sorted(again | set(map(" ".join, after_told))):
-            self._note("repeated", f"{run}: {name} was trained again after it was told")
+        for name in sorted(again):
+            self._note("repeated", f"{run}: {name} was trained again after its result had arrived")
 
     def _doubled(self, where: str, names: Iterable[object], count: int) -> None:
         counts = Counter(names)

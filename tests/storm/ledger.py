@@ -41,30 +41,19 @@ def read_ledger(ledger: Path) -> dict[Name, Times]:
     return dict(found)
 
 
-def trained_again(ledger: dict[Name, Times], words: Iterable[Word]) -> tuple[set[Name], set[Name]]:
-    """Return the trials that were trained again though their result had arrived.
+def trained_again(ledger: dict[Name, Times], words: Iterable[Word]) -> set[Name]:
+    """Return the trials that were trained again though their good result had arrived.
 
     Args:
         ledger: when they began and ended in their trainers.
         words: what their agents said.
-
-    Returns:
-        those whose good end had been told, and the others: only the package was there.
     """
-    told: dict[Name, float] = {}
-    arrived: dict[Name, float] = {}
+    done: dict[Name, float] = {}
     for word in words:
-        name = (word.region, word.trial)
-        times = ledger.get(name, Times())
-        is_whole = _last(times.ends, word.time) > _last(times.begins, word.time)
-        if word.moment == "told" and word.code == 0:
-            told.setdefault(name, word.time)
-        elif word.moment == "arrived" and is_whole:
-            arrived.setdefault(name, word.time)
+        if word.moment in {"arrived", "told"} and word.code == 0:
+            done.setdefault((word.region, word.trial), word.time)
     last = {name: max(times.begins, default=-math.inf) for name, times in ledger.items()}
-    after_told = {name for name, at in last.items() if at > told.get(name, math.inf)}
-    after_arrived = {name for name, at in last.items() if at > arrived.get(name, math.inf)}
-    return after_told, after_arrived - after_told
+    return {name for name, at in last.items() if at > done.get(name, math.inf)}
 
 
 def begun_again(log: str) -> set[str]:
@@ -82,7 +71,3 @@ def begun_again(log: str) -> set[str]:
 def begins(log: str) -> int:
     """Return how often a trial begins in a job's log."""
     return sum(kind == "begins" for _, kind, _ in MARK.findall(log))
-
-
-def _last(times: Iterable[float], before: float) -> float:
-    return max((time for time in times if time <= before), default=-math.inf)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -150,15 +151,16 @@ def test_a_training_in_vain_is_one_whose_result_had_arrived(tmp_path: Path) -> N
             ]
         )
     )
+    codes = {1: None, 2: 0, 3: -9, 4: 0}
     words = [
-        *(Word(3.0, "arrived", "A", "A.l1", "1.0", f"t{n}") for n in range(1, 5)),
+        *(Word(3.0, "arrived", "A", "A.l1", "1.0", f"t{n}", code) for n, code in codes.items()),
         Word(3.1, "told", "A", "A.l1", "1.0", "t1"),
         Word(3.1, "told", "A", "A.l1", "1.0", "t3", -9),
         Word(3.1, "told", "A", "A.l1", "1.0", "t4"),
     ]
     found = read_ledger(ledger)
     assert found["A", "t1"] == Times(begins=[1.0, 4.0], ends=[2.0])
-    assert trained_again(found, words) == ({("A", "t1")}, {("A", "t2")})
+    assert trained_again(found, words) == {("A", "t1"), ("A", "t2")}
 
 
 def test_what_is_said_in_a_job_is_noticed(tmp_path: Path) -> None:
@@ -174,7 +176,11 @@ def test_what_is_said_in_a_job_is_noticed(tmp_path: Path) -> None:
         while not words.all:
             write("agent.json", say="ask", job="7.0")
         write("order.json", token="t", name="A.l1.t1")
-        write("A.l1.t1.result.tar")
+        (folder / "ended.json").write_text(json.dumps({"code": 64}))
+        with tarfile.open(folder / "part", "w") as package:
+            package.add(folder / "ended.json", "ended.json")
+        (folder / "part").replace(folder / "A.l1.t1.result.tar")
+        write("A.l1.t2.result.tar")
         write("agent.json", say="told", job="7.0", trial="A.l1.t1", code=-9)
         while words.all[-1].moment != "told":
             time.sleep(0.01)
@@ -182,9 +188,10 @@ def test_what_is_said_in_a_job_is_noticed(tmp_path: Path) -> None:
         words.close()
     found = [(word.moment, word.job, word.trial, word.code) for word in words.all]
     assert found[0] == ("asked", "7.0", "", 0)
-    assert found[-3:] == [
+    assert found[-4:] == [
         ("answered", "7.0", "A.l1.t1", 0),
-        ("arrived", "7.0", "A.l1.t1", 0),
+        ("arrived", "7.0", "A.l1.t1", 64),
+        ("arrived", "7.0", "A.l1.t2", None),
         ("told", "7.0", "A.l1.t1", -9),
     ]
 

@@ -7,15 +7,19 @@ arrived when a process was killed, and can kill one at such a moment.
 from __future__ import annotations
 
 import json
+import tarfile
 import threading
 import time
 from collections.abc import Container, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
 from inotify_simple import INotify, flags
+
+from trialfleet.nodes import ENDED
 
 Moment = Literal["asked", "arrived", "told", "answered"]
 MOMENTS: tuple[Moment, ...] = ("asked", "arrived", "told", "answered")
@@ -35,7 +39,7 @@ class Word:
         node: the DAG node.
         job: the HTCondor job, such as 12.0; empty where nothing says so.
         trial: the trial's name, of a package or an end.
-        code: with which it ended.
+        code: with which it ended; None where its package was taken before that was read.
     """
 
     time: float
@@ -44,7 +48,7 @@ class Word:
     node: str
     job: str
     trial: str = ""
-    code: int = 0
+    code: int | None = 0
 
 
 class Words:
@@ -97,6 +101,8 @@ class Words:
             with self._new:
                 self.all += found
                 self._new.notify_all()
+        if name.endswith(_PACKAGE):  # whoever waits for it has no time to lose
+            self.all[-1] = replace(self.all[-1], code=_code(folder / name))
 
 
 def _words(folder: Path, name: str) -> Iterator[Word]:
@@ -105,13 +111,21 @@ def _words(folder: Path, name: str) -> Iterator[Word]:
     now, said = time.monotonic(), _json(folder / "agent.json")
     who = (region, node, str(said.get("job", "")))
     if name.endswith(_PACKAGE):
-        yield Word(now, "arrived", *who, name.removesuffix(_PACKAGE))
+        yield Word(now, "arrived", *who, name.removesuffix(_PACKAGE), None)
     elif name == "order.json" and (order := _json(folder / name)).get("token"):
         yield Word(now, "answered", *who, str(order.get("name", "")))
     elif name == "agent.json" and said.get("say") == "ask":
         yield Word(now, "asked", *who)
     elif name == "agent.json" and said.get("say") == "told":
         yield Word(now, "told", *who, str(said["trial"]), int(said["code"]))
+
+
+def _code(package: Path) -> int | None:
+    try:
+        with tarfile.open(package) as tar, tar.extractfile(ENDED) or BytesIO() as file:
+            return int(json.load(file)["code"])
+    except (OSError, tarfile.TarError, KeyError):
+        return None
 
 
 def _json(path: Path) -> dict[str, Any]:

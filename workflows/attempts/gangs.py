@@ -8,7 +8,7 @@ from contextlib import suppress
 from trialfleet import job_files
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import DONE
-from trialfleet.workflows.jobs.agent_words import read_said
+from trialfleet.workflows.jobs.agent_words import read_ended
 from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.jobs.job_log import first_failure
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -31,8 +31,8 @@ def settled(place: TrialFolder, return_code: int, most: float = math.inf) -> int
     """
     if not job_files.is_folder(place.gang):
         take_left(place, place.left, most)
-        said = read_said(place)
-        return said.code if said and said.tells_of(place.root.name) else return_code
+        ended = read_ended(place)
+        return ended.code if ended else return_code
     roster = read_roster(place)
     if roster is None or roster.state != DONE or roster.code is None:
         code, proc = first_failure(place.log) or (return_code, 0)

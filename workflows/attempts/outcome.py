@@ -14,7 +14,7 @@ from trialfleet.infra.fleet.scaling.money import NO_MONEY
 from trialfleet.workflows.attempts import node_faults, resource_limits
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.gang.records import OVER_DISK
-from trialfleet.workflows.jobs.agent_words import read_order, read_said
+from trialfleet.workflows.jobs.agent_words import read_ended, read_order
 from trialfleet.workflows.jobs.executions import events_of, submissions
 from trialfleet.workflows.jobs.troubles import EVICTED, STUCK
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -100,9 +100,9 @@ def outcome_of(
         metric: the objective's metric, which a result must have.
         places: where the study sets a trial's limits, as `FrozenStudy` has them.
     """
-    said = read_said(folder)
-    if said and said.tells_of(folder.root.name) and said.over:
-        error = resource_limits.over_by_agent(said, read_order(folder), places)
+    ended = read_ended(folder)
+    if ended and ended.over:
+        error = resource_limits.over_by_agent(ended, read_order(folder), places)
         return Failed(error=error, final=True)
     if return_code == 0:
         return _outcome_of_result(folder.result, metric)

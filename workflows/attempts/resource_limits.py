@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from trialfleet.nodes.job.words import Order
 from trialfleet.workflows.gang.records import OVER_DISK
-from trialfleet.workflows.jobs.agent_words import Said
+from trialfleet.workflows.jobs.agent_words import Ended
 
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file
 # (periodic_hold), memory, and the two time limits, that of a gang's trainer.minutes among them.
@@ -39,16 +39,16 @@ def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
     return f"{words}; raise {key} in {places.get(key, 'the study')}"
 
 
-def over_by_agent(said: Said, order: Order | None, places: Mapping[str, str]) -> str:
+def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) -> str:
     """Return why a job's agent ended a trial: it went over a limit of the study."""
-    if said.over == "time":
+    if ended.over == "time":
         most = order.seconds if order else None
         words, key = f"over its time: ran for more than {(most or 0) / 60:g} min", TIME
-    elif said.over == "disk":
+    elif ended.over == "disk":
         words, key = f"{OVER_DISK} it left more than that", DISK
     else:
         most = order.memory_mb if order else None
-        used = f"used {said.memory_mb or 0:.0f} MB of {most or 0:.0f} MB"
+        used = f"used {ended.memory_mb or 0:.0f} MB of {most or 0:.0f} MB"
         words, key = f"over its memory: {used}", MEMORY
     return f"{words}; raise {key} in {places.get(key, 'the study')}"
 

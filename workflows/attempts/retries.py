@@ -79,7 +79,8 @@ class Attempts:
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
         """Answer that an attempt failed and another follows, which begins with nothing of it."""
-        job_files.remove(self._place.saved)
+        for left in (self._place.saved, self._place.ended):
+            job_files.remove(left)
         own = node_faults.own_errors(noted)
         message = f"attempt {own} of {self._retries + 1} failed"
         if outcome.by_machine:

@@ -20,9 +20,8 @@ from trialfleet.workflows.jobs.job_log import Stay
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.status.job_costs import (
-    best_stays,
     between_stays,
-    place_stays,
+    end_stays,
     trial_stays,
 )
 from trialfleet.workflows.status.run_trials import RunTrials
@@ -127,8 +126,8 @@ def run_items(run: BilledRun) -> list[Item]:
         ]
         jobs += [(Kind.BETWEEN, stay) for stay in between_stays(files, frozen.study, now)]
         until = None if files.is_done else now
-        jobs += [(Kind.FULL, stay) for stay in best_stays(files, frozen.study, until)]
-        jobs += [(Kind.GATE, stay) for stay in place_stays(files.gate, frozen.study, until)]
+        for kind, end in ((Kind.FULL, files.best), (Kind.GATE, files.gate)):
+            jobs += [(kind, stay) for stay in end_stays(files, end, frozen.study, until)]
         items += [_item(frozen, region.name, kind, stay) for kind, stay in jobs]
     return items
 

@@ -12,6 +12,34 @@ from trialfleet.workflows.plan.trial_files import Turn
 
 Say = Literal["begun", "ask", "saved", "told"]
 Over = Literal["memory", "time", "disk"]
+_NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a trial ended, as its agent says it: in its package, and in its words.
+
+    Attributes:
+        code: the exit code, below 0 the signal's number.
+        cpu_seconds: processor time that it took.
+        memory_mb: the most memory that it had.
+        over: the limit for which the agent ended it.
+    """
+
+    code: int
+    cpu_seconds: float | None
+    memory_mb: float | None
+    over: Over | None
+
+    @staticmethod
+    def of(plain: dict[str, Any]) -> Ended:
+        """Return it from what is JSON; raises what `read_ended` passes over."""
+        return Ended(
+            code=int(plain.get("code") or 0),
+            cpu_seconds=_number(plain.get("cpu_seconds")),
+            memory_mb=_number(plain.get("memory_mb")),
+            over=_one_of(Over, plain["over"]) if plain.get("over") else None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +52,7 @@ class Said:
         say: what they are: that a trial has begun, or saved a checkpoint, or ended; or a question
             for a trial.
         trial: its name; empty in a question.
-        code: of a trial that ended: its exit code, below 0 the signal's number.
-        cpu_seconds: processor time that it took.
-        memory_mb: the most memory that it had.
-        over: the limit for which the agent ended it.
+        ended: how, of one that ended.
         wants: whether the agent can train another one.
         time: when they were said first, in Unix seconds, by the node's clock.
     """
@@ -36,10 +61,7 @@ class Said:
     turn: Turn
     say: Say
     trial: str
-    code: int
-    cpu_seconds: float | None
-    memory_mb: float | None
-    over: Over | None
+    ended: Ended
     wants: bool
     time: float
 
@@ -57,15 +79,25 @@ def read_said(place: TrialFolder) -> Said | None:
             turn=Turn(str(plain["token"]), int(plain["turn"])),
             say=_one_of(Say, plain["say"]),
             trial=str(plain.get("trial") or ""),
-            code=int(plain.get("code") or 0),
-            cpu_seconds=_number(plain.get("cpu_seconds")),
-            memory_mb=_number(plain.get("memory_mb")),
-            over=_one_of(Over, plain["over"]) if plain.get("over") else None,
+            ended=Ended.of(plain),
             wants=plain.get("wants") is not False,
             time=_number(plain.get("time")) or 0.0,
         )
-    except (OSError, LookupError, ValueError, TypeError, OverflowError):
+    except _NONE:
         return None
+
+
+def read_ended(place: TrialFolder) -> Ended | None:
+    """Return how a trial ended, by its package or else by its agent's words; None: it has not.
+
+    Args:
+        place: its folder, with what has come taken into it.
+    """
+    try:
+        return Ended.of(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
+    except _NONE:
+        said = read_said(place)
+        return said.ended if said and said.tells_of(place.root.name) else None
 
 
 def read_order(place: TrialFolder) -> Order | None:

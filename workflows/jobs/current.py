@@ -55,31 +55,32 @@ def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
     Args:
         files: the region's folder.
         node: the lane's.
-        name: of a trial, or of the full training, as its agent says it.
+        name: of a trial, the full training or the gate, as its agent says it.
     """
-    if name == files.best.root.name:
-        return best_in(files, node)
+    ends = (end for end in (files.best, files.gate) if end.root.name == name)
+    if end := next(ends, None):
+        return in_lane(files, end, node)
     return files.trial(name) if range_of(node).has(name) else None
 
 
-def best_in(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of a region's full training, as one that a lane's job has."""
-    return TrialFolder(files.best.root, files.trial(node).node_root)
+def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
+    """Return the folder of a region's full training, or gate, as one that a lane's job has."""
+    return TrialFolder(end.root, files.trial(node).node_root)
 
 
-def lane_of_best(files: RegionFolder) -> str | None:
-    """Return the lane whose job trains a region's best settings in full, or has; None if none."""
+def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
+    """Return the lane whose job has a region's full training or gate, or had; None if none."""
     try:
-        node = job_files.read_json(files.best.by_lane, job_files.MOST_NOTES)["node"]
+        node = job_files.read_json(end.by_lane, job_files.MOST_NOTES)["node"]
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return next((name for name in shared_nodes(files) if name == node), None)
 
 
-def best_place(files: RegionFolder) -> TrialFolder:
-    """Return the folder of a region's full training, with the job that has it."""
-    lane = lane_of_best(files)
-    return best_in(files, lane) if lane else files.best
+def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
+    """Return the folder of a region's full training, or gate, with the job that has it."""
+    lane = lane_of(files, end)
+    return in_lane(files, end, lane) if lane else end
 
 
 def has_checkpoint(place: TrialFolder) -> bool:

@@ -71,12 +71,15 @@ class TrialFolder:
     # The trial's last checkpoint, packed.
     saved = _file(nodes.CHECKPOINT_PACKAGE, of="words")
     left = _file(nodes.RESULT_PACKAGE, of="words")  # what the trial left at its end, packed
+    # What its job doesn't have and the trial needs, packed: a gate's models in a lane.
+    given = _file(nodes.GIVEN_PACKAGE, of="words")
+    ended = _file(nodes.ENDED)  # how the trial ended, as its package said; absent until that came
     reports = _file(nodes.REPORTS, of="words")  # the trial's progress as it comes while it runs
     # The order to stop early, in a study with early stopping; empty until there is one.
     stop = _file(nodes.STOP, of="words")
     # The folder of the trial's last checkpoint; empty at the start.
     checkpoint = _file(nodes.CHECKPOINT)
-    # Which lane's job has the full training, and whether it is done; absent without one.
+    # Which lane's job has the full training, or the gate; absent without one.
     by_lane = _file("lane.json")
     model = _file(nodes.MODEL)  # the trained model's folder, of a full training
     # The folder by which a gang's jobs and their keeper speak; there for gangs alone.

@@ -155,6 +155,7 @@ def hand_out(
         "name": place.root.name,
         "trial": contract,
         "left": _LEFT[order.mode],
+        "given": turn is not None and bool(order.models),
         "last": not place.is_shared,
         "memory_mb": round(study.resources.memory_bytes / (1 << 20), 1),
         "seconds": _seconds(study),
@@ -254,7 +255,7 @@ def _prefix(path: Path) -> str:
 def _empty(place: TrialFolder, mode: Mode) -> None:
     for file in (place.result, place.progress):
         job_files.write(file, "", durable=False)
-    for made in (place.checkpoint, place.model, place.losses):
+    for made in (place.ended, place.checkpoint, place.model, place.losses):
         job_files.remove(made)
     for name in (place.checkpoint.name, *_LEFT[mode]):
         job_files.make_empty(place.root / name)

@@ -15,9 +15,8 @@ from trialfleet.workflows.attempts.job_record import note_job
 from trialfleet.workflows.attempts.outcome import Complete, Failed, Unpaid
 from trialfleet.workflows.attempts.retries import Attempts, Retries
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, words_of
-from trialfleet.workflows.jobs.agent_words import read_said
-from trialfleet.workflows.jobs.current import best_in
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.jobs.current import end_place, in_lane
+from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import inputs_of
 from trialfleet.workflows.plan.trial_files import Turn
@@ -36,26 +35,30 @@ class FinalScripts:
 
     def ask(self, slug: str, node: str) -> Reply:
         """Hand out the best settings to a job of their own."""
-        best, place = self._chosen(slug, node), self._folder.region(slug).best
+        best, files = self._chosen(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
-        lane = self._lane_of(place)
-        if lane and lane["done"] and lane["trial"] == best.number:
-            return Reply(EXITS["skip"], f"{node}: trained by {lane['node']}")
-        if self._has_told(place, best):
-            return Reply(EXITS["skip"], f"{node}: trained before its script was cut off")
+        lane = self._lane_of(files.best)
+        is_done = lane is not None and lane["done"] and lane["trial"] == best.number
+        if is_done or self._is_trained(end_place(files, files.best), best):
+            return Reply(EXITS["skip"], f"{node}: trained in full already")
+        self._begin_anew(files)
+        place = files.best
         place.by_lane.unlink(missing_ok=True)
         avoid = node_faults.to_avoid(self._study, noted_failures(place))
         self._studies.write(slug, node, place, best, "final", avoid)
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
-    def _has_told(self, place: TrialFolder, best: Assignment) -> bool:
-        """Whether the last job trained these very settings, and its POST script was killed."""
-        said = read_said(place)
-        if said is None or not said.tells_of(place.root.name) or said.code:
+    def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
+        """Whether the last job trained these very settings; a lane's, or one of their own.
+
+        That one's POST script may have been killed, and a lane's job after its package had come.
+        """
+        ended = self._studies.ended(place)
+        if ended is None or ended.code:
             return False
         trial = job_files.read_record(place.trial_json, "trial")["trial"]
-        outcome = self._outcome_of(place, said.code)
+        outcome = self._outcome_of(place, ended.code)
         if trial != best.number or not isinstance(outcome, Complete):
             return False
         note_job(place, self._study, failed=False)
@@ -86,14 +89,30 @@ class FinalScripts:
             return False
         if isinstance(best, Reply):
             return False
-        place = best_in(files, node)
+        self._begin_anew(files)
+        place = in_lane(files, files.best, node)
         write_json(place.by_lane, {"node": node, "trial": best.number, "done": False})
         self._studies.hand_out(slug, region.best, place, best, turn, "final")
         return True
 
+    def settle_in_lane(self, slug: str, node: str) -> str | None:
+        """Return how a full training in a lane's job ended, whose agent was lost after it."""
+        files = self._folder.region(slug)
+        lane = self._lane_of(files.best)
+        if lane is None or lane["done"] or lane["node"] != node:
+            return None
+        ended = self._studies.ended(in_lane(files, files.best, node))
+        return self.tell_in_lane(slug, node, ended.code) if ended else None
+
+    def is_trained_in(self, slug: str, node: str) -> bool:
+        """Whether a lane's job has trained a region's best settings in full."""
+        lane = self._lane_of(self._folder.region(slug).best)
+        return lane is not None and lane["done"] and lane["node"] == node
+
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
         """Note how a full training in a lane's job ended; return that in words."""
-        place = best_in(self._folder.region(slug), node)
+        files = self._folder.region(slug)
+        place = in_lane(files, files.best, node)
         outcome = self._outcome_of(place, code)
         lane = self._lane_of(place)
         if lane and isinstance(outcome, Complete) and job_files.has_files(place.model):
@@ -101,6 +120,7 @@ class FinalScripts:
             write_json(place.by_lane, {**lane, "done": True})
             return "trained in full"
         place.by_lane.unlink(missing_ok=True)
+        job_files.remove(place.ended)
         if isinstance(outcome, Complete):
             return self._stop_without_model(slug).message
         return "the full training is tried again by a job of its own"
@@ -134,9 +154,12 @@ class FinalScripts:
         except OSError as error:
             raise InputError(f"{DATA_UNREADABLE}: {words_of(error)}") from error
         self._studies.go_on(slug)
-        files.verdict.unlink(missing_ok=True)  # of a training before this one
-        files.best.trained_on.unlink(missing_ok=True)
         return best
+
+    def _begin_anew(self, files: RegionFolder) -> None:
+        """Forget what was found of the model of a training before this one."""
+        for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
+            job_files.remove(left)
 
     def tell(
         self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str

@@ -16,6 +16,7 @@ import numpy as np
 from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
+from trialfleet.nodes.job.packages import TooLargeError, pack
 from trialfleet.optimizer.client import FULL
 from trialfleet.sections import bytes_of
 from trialfleet.workflows.attempts.gangs import settled
@@ -28,6 +29,7 @@ from trialfleet.workflows.attempts.outcome import (
     outcome_of,
     wrong_type,
 )
+from trialfleet.workflows.jobs.current import end_place, in_lane
 from trialfleet.workflows.models.card import verdict_of
 from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.models.gate_decision import (
@@ -43,13 +45,16 @@ from trialfleet.workflows.models.gate_decision import (
 )
 from trialfleet.workflows.models.latest import champion_of, provenance_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.plan.trial_files import TrialOrder, Turn, hand_out, write_trial
 from trialfleet.workflows.record_shapes import GateVerdict, Ordered
 from trialfleet.workflows.scripts.publish import check_model
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import log_of, see
 from trialfleet.workflows.study.frozen import FrozenStudy
 
+MEASURED = "measured already, before its script was cut off"
+_MOST_IN_LANE = 64 << 20  # bytes of both models: the service, which others wait for, packs them
+_UNKNOWN_END = 1  # an exit code, of a job that nothing is known of
 _UNKNOWN_MODE = (
     "its result has no models: the trainer doesn't know the mode evaluate (docs/gate.md)"
 )
@@ -59,8 +64,21 @@ class _NotMeasuredError(ValueError):
     """A result that isn't one of mode `evaluate`; another attempt would leave the same."""
 
 
-def prepare(frozen: FrozenStudy, folder: RunFolder, slug: str, node: str) -> str | None:
+def prepare(
+    frozen: FrozenStudy,
+    folder: RunFolder,
+    slug: str,
+    node: str,
+    lane: tuple[str, Turn] | None = None,
+) -> str | None:
     """Write the files of a region's gate; return why there is nothing to measure, if so.
+
+    Args:
+        frozen: the run's study.
+        folder: the run's.
+        slug: the region's.
+        node: of the gate.
+        lane: whose job is to measure, and the words of its agent; None: one of the gate's own.
 
     Raises:
         OSError: the disk is full.
@@ -78,7 +96,15 @@ def prepare(frozen: FrozenStudy, folder: RunFolder, slug: str, node: str) -> str
         if unpaid := spending.refusal(folder, "final"):
             return _settled(files, _kept(frozen, champion.name, f"not measured: {unpaid}"))
         check_model(files.best.model)
-        _write(frozen, folder, files, node, champion)
+        is_same = _measured_champion(files) == champion.name
+        place = end_place(files, files.gate)
+        if is_same and outcome_of_measurement(frozen, place, _UNKNOWN_END) is None:
+            return MEASURED
+        order = _with_models(files, node, champion)
+        if lane:
+            return _hand_out(frozen, folder, files, order, *lane)
+        job_files.remove(files.gate.by_lane)
+        write_trial(frozen.run, frozen.study, folder, files.gate, order)
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise
@@ -86,9 +112,8 @@ def prepare(frozen: FrozenStudy, folder: RunFolder, slug: str, node: str) -> str
     return None
 
 
-def _write(
-    frozen: FrozenStudy, folder: RunFolder, files: RegionFolder, node: str, champion: Path
-) -> None:
+def _with_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
+    """Lay both models into the gate's folder; return the order to measure them."""
     trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
     order = TrialOrder(
@@ -103,7 +128,27 @@ def _write(
     for model, to in ((champion, place.champion), (files.best.model, place.challenger)):
         job_files.make_empty(to)
         job_files.copy_tree(model, to, job_files.share)
-    write_trial(frozen.run, frozen.study, folder, place, order)
+    return order
+
+
+def _hand_out(
+    frozen: FrozenStudy,
+    folder: RunFolder,
+    files: RegionFolder,
+    order: TrialOrder,
+    lane: str,
+    turn: Turn,
+) -> str | None:
+    """Have a lane's job measure the models, which its agent fetches; return why not, if so."""
+    place, models = in_lane(files, files.gate, lane), bytearray()
+    try:
+        pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
+    except TooLargeError:
+        return "its models are too large for a lane's job"
+    write_json(place.by_lane, {"node": lane})
+    job_files.write(place.given, bytes(models), within=place.node_root)
+    hand_out(frozen.run, frozen.study, folder, place, order, turn)
+    return None
 
 
 def outcome_of_measurement(

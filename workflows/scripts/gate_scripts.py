@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from trialfleet import job_files
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts.job_record import note_job
 from trialfleet.workflows.attempts.outcome import Failed
 from trialfleet.workflows.attempts.retries import Attempts, Retries
+from trialfleet.workflows.jobs.current import end_place, in_lane, lane_of
 from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.plan.trial_files import Turn
 from trialfleet.workflows.scripts import gate
 from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
 from trialfleet.workflows.status.causes import note_final_failure, noted_failures
@@ -21,8 +24,46 @@ class GateScripts:
     def ask(self, slug: str, node: str) -> Reply:
         """Write the job's files; skip the node where there is nothing to measure."""
         if why := gate.prepare(self._studies.frozen, self._folder, slug, node):
+            if why == gate.MEASURED:
+                files = self._folder.region(slug)
+                note_job(end_place(files, files.gate), self._studies.study, failed=False)
             return Reply(EXITS["skip"], f"{node}: skipped: {why}")
         return Reply(EXITS["done"], f"{node}: measures the model in force and the new one")
+
+    def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
+        """Have the job that trained a region's best settings in full measure its model, too.
+
+        Args:
+            slug: the region's.
+            node: the lane's.
+            turn: the words of the job's agent.
+
+        Returns:
+            Whether there was something to measure.
+        """
+        region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
+        return region.gated and not gate.prepare(frozen, self._folder, slug, region.gate, lane)
+
+    def settle_in_lane(self, slug: str, node: str) -> str | None:
+        """Return how a gate in a lane's job ended, whose agent was lost after it."""
+        files = self._folder.region(slug)
+        if lane_of(files, files.gate) != node:
+            return None
+        ended = self._studies.ended(in_lane(files, files.gate, node))
+        return self.tell_in_lane(slug, node, ended.code) if ended else None
+
+    def tell_in_lane(self, slug: str, node: str, code: int) -> str:
+        """Note how a gate in a lane's job ended; return that in words."""
+        files = self._folder.region(slug)
+        place = in_lane(files, files.gate, node)
+        outcome = gate.outcome_of_measurement(self._studies.frozen, place, code)
+        job_files.remove(place.given)
+        if outcome is None:
+            note_job(place, self._studies.study, failed=False)
+            return "measured"
+        for left in (place.by_lane, place.ended):
+            job_files.remove(left)
+        return f"the models are measured by a job of its own: {outcome.error}"
 
     def tell(
         self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str

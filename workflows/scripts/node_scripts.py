@@ -124,9 +124,9 @@ class NodeScripts:
         self._stopping = EarlyStopping(self._studies)
         self._warm = not self._model_leads()  # what no trial follows need not be loaded
         trials, self._final = TrialScripts(self._studies), FinalScripts(self._studies)
-        self._turns = Turns(self._studies, trials, self._final, self._why_wait)
-        self._turns.watch_all()
         gate = GateScripts(self._studies)
+        self._turns = Turns(self._studies, trials, self._final, gate, self._why_wait)
+        self._turns.watch_all()
         self._operations: dict[str, Callable[..., Reply]] = {
             "attend": lambda slug: Reply(EXITS["done"], f"{slug}: the service runs"),
             "begin": self._begin,

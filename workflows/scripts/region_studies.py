@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trialfleet import job_files
 from trialfleet.files import write_json
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import Assignment, RegionSettings
@@ -21,6 +22,10 @@ from trialfleet.workflows.attempts.outcome import (
     Unpaid,
     outcome_of,
 )
+from trialfleet.workflows.jobs.agent_words import Ended, read_ended
+from trialfleet.workflows.jobs.delivery import take_left
+from trialfleet.workflows.jobs.job_log import last_job
+from trialfleet.workflows.jobs.marks import note_end
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, Turn, hand_out, write_job, write_trial
@@ -176,6 +181,18 @@ class RegionStudies:
         """Return the code by which an attempt is judged, with what it left in its place."""
         return settled(place, code, bytes_of(self.study.resources.disk))
 
+    def ended(self, place: TrialFolder) -> Ended | None:
+        """Return how a trial ended, with what it left in its place; None: it has not ended.
+
+        Its agent may have been lost when the package had come. So may have been who was to judge
+        it, when it had been unpacked. The job's log has a mark of the end from then on.
+        """
+        take_left(place, place.left, bytes_of(self.study.resources.disk))
+        ended = read_ended(place)
+        if ended and (job := last_job(place.log)):
+            note_ended(place, job, ended)
+        return ended
+
     def over(self) -> str | None:
         """Why no trial may begin any more, if so: nothing pays for it, or the day is over."""
         day = self.frozen.day
@@ -191,6 +208,19 @@ class RegionStudies:
         """Note why a region stops, and answer so."""
         write_json(self.folder.region(slug).stopped, {"reason": reason})
         return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
+
+
+def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
+    """Note in a job's log that a trial has ended, and how.
+
+    Args:
+        place: the trial's folder.
+        job: the job, such as 12.0.
+        ended: how, by its package or its agent.
+    """
+    when = job_files.stamp_of(place.ended)[1] or job_files.stamp_of(place.said)[1]
+    figures = {"cpu_seconds": ended.cpu_seconds, "memory_mb": ended.memory_mb}
+    note_end(place, job, when / 1e9, code=ended.code, **figures)
 
 
 class NotTaken(Reply):

@@ -16,7 +16,7 @@ from trialfleet.files import write_atomic, write_json
 from trialfleet.workflows.billing.bill import overhead
 from trialfleet.workflows.dagman.failing import noting
 from trialfleet.workflows.disk_space import when_there_is_space
-from trialfleet.workflows.jobs.current import best_place
+from trialfleet.workflows.jobs.current import end_place
 from trialfleet.workflows.jobs.job_log import read_executions, read_job, read_removals, total
 from trialfleet.workflows.models.earlier import better_before
 from trialfleet.workflows.models.latest import model_in_force
@@ -31,7 +31,7 @@ from trialfleet.workflows.report import (
     render_page,
 )
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.job_costs import best_stays, between_stays, trial_stays
+from trialfleet.workflows.status.job_costs import between_stays, end_stays, trial_stays
 from trialfleet.workflows.status.region_state import final_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import Stage
@@ -131,7 +131,7 @@ def _region(
         changed=status.changed,
         stopped=status.reason,
         final=final_metrics(files),
-        final_job=read_job(best_place(files)),
+        final_job=read_job(end_place(files, files.best)),
         defaults=space.active(space.defaults()),
         budget_trials=region.trials,
         usd=status.usd,
@@ -141,7 +141,7 @@ def _region(
         previous=previous,
         data=frozen.study.data_of(region.name),
         stays={trial.number: trial_stays(files, trial, frozen.study, now) for trial in trials},
-        final_stays=best_stays(files, frozen.study, None if files.is_done else now),
+        final_stays=end_stays(files, files.best, frozen.study, None if files.is_done else now),
     )
 
 

@@ -24,9 +24,8 @@ from trialfleet.workflows.attempts.outcome import (
     told_to_stop,
 )
 from trialfleet.workflows.attempts.retries import Attempts, Retries
-from trialfleet.workflows.jobs.agent_words import Said, is_answered, read_order, read_said
+from trialfleet.workflows.jobs.agent_words import is_answered, read_order, read_said
 from trialfleet.workflows.jobs.job_log import last_job
-from trialfleet.workflows.jobs.marks import note_end
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.budgets import Budgets
@@ -55,7 +54,9 @@ class TrialScripts:
 
     def ask(self, slug: str, node: str) -> Reply:
         """Choose the parameters of the trial that a node's job begins with, and write its files."""
-        self._settle(slug, node)
+        told = self.settle(slug, node)
+        if told and told.exit_code == EXITS["stop"]:
+            return told
         if is_lane(node):
             return self._ask_lane(slug, node)
         chosen = self.choose(slug, node)
@@ -146,23 +147,23 @@ class TrialScripts:
         if order and order.code and said and said.tells_of(name) and is_answered(said, order):
             return self._try_again(slug, name, order, is_last=retries.so_far >= retries.most)
         if place.is_shared and int(return_code) == EXIT_UNANSWERED:
-            self._settle(slug, node)
+            self.settle(slug, node)
             return Reply(EXITS["retry"], f"{node}: its job had no answer, and another one goes on")
-        if said and said.tells_of(name):
-            note_told(place, said)
+        self._studies.ended(place)  # for the mark of its end
         job = last_job(place.log) if place.is_shared else ""
         reply = self.judge(slug, name, int(return_code), job, retries)
         is_done = reply.exit_code == EXITS["done"]
         return self._after(slug, node) if is_done and place.is_shared else reply
 
-    def _settle(self, slug: str, node: str) -> None:
-        """Tell of a trial whose end its agent told when nobody listened, and whose job is lost."""
+    def settle(self, slug: str, node: str) -> Reply | None:
+        """Judge the trial that is under way at a node, if it has ended: its package has come.
+
+        Who brought it may be lost, and nobody may have listened.
+        """
         name = self.unfinished(slug, node)
         place = self._folder.region(slug).trial(name or node)
-        said = read_said(place)
-        if name and said and said.tells_of(name):
-            note_told(place, said)
-            self.judge(slug, name, said.code, said.job)
+        ended = self._studies.ended(place) if name else None
+        return self.judge(slug, name, ended.code, last_job(place.log)) if name and ended else None
 
     def judge(
         self, slug: str, name: str, code: int, job: str, retries: Retries | None = None
@@ -341,15 +342,3 @@ class TrialScripts:
             f"{node}: stopped early at step {order.get('step')}: "
             f"{metric} = {order['predicted']:.6g} predicted",
         )
-
-
-def note_told(place: TrialFolder, said: Said) -> None:
-    """Note in the job's log that a trial has ended, as its agent told."""
-    note_end(
-        place,
-        said.job,
-        place.said.stat().st_mtime,
-        code=said.code,
-        cpu_seconds=said.cpu_seconds,
-        memory_mb=said.memory_mb,
-    )

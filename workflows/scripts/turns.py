@@ -20,19 +20,22 @@ from trialfleet import job_files, nodes
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts.outcome import one_line
 from trialfleet.workflows.jobs.agent_words import Said, is_answered, read_order, read_said
-from trialfleet.workflows.jobs.current import best_in, trained_by
+from trialfleet.workflows.jobs.current import in_lane, trained_by
 from trialfleet.workflows.jobs.marks import note_begin, note_saved
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.trial_files import dismiss
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
-from trialfleet.workflows.scripts.region_studies import RegionStudies
-from trialfleet.workflows.scripts.trial_scripts import TrialScripts, note_told
+from trialfleet.workflows.scripts.gate_scripts import GateScripts
+from trialfleet.workflows.scripts.region_studies import RegionStudies, note_ended
+from trialfleet.workflows.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.trial_names import is_lane, is_trial
 
 AGAIN_SECONDS = 2.0  # until words are looked at again that could not be answered
 _EVENTS = flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
 _FAILED = 1  # an agent's exit code: its trial is to be tried again by another job
+
+_End = FinalScripts | GateScripts
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ class Turns:
         studies: the run's.
         trials: chooses and judges them.
         final: likewise, the best settings' full training.
+        gate: likewise, the measurement of its model.
         may_begin: says why no trial may begin for now, if so.
     """
 
@@ -52,9 +56,10 @@ class Turns:
         studies: RegionStudies,
         trials: TrialScripts,
         final: FinalScripts,
+        gate: GateScripts,
         may_begin: Callable[[], str | None],
     ) -> None:
-        self._studies, self._trials, self._final = studies, trials, final
+        self._studies, self._trials, self._final, self._gate = studies, trials, final, gate
         self._may_begin = may_begin
         self._inotify = INotify()
         weakref.finalize(self, self._inotify.close)
@@ -160,11 +165,17 @@ class Turns:
     def _told(self, slug: str, node: str, trial: TrialFolder, said: Said, *, is_last: bool) -> None:
         """Tell the study how a trial ended, and hand out the next."""
         running = self._trials.unfinished(slug, node)
-        note_told(trial, said)
+        note_ended(trial, said.job, said.ended)
         if is_last:  # its node's POST script tells
             return
-        if trial.root == self._studies.folder.region(slug).best.root:
-            dismiss(trial, said.turn, 0, self._final.tell_in_lane(slug, node, said.code))
+        files = self._studies.folder.region(slug)
+        if trial.root == files.best.root:
+            why = self._final.tell_in_lane(slug, node, said.ended.code)
+            self._end(slug, node, said, why, self._behind_best(slug, node))
+            return
+        if trial.root == files.gate.root:
+            why = self._gate.tell_in_lane(slug, node, said.ended.code)
+            self._end(slug, node, said, why, None)
             return
         if running != said.trial:
             if self._trials.is_told(slug, said.trial):
@@ -174,41 +185,73 @@ class Turns:
             return
         # With several lanes the next is chosen first, as if this one still ran: that was computed
         # while it did. A lane alone waits for what its result teaches.
-        is_ahead = said.wants and said.code == 0 and len(self._studies.regions[slug].lanes) > 1
+        code, has_others = said.ended.code, len(self._studies.regions[slug].lanes) > 1
+        is_ahead = said.wants and code == 0 and has_others
         if is_ahead and not self._may_begin():
             self._trials.choose(slug, node, beside=said.trial)
-        reply = self._trials.judge(slug, said.trial, said.code, said.job)
+        reply = self._trials.judge(slug, said.trial, code, said.job)
+        if not self._ends(slug, node, said, reply):
+            self._next(slug, node, said)
+
+    def _ends(self, slug: str, node: str, said: Said, reply: Reply) -> bool:
+        """Have the agent leave where a trial's attempt ends its job, or its region."""
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
-            self._next(slug, node, said)
-        else:
-            is_again = reply.exit_code == EXITS["retry"]
-            dismiss(trial, said.turn, _FAILED if is_again else 0, reply.message)
+            return False
+        is_again = reply.exit_code == EXITS["retry"]
+        code = _FAILED if is_again else 0
+        dismiss(self._place(slug, node), said.turn, code, reply.message)
+        return True
 
     def _next(self, slug: str, node: str, said: Said) -> None:
         place = self._place(slug, node)
         if not said.wants:
             dismiss(place, said.turn, 0, "another job goes on")
         else:
-            self._asked(slug, node, said)
+            self._hand_out(slug, node, said)
 
     def _asked(self, slug: str, node: str, said: Said) -> None:
+        """Judge what an agent before this one brought, and hand out what follows."""
+        told = self._trials.settle(slug, node)
+        if told is None or not self._ends(slug, node, said, told):
+            self._hand_out(slug, node, said)
+
+    def _hand_out(self, slug: str, node: str, said: Said) -> None:
         """Hand out the trial that is under way in a lane, or the next."""
         if why := self._may_begin():
             log.info("%s waits: %s", node, why)
             raise OSError(why)
-        place = self._place(slug, node)
         chosen = self._trials.choose(slug, node)
         if isinstance(chosen, Reply):
-            if self._final.ask_in_lane(slug, node, said.turn):
-                best = best_in(self._studies.folder.region(slug), node)
-                note_begin(best, said.job, time.time())
-            else:
-                dismiss(place, said.turn, 0, chosen.message)
+            self._asked_behind_trials(slug, node, said, chosen.message)
             return
         trial = self._place(slug, chosen.name)
         note_begin(trial, said.job, time.time())  # first: words that are answered are passed over
         self._studies.hand_out(slug, chosen.name, trial, chosen.answer, said.turn)
+
+    def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
+        """Hand out the full training or the gate, unless an agent before this one ended it."""
+        behind: _End | None = None
+        if told := self._gate.settle_in_lane(slug, node):
+            why = told
+        elif told := self._final.settle_in_lane(slug, node):
+            why, behind = told, self._behind_best(slug, node)
+        else:
+            behind = self._behind_best(slug, node) or self._final
+        self._end(slug, node, said, why, behind)
+
+    def _behind_best(self, slug: str, node: str) -> _End | None:
+        return self._gate if self._final.is_trained_in(slug, node) else None
+
+    def _end(self, slug: str, node: str, said: Said, why: str, behind: _End | None) -> None:
+        """Hand out what comes behind a region's trials; or have the agent leave, and say why."""
+        files = self._studies.folder.region(slug)
+        end = files.best if behind is self._final else files.gate
+        may_begin = behind and said.wants and not self._may_begin()
+        if behind and may_begin and behind.ask_in_lane(slug, node, said.turn):
+            note_begin(in_lane(files, end, node), said.job, time.time())
+        else:
+            dismiss(self._place(slug, node), said.turn, 0, why)
 
     def _trained_by(self, slug: str, node: str, name: str) -> TrialFolder | None:
         """The folder of what a node's job speaks of; None where that is none of its trials."""

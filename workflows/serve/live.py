@@ -20,7 +20,7 @@ from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.infra.pool.connection import connect, local_schedd, use
 from trialfleet.workflows.dagman.job_queue import of_run
-from trialfleet.workflows.jobs.current import best_place
+from trialfleet.workflows.jobs.current import end_place
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.serve.champions import Champions
@@ -219,7 +219,7 @@ class LiveRun:
         """The reports of what runs, which grow in place."""
         for region in look.status.regions:
             files = self.folder.region(region.slug)
-            yield best_place(files).reports
+            yield end_place(files, files.best).reports
             yield from (files.trial(each.node).reports for each in region.running_trials)
 
     def _look_for_change(self) -> object:

@@ -12,7 +12,7 @@ from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.costs.budget import Spending
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB, cost, slot_price
 from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.jobs.current import best_in, best_place, lane_of_best, shared_nodes
+from trialfleet.workflows.jobs.current import end_place, in_lane, lane_of, shared_nodes
 from trialfleet.workflows.jobs.job_log import Stay, read_between, read_stays, stays_of, total
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.record_shapes import JobNotes
@@ -42,7 +42,7 @@ def region_usd(
     shared = shared_nodes(files)
     trials = list(trials)
     jobs = [trial.user_attrs.get("job") or {} for trial in trials]
-    jobs += [noted_job(place) for place in ((files.gate,) if shared else (files.best, files.gate))]
+    jobs += [] if shared else [noted_job(place) for place in (files.best, files.gate)]
     recorded = [usd for job in jobs if (usd := job.get("usd")) is not None]
     running = queued.running_ads if queued else ()
     own = [
@@ -69,7 +69,8 @@ def _of_shared(
     for node in shared_nodes(files):
         place = files.trial(node)
         stays += read_between(place.log, study.usd_per_hour, now=_if_runs(place, running, now))
-    stays += best_stays(files, study, _if_runs(best_place(files), running, now))
+    for end in (files.best, files.gate):
+        stays += end_stays(files, end, study, _if_runs(end_place(files, end), running, now))
     return [stay.usd for stay in stays]
 
 
@@ -109,8 +110,8 @@ def region_spending(
         now: until when those execute that may do so still; None: none does.
     """
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
-    full = best_stays(files, study, None if files.is_done else now)
-    gate = place_stays(files.gate, study, None if files.is_done else now)
+    full = end_stays(files, files.best, study, None if files.is_done else now)
+    gate = end_stays(files, files.gate, study, None if files.is_done else now)
     between = between_stays(files, study, now)
     return Spending(
         trials=tuple(
@@ -156,23 +157,28 @@ def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[
     return [stay for log in logs for stay in read_between(log, study.usd_per_hour, now=until)]
 
 
-def best_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training: in a lane's job, in one of its own, or in both.
+def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | None) -> list[Stay]:
+    """Return the executions of a full training, or a gate: in a lane's job, in its own, or in both.
 
-    Arguments as above.
+    Args:
+        files: its region's.
+        end: its folder.
+        study: the run's.
+        now: as above.
     """
-    nodes, lane = shared_nodes(files), lane_of_best(files)
+    nodes, lane = shared_nodes(files), lane_of(files, end)
     if not nodes:
-        return place_stays(files.best, study, now)
-    found = read_stays(files.best, study.usd_per_hour, now=now)
+        return _stays_of_own(end, study, now)
+    found = read_stays(end, study.usd_per_hour, now=now)
     for node in nodes:
         in_vain = node != lane  # it failed there, and was tried again
-        found += read_stays(best_in(files, node), study.usd_per_hour, failed=in_vain, now=now)
-    return sorted(found, key=lambda stay: stay.began) or stays_of(noted_job(files.best))
+        place = in_lane(files, end, node)
+        found += read_stays(place, study.usd_per_hour, failed=in_vain, now=now)
+    return sorted(found, key=lambda stay: stay.began) or stays_of(noted_job(end))
 
 
-def place_stays(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training, or of a gate's job; arguments as above."""
+def _stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
+    """The executions of a full training, or a gate, that has a job of its own."""
     if now is None and (noted := stays_of(noted_job(place))):
         return noted
     return read_stays(place, study.usd_per_hour, now=now)

@@ -66,8 +66,9 @@ def running_trials(
     for node in sorted(own):
         name = node if node in ends else current_trial(files, node, unfinished) or node
         place = files.of_node(name)
-        if name == node and (at := place_at(files, node)).root == files.best.root:
-            name, place = region.best, at  # a lane's job has the full training
+        at = place_at(files, node) if name == node else place
+        if end := next((end for end in ends if files.of_node(end).root == at.root), None):
+            name, place = end, at  # of a lane's job, too
         found.append(_running_trial(name, place, jobs[node], metric))
     return tuple(found)
 

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.jobs.current import best_place
+from trialfleet.workflows.jobs.current import end_place
 from trialfleet.workflows.jobs.job_log import Stay
 from trialfleet.workflows.jobs.troubles import JobFacts
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.status.job_costs import (
-    best_stays,
     between_stays,
-    place_stays,
+    end_stays,
     trial_stays,
 )
 from trialfleet.workflows.study.spec import Study
@@ -99,12 +98,11 @@ class WorkReader:
             ]
             between = between_stays(files, self._study, until)
             parts.append(_sum(between, checkpointed=True))
-            full = best_place(files)
-            at = full.node_root.name if full.is_shared else region.best
-            stays = best_stays(files, self._study, now if at in running else None)
-            parts.append(_sum(stays, checkpointed=at not in useless))
-            gate = place_stays(files.gate, self._study, now if region.gate in running else None)
-            parts.append(_sum(gate, checkpointed=region.gate not in useless))
+            for node, end in ((region.best, files.best), (region.gate, files.gate)):
+                place = end_place(files, end)
+                at = place.node_root.name if place.is_shared else node
+                stays = end_stays(files, end, self._study, now if at in running else None)
+                parts.append(_sum(stays, checkpointed=at not in useless))
         return Work.of(parts)
 
     def _of_trial(

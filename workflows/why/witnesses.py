@@ -27,7 +27,7 @@ from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
 from trialfleet.workflows.disk_space import too_little_in
 from trialfleet.workflows.gang.records import in_words
-from trialfleet.workflows.jobs.current import best_place, current_trial
+from trialfleet.workflows.jobs.current import current_trial, end_place
 from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.history import Change, last_move
@@ -159,13 +159,14 @@ class RunWitnesses:
         Of a node that runs several trials, that is what is known of the one that it is at.
         """
         files = self.files.region(graph.slug)
-        at_best = best_place(files) if name == graph.best else None
-        is_in_lane = at_best is not None and at_best.is_shared
-        node = at_best.node_root.name if at_best and is_in_lane else graph.node_of(name) or name
+        end = {graph.best: files.best, graph.gate: files.gate}.get(name)
+        at_end = end_place(files, end) if end else None
+        is_in_lane = at_end is not None and at_end.is_shared
+        node = at_end.node_root.name if at_end and is_in_lane else graph.node_of(name) or name
         unfinished = self.look.unfinished[graph.name]
         current = name if name in graph.ends else current_trial(files, node, unfinished)
         own = current if name == node and current else name
-        place = at_best or files.of_node(own)
+        place = at_end or files.of_node(own)
         trial = next((t for t in self._trials[graph.name] if _node_of(t) == own), None)
         failures = self._failures(trial, place)
         last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -608,6 +609,60 @@ def test_a_champion_that_came_into_force_since_is_not_replaced(
     assert latest(third) == "r2"
     why = "it came into force since the gate measured r1"
     assert words(third).startswith(f"kept the former model (run r2), not this one: {why}")
+
+
+def arrive(day: Day, **content: Any) -> None:
+    """Put the package of a gate's job where its agent puts it, which nobody tells of."""
+    place = day.files.gate
+    for name, text in (("ended.json", {"code": 0}), ("result.json", content)):
+        (day.folder.root / name).write_text(json.dumps(text))
+    with tarfile.open(place.left, "w", format=tarfile.GNU_FORMAT) as package:
+        for name in ("ended.json", "result.json"):
+            package.add(day.folder.root / name, name)
+    log = (
+        "000 (009.000.000) 2026-11-20 10:00:01 Job submitted from host: <127.0.0.1:1>\n...\n"
+        "001 (009.000.000) 2026-11-20 10:00:01 Job executing on host: <127.0.0.1:1>\n...\n"
+    )
+    place.log.write_text(log)
+
+
+MODELS = {name: {"metrics": {"loss": 0.4}} for name in ("champion", "challenger")}
+
+
+def test_models_that_were_measured_are_not_measured_again_though_the_script_was_killed(
+    champion: Day, make_day: MakeDay
+) -> None:
+    day = make_day("r2")
+    day.ask()
+    arrive(day, status="complete", models=MODELS)
+    for _ in range(2):
+        assert day.ask().exit_code == EXITS["skip"]
+    assert json.loads(day.files.gate.job.read_text())["stays"]
+    assert day.publish()["champion"] == {"run": "r1", "metrics": {"loss": 0.4}}
+
+
+def test_a_gates_job_that_measured_nothing_is_followed_by_another(
+    champion: Day, make_day: MakeDay
+) -> None:
+    day = make_day("r2")
+    day.ask()
+    arrive(day, status="complete", metrics={"loss": 0.4})
+    assert day.ask().exit_code == EXITS["done"]
+
+
+def test_other_models_than_those_that_were_measured_are_measured(
+    champion: Day, make_day: MakeDay
+) -> None:
+    second, third = make_day("r2"), make_day("r3")
+    third.ask()
+    arrive(third, status="complete", models=MODELS)
+    assert third.ask().exit_code == EXITS["skip"]
+    third.train()  # anew
+    assert third.ask().exit_code == EXITS["done"]
+    arrive(third, status="complete", models=MODELS)
+    assert third.ask().exit_code == EXITS["skip"]
+    assert second.decide(0.4, 0.3)["verdict"] == "promoted"  # r2 is in force from now on
+    assert third.ask().exit_code == EXITS["done"]
 
 
 def test_asking_and_publishing_again_changes_nothing(champion: Day, make_day: MakeDay) -> None:

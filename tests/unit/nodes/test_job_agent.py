@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,9 @@ def test_trials_follow_one_another_each_in_a_folder_of_its_own(point: AccessPoin
     assert {each["job"] for each in point.said} == {"12.0"}
     for name in ("A.t1", "A.t2", "A.t3"):
         left = point.left(name)
+        ended = json.loads(left.pop("ended.json"))
+        assert ended.keys() == {"code", "seconds", "cpu_seconds", "memory_mb", "over"}
+        assert [said for said in point.said if said.items() >= {"trial": name, **ended}.items()]
         own = "checkpoint code data.csv err model out progress.jsonl result.json stop.json"
         assert left.pop("out").split() == ["rows", "of_ours.py", *own.split(), "trial.json"]
         assert left.pop("model/m", "no model") == ("m\n" if name == "A.t2" else "no model")
@@ -86,6 +90,17 @@ def test_a_job_ends_as_its_last_trial_did(point: AccessPoint, script: str, code:
     assert point.told() == [("A.t1", code), ("A.t2", code)]
     assert point.left("A.t2")["out"] == "out\n"
     assert not (point.sandbox / ".chirp.config").exists()
+
+
+def test_what_a_trial_is_given_lies_in_its_folder(point: AccessPoint) -> None:
+    (point.sandbox / "weights").write_text("w")
+    with tarfile.open(point.words / "gate.given.tar", "w") as given:
+        given.add(point.sandbox / "weights", "champion/weights")
+    point.first(train("A.t1"))
+    point.answers = [train("gate", given=True, last=True)]
+    assert point.run("sh", "-c", "ls champion/weights; true") == 0
+    assert point.left("A.t1")["out"] == ""
+    assert point.left("gate")["out"] == "champion/weights\n"
 
 
 def test_a_trial_that_is_ordered_again_begins_with_nothing(point: AccessPoint) -> None:
@@ -216,7 +231,7 @@ def test_a_damaged_checkpoint_is_none(point: AccessPoint) -> None:
     point.first(train("A.t1", last=True))
     assert point.run("sh", "-c", "ls checkpoint") == 0
     assert point.left("A.t1")["out"] == ""
-    assert "its checkpoint is damaged" in point.err
+    assert "A.t1.checkpoint.tar is damaged" in point.err
 
 
 def test_after_85_the_agent_is_the_one_that_came_with_the_job(point: AccessPoint) -> None:
@@ -307,7 +322,8 @@ def test_what_is_larger_than_the_jobs_disk_does_not_travel(point: AccessPoint, w
     point.first(train("A.t1", last=True, left=["model"]))
     assert point.run("sh", "-c", f"truncate -s 1T {what}") == 1
     assert (point.said[-1]["code"], point.said[-1]["over"]) == (1, "disk")
-    assert point.left("A.t1") == {}
+    assert point.left("A.t1").keys() == {"ended.json"}
+    assert json.loads(point.left("A.t1")["ended.json"])["over"] == "disk"
 
 
 def test_what_cannot_be_read_is_left_out(point: AccessPoint) -> None:
@@ -346,14 +362,42 @@ def test_a_trainer_finds_no_way_to_the_access_point(point: AccessPoint) -> None:
 DONE = "echo '{}' > result.json"
 
 
-def test_what_nobody_has_answered_is_repeated_by_the_next_agent(point: AccessPoint) -> None:
-    told = {"token": "before", "turn": 4, "say": "told", "trial": "A.t1", "code": 0, "wants": True}
-    (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **told}))
-    point.order(token="before", turn=3, **train("A.t1"))
-    point.answers = [train("A.t2"), LEAVE]
-    assert point.run("sh", "-c", DONE) == 0
-    said = [(each["token"], each["turn"], each["say"], each["trial"]) for each in point.said]
-    assert said == [("before", 4, "told", "A.t1"), ("before", 5, "told", "A.t2")]
+def test_how_a_trial_ended_begins_its_package_and_no_trainer_can_say_it(
+    point: AccessPoint,
+) -> None:
+    point.first(train("A.t1", last=True, left=["model"]))
+    forged = "echo '{\"code\": 0}' | tee ended.json > model/ended.json; exit 3"
+    assert point.run("sh", "-c", forged) == 3
+    with tarfile.open(point.words / "A.t1.result.tar") as package:
+        names = package.getnames()
+    assert names[0] == "ended.json"
+    assert names.count("ended.json") == 1
+    assert json.loads(point.left("A.t1")["ended.json"])["code"] == 3
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 64", 64), ("kill -KILL $$", -signal.SIGKILL)])
+def test_a_last_trial_whose_package_has_come_is_over_though_nobody_told_of_it(
+    point: AccessPoint, tmp_path: Path, script: str, code: int
+) -> None:
+    point.first(train("A.t1", last=True))
+    assert point.run("sh", "-c", script) == code
+    (point.words / "agent.json").unlink()
+    point.move(tmp_path / "elsewhere")
+    assert point.run("sh", "-c", f"touch trained; {script}") == code
+    assert not list(point.sandbox.rglob("trained"))
+
+
+def test_a_package_that_does_not_say_how_its_trial_ended_is_none(point: AccessPoint) -> None:
+    for name, content in (("result.json", b'{"code": 0}'), ("ended.json", b"[]")):
+        (point.sandbox / name).write_bytes(content)
+        with tarfile.open(point.words / "A.t1.result.tar", "w") as package:
+            package.add(point.sandbox / name, name)
+        (point.words / "agent.json").write_bytes(b"")
+        point.first(train("A.t1", last=True))
+        assert point.run("sh", "-c", "exit 9") == 9
+    (point.words / "A.t1.result.tar").write_bytes(b"no package" * 1000)
+    (point.words / "agent.json").write_bytes(b"")
+    assert point.run("sh", "-c", "exit 9") == 9
 
 
 def test_a_last_trial_that_was_told_is_not_trained_again(point: AccessPoint) -> None:

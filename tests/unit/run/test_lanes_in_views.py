@@ -20,7 +20,7 @@ from trialfleet.workflows.attempts.job_record import execution_of
 from trialfleet.workflows.billing.bill import BilledRun, run_items
 from trialfleet.workflows.costs.items import Kind
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.jobs.current import best_place, place_at, shared_nodes
+from trialfleet.workflows.jobs.current import end_place, place_at, shared_nodes
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.job_log import read_executions
 from trialfleet.workflows.plan.folder import RunFolder
@@ -176,8 +176,8 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     views.stored.tell(2, 0.4)
     views.order("A.l1", "best")
     views.log.marks(36, "best begins")
-    assert best_place(views.files) == place_at(views.files, "A.l1")
-    assert best_place(views.files).log == views.files.trial("A.l1").log
+    assert end_place(views.files, views.files.best) == place_at(views.files, "A.l1")
+    assert end_place(views.files, views.files.best).log == views.files.trial("A.l1").log
     (found,) = running_trials(views.files, views.graph, QUEUED, "loss", ())
     assert (found.node, found.started) == ("A.best", views.log.at(36))
     views.log.marks(46, "best ends code=0")

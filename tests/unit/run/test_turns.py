@@ -17,10 +17,13 @@ from trialfleet import Run, job_files, nodes
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.jobs.agent_words import asked_since
 from trialfleet.workflows.jobs.troubles import JobFacts, job_troubles
+from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.scripts.publish_node import publish_region
 from trialfleet.workflows.scripts.region_studies import RegionStudies
+from trialfleet.workflows.status.job_costs import end_stays
 from trialfleet.workflows.trial_names import is_lane
 
 pytestmark = pytest.mark.slow
@@ -60,10 +63,13 @@ class Job:
     def call_best(self, operation: str) -> int:
         return self.handler.handle([operation, "A", "A.best"]).exit_code
 
+    def call_gate(self) -> int:
+        return self.handler.handle(["ask-gate", "A", "A.gate"]).exit_code
+
     def place(self, name: str = "") -> TrialFolder:
-        if name == "best":
-            best = self.folder.region("A").best
-            return TrialFolder(best.root, self.place().node_root)
+        if name in {"best", "gate"}:
+            end = getattr(self.folder.region("A"), name)
+            return TrialFolder(end.root, self.place().node_root)
         return self.folder.region("A").trial(name or self.node)
 
     @property
@@ -78,17 +84,21 @@ class Job:
         beside.write_text(json.dumps({**plain, "say": say, **more}))
         beside.replace(path)
 
-    def leave(self, name: str, loss: float | None, err: str = "") -> None:
-        """Put what a trial left where its agent puts it."""
+    def leave(self, name: str, loss: float | None, err: str = "", ended: object = None) -> None:
+        """Put what a trial left where its agent puts it; `ended`: how its package says it did."""
         box = self.run.folder / "box"
         for made in (box, box / "checkpoint"):
             made.mkdir(exist_ok=True)
-        result = {"status": "complete", "metrics": {"loss": loss}}
+        models = {model: {"metrics": {"loss": loss}} for model in ("champion", "challenger")}
+        result = {"status": "complete", "metrics": {"loss": loss}, "models": models}
         (box / "result.json").write_text("" if loss is None else json.dumps(result))
         (box / "progress.jsonl").write_text('{"step": 1, "metrics": {"loss": 9}}\n')
         (box / "out").write_text(f"output of {name}")
         (box / "err").write_text(err)
+        (box / "ended.json").write_text(json.dumps(ended))
         with tarfile.open(self.place(name).left, "w", format=tarfile.GNU_FORMAT) as tar:
+            if ended is not None:
+                tar.add(box / "ended.json", "ended.json")
             for file in ("result.json", "progress.jsonl", "out", "err"):
                 tar.add(box / file, file)
             if name == "best" and self.leaves_model:
@@ -100,6 +110,21 @@ class Job:
         """End a trial, and return the order that follows."""
         self.leave(name, loss, more.pop("err", ""))
         self.say("told", trial=name, code=code, cpu_seconds=1.0, memory_mb=10.0, **more)
+        self.handler.noticed()
+        return self.order
+
+    def train_all(self) -> None:
+        """Train the three trials of a region, in a job that goes on."""
+        self.submit()
+        for number in (1, 2, 3):
+            self.tell(f"A.l1.t0{number}")
+
+    def ask_anew(self, agent: str) -> dict[str, Any]:
+        """Ask as an agent that HTCondor started after another, and return the answer."""
+        self.token, self.turn = agent, 0
+        with self.place().log.open("a") as log:
+            log.write("001 (002.000.000) 2026-11-20 10:00:05 Job executing on host: <1:1>\n...\n")
+        self.say("ask")
         self.handler.noticed()
         return self.order
 
@@ -202,6 +227,227 @@ def test_a_result_that_had_arrived_is_told_though_job_dagman_and_service_were_lo
     assert job.submit("t2").exit_code == EXITS["done"]
     assert job.order["name"] == "A.l1.t02"
     assert job.states == {"A.l1.t01": "complete", "A.l1.t02": "unknown"}
+
+
+GOOD = {"code": 0, "seconds": 1.0, "cpu_seconds": 0.5, "memory_mb": 10.0, "over": None}
+BAD = {**GOOD, "code": 1}
+
+
+def test_a_trial_whose_package_has_come_is_over_though_nobody_told_of_it(job: Job) -> None:
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    assert job.ask_anew("t2")["name"] == "A.l1.t02"
+    assert job.states == {"A.l1.t01": "complete", "A.l1.t02": "unknown"}
+    assert "A.l1.t01 ends code=0 cpu=0.5 memory=10.0" in job.place().log.read_text()
+    assert job.ask_anew("t3")["name"] == "A.l1.t02"
+    assert len(job.run.trials()) == 2
+
+
+def test_a_service_that_dies_between_package_and_study_judges_it_when_it_is_back(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    monkeypatch.setattr("trialfleet.workflows.scripts.trial_scripts.TrialScripts.judge", die)
+    with pytest.raises(KeyboardInterrupt):
+        job.ask_anew("t2")
+    assert not job.place("A.l1.t01").left.exists()
+    monkeypatch.undo()
+    job.restart_service()
+    job.handler.idle()
+    assert job.order["name"] == "A.l1.t02"
+    assert job.states["A.l1.t01"] == "complete"
+
+
+@pytest.mark.parametrize("code", ["-9", REMOVED, "75"])
+def test_a_package_is_judged_when_its_job_is_lost(job: Job, code: str) -> None:
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    assert job.post(code).exit_code == EXITS["retry"]
+    assert job.states == {"A.l1.t01": "complete"}
+    assert "A.l1.t01 ends code=0" in job.place().log.read_text()
+
+
+def test_a_package_is_judged_when_dagman_is_lost(job: Job) -> None:
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    assert job.submit("t2").exit_code == EXITS["done"]
+    assert job.order["name"] == "A.l1.t02"
+    assert job.states["A.l1.t01"] == "complete"
+
+
+def test_a_failed_attempt_whose_package_alone_tells_counts_once(job: Job) -> None:
+    job.submit()
+    job.leave("A.l1.t01", None, "it broke", BAD)
+    order = job.ask_anew("t2")
+    assert (order["do"], order["code"]) == ("leave", 1)
+    assert job.post("1").exit_code == EXITS["retry"]
+    job.submit("t2x")
+    assert job.order["name"] == "A.l1.t01"  # retries: 1
+    assert job.tell("A.l1.t01", None, code=1, err="it broke")["name"] == "A.l1.t02"
+    assert job.states["A.l1.t01"] == "failed"
+
+
+def test_a_limit_is_told_by_the_package_alone(job: Job) -> None:
+    job.submit()
+    job.leave("A.l1.t01", None, ended={**GOOD, "code": -9, "over": "memory"})
+    assert job.ask_anew("t2")["name"] == "A.l1.t02"
+    assert "over its memory: used 10 MB of 100 MB" in str(job.run.trials()[0].error)
+
+
+@pytest.mark.parametrize(
+    "ended", [[], "x", {"code": "x"}, {"code": 0, "over": "all"}, {"code": 0, "more": "x" * 9999}]
+)
+def test_a_package_that_does_not_say_how_its_trial_ended_ends_none(job: Job, ended: object) -> None:
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=ended)
+    assert job.ask_anew("t2")["name"] == "A.l1.t01"
+    assert job.states == {"A.l1.t01": "unknown"}
+    assert job.tell("A.l1.t01", 0.25)["name"] == "A.l1.t02"
+
+
+def test_a_damaged_package_whose_trial_ended_is_a_failed_trial(job: Job) -> None:
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    left = job.place("A.l1.t01").left
+    left.write_bytes(left.read_bytes()[:1200])
+    assert job.ask_anew("t2")["name"] == "A.l1.t02"
+    assert "its result can't be used" in str(job.run.trials()[0].error)
+
+
+def test_a_full_training_whose_package_has_come_is_over_though_nobody_told_of_it(
+    job: Job,
+) -> None:
+    job.train_all()
+    job.leave("best", 0.3, ended=GOOD)
+    order = job.ask_anew("t2")
+    assert (order["do"], order["code"], order["why"]) == ("leave", 0, "trained in full")
+    assert job.post().exit_code == EXITS["done"]
+    assert job.call_best("ask-best") == EXITS["skip"]
+
+
+@pytest.mark.parametrize(("ended", "answer"), [(GOOD, "skip"), (BAD, "done")])
+def test_a_full_training_whose_package_has_come_outlives_its_job(
+    job: Job, ended: object, answer: str
+) -> None:
+    job.train_all()
+    job.leave("best", 0.3, ended=ended)
+    assert job.post("-9").exit_code == EXITS["done"]
+    assert job.call_best("ask-best") == EXITS[answer]
+    assert job_files.has_files(job.folder.region("A").best.model) == (answer == "skip")
+
+
+def test_a_job_of_one_training_is_judged_by_its_package_alone(make_run: MakeRun) -> None:
+    job = Job(make_run(budget={"trials": 1, "lanes": 1, "trials_per_job": 1}), "A.l1.t01")
+    job.submit()
+    job.leave("A.l1.t01", 0.25, ended=GOOD)
+    assert job.post("-9").exit_code == EXITS["done"]
+    assert job.states == {"A.l1.t01": "complete"}
+    assert job.call_best("ask-best") == EXITS["done"]
+    job.leave("best", 0.3, ended=GOOD)
+    best = job.folder.region("A").best
+    job.place("best").left.replace(best.left)
+    words = ["tell-best", "A", "A.best", "-9", "0", "3", "0"]
+    assert job.handler.handle(words).exit_code == EXITS["done"]
+
+
+@pytest.fixture
+def gated(make_run: MakeRun) -> Job:
+    """A lane's job of a region in which a model is in force."""
+    run = make_run(budget={"trials": 3, "lanes": 1, "trials_per_job": "all"}, gate={})
+    models = models_folder_of(run.study, "A")
+    (models / "r0").mkdir(parents=True)
+    (models / "r0/weights").write_text("r0")
+    (models / "r0/provenance.json").write_text(json.dumps({"study": "demo", "run": "r0"}))
+    (models / "latest").symlink_to("r0")
+    return Job(run)
+
+
+def test_the_job_of_a_full_training_measures_its_model_beside_the_one_in_force(gated: Job) -> None:
+    gated.train_all()
+    order = gated.tell("best", 0.3)
+    assert (order["name"], order["trial"]["mode"], order["left"]) == (
+        "gate",
+        "evaluate",
+        ["losses"],
+    )
+    assert (order["given"], order["last"]) == (True, False)
+    with tarfile.open(gated.place("gate").given) as given:
+        weights = given.extractfile(f"{order['trial']['models']['champion']}/weights")
+        assert weights is not None
+        assert weights.read() == b"r0"
+        assert "challenger/weights" in given.getnames()
+    last = gated.tell("gate", 0.3)
+    assert (last["do"], last["code"], last["why"]) == ("leave", 0, "measured")
+    assert not gated.place("gate").given.exists()
+    assert gated.post().exit_code == EXITS["done"]
+    assert gated.call_best("ask-best") == EXITS["skip"]
+    assert gated.call_gate() == EXITS["skip"]
+    gate = gated.folder.region("A").gate
+    assert end_stays(gated.folder.region("A"), gate, gated.run.study, None)
+    assert json.loads(gate.job.read_text())["stays"]
+    assert publish_region(gated.folder, "A") == EXITS["done"]
+    assert json.loads(gated.folder.region("A").verdict.read_text())["champion"]["run"] == "r0"
+
+
+@pytest.mark.parametrize(("ended", "answer"), [(GOOD, "skip"), (BAD, "done"), (None, "done")])
+def test_a_gate_in_a_lanes_job_that_is_lost_is_measured_by_one_of_its_own(
+    gated: Job, ended: object, answer: str
+) -> None:
+    gated.train_all()
+    gated.tell("best", 0.3)
+    if ended:
+        gated.leave("gate", 0.3, ended=ended)
+    assert gated.post("-9").exit_code == EXITS["done"]
+    assert gated.call_best("ask-best") == EXITS["skip"]
+    assert gated.call_gate() == EXITS[answer]
+
+
+def test_a_gate_in_a_lanes_job_goes_on_with_the_next_agent_unless_its_package_has_come(
+    gated: Job,
+) -> None:
+    gated.train_all()
+    gated.leave("best", 0.3, ended=GOOD)
+    assert gated.ask_anew("t2")["name"] == "gate"
+    assert gated.ask_anew("t3")["name"] == "gate"
+    gated.leave("gate", 0.3, ended=GOOD)
+    assert gated.ask_anew("t4")["why"] == "measured"
+    assert gated.ask_anew("t5")["why"] == "measured"
+
+
+def test_a_gate_that_fails_in_a_lanes_job_has_one_of_its_own(gated: Job) -> None:
+    gated.train_all()
+    gated.tell("best", 0.3)
+    assert gated.tell("gate", None, code=1, err="no memory")["do"] == "leave"
+    assert "no memory" in gated.order["why"]
+    assert gated.post().exit_code == EXITS["done"]
+    assert gated.call_gate() == EXITS["done"]
+
+
+def test_a_full_training_that_fails_is_followed_by_no_gate_in_its_lane(gated: Job) -> None:
+    gated.train_all()
+    assert gated.tell("best", None, code=1)["do"] == "leave"
+    assert not gated.place("gate").given.exists()
+
+
+def test_models_too_large_for_a_lanes_job_are_measured_by_one_of_the_gates_own(
+    gated: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trialfleet.workflows.scripts.gate._MOST_IN_LANE", 2)
+    gated.train_all()
+    assert gated.tell("best", 0.3)["do"] == "leave"
+    assert not gated.folder.region("A").verdict.exists()
+    assert gated.call_gate() == EXITS["done"]
+
+
+def test_without_a_model_in_force_the_job_of_a_full_training_leaves(make_run: MakeRun) -> None:
+    job = Job(make_run(budget={"trials": 3, "lanes": 1, "trials_per_job": "all"}, gate={}))
+    job.train_all()
+    assert job.tell("best", 0.3)["do"] == "leave"
+    assert job.call_gate() == EXITS["skip"]
 
 
 def test_a_failed_attempt_ends_the_job_and_another_tries_the_trial_again(job: Job) -> None:
@@ -393,9 +639,7 @@ def test_a_lanes_job_leaves_where_the_data_of_the_full_training_are_gone(
 
 
 def test_a_full_training_whose_job_is_lost_has_a_job_of_its_own(job: Job) -> None:
-    job.submit()
-    for number in (1, 2, 3):
-        job.tell(f"A.l1.t0{number}")
+    job.train_all()
     assert job.order["name"] == "best"
     assert job.post("-9").exit_code == EXITS["done"]
     assert job.call_best("ask-best") == EXITS["done"]
@@ -408,9 +652,7 @@ def test_a_full_training_whose_job_is_lost_has_a_job_of_its_own(job: Job) -> Non
 def test_a_full_training_that_was_told_is_kept_though_its_script_was_killed(
     job: Job, code: int, has_model: bool, answer: str
 ) -> None:
-    job.submit()
-    for number in (1, 2, 3):
-        job.tell(f"A.l1.t0{number}")
+    job.train_all()
     job.post("-9")
     assert job.call_best("ask-best") == EXITS["done"]
     best, job.leaves_model = job.folder.region("A").best, has_model
@@ -423,18 +665,14 @@ def test_a_full_training_that_was_told_is_kept_though_its_script_was_killed(
 
 
 def test_a_full_training_that_failed_in_a_lane_has_a_job_of_its_own(job: Job) -> None:
-    job.submit()
-    for number in (1, 2, 3):
-        job.tell(f"A.l1.t0{number}")
+    job.train_all()
     assert job.tell("best", None, code=1)["do"] == "leave"
     assert job.post().exit_code == EXITS["done"]
     assert job.call_best("ask-best") == EXITS["done"]
 
 
 def test_a_full_training_that_leaves_no_model_ends_its_region_at_once(job: Job) -> None:
-    job.submit()
-    for number in (1, 2, 3):
-        job.tell(f"A.l1.t0{number}")
+    job.train_all()
     job.leaves_model = False
     assert job.tell("best")["do"] == "leave"
     answer = job.post()
@@ -458,9 +696,7 @@ def test_a_question_without_an_answer_is_told(job: Job) -> None:
 
 
 def test_an_agent_that_comes_back_goes_on_with_the_full_training(job: Job) -> None:
-    job.submit()
-    for number in (1, 2, 3):
-        job.tell(f"A.l1.t0{number}")
+    job.train_all()
     job.place("best").saved.write_bytes(b"a checkpoint")
     job.token, job.turn = "t2", 0
     job.say("ask")
