@@ -183,9 +183,9 @@ _UNITS = ("KB", "MB", "GB", "TB")
 _LARGEST = 1 << 60  # bytes; HTCondor takes 8 times that for less than nothing
 
 
-def bytes_of(size: str) -> float:
-    """Return the number of bytes of a size such as 2GB."""
-    return float(size[:-2]) * 1024.0 ** (1 + _UNITS.index(size[-2:]))
+def bytes_of(size: str, kilo: float = 1024.0) -> float:
+    """Return the number of bytes of a size such as 2GB; a KB has `kilo` of them."""
+    return float(size[:-2]) * kilo ** (1 + _UNITS.index(size[-2:]))
 
 
 def _countable(value: str) -> str:

@@ -11,10 +11,10 @@ from trialfleet.workflows.study.sections import S3Keys
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 5, 60, 3  # of one request to S3
+CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 
 
-def s3_client(keys: S3Keys | None, region: str | None = None) -> S3Client:
+def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
     """Return a client; nothing is asked yet.
 
     What it signs for others names the bucket in the path: a name with dots is no host's of S3's
@@ -23,6 +23,7 @@ def s3_client(keys: S3Keys | None, region: str | None = None) -> S3Client:
     Args:
         keys: the study's files; None: boto3 finds its own.
         region: of the bucket; None: S3 says where it is.
+        retries: how often a request is made again.
 
     Raises:
         ExportError: the keys can't be read, or AWS can't be asked.
@@ -39,7 +40,7 @@ def s3_client(keys: S3Keys | None, region: str | None = None) -> S3Client:
         }
     signing = Config(signature_version="s3v4", s3={"addressing_style": "path"})
     config = Config(
-        retries={"mode": "standard", "max_attempts": ATTEMPTS},
+        retries={"mode": "standard", "max_attempts": retries},
         connect_timeout=CONNECT_SECONDS,
         read_timeout=READ_SECONDS,
         user_agent_extra="trialfleet",

@@ -17,6 +17,8 @@ from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from trialfleet.workflows.sqlite_file import opened
 
 _SCHEMA = """
@@ -91,6 +93,9 @@ class Attempt:
     ended: datetime | None = None
 
 
+_ATTEMPTS, _OUTCOMES = TypeAdapter(list[Attempt]), TypeAdapter(list[Outcome])
+
+
 class Journal:
     """A study's journal; each call stands for itself, so any number of processes may share it."""
 
@@ -131,24 +136,11 @@ class Journal:
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
         """Record outcomes, all or none; of one that is there already the first stays."""
-        rows = [
-            (
-                str(one.date),
-                one.region,
-                one.attempt,
-                one.ending.value,
-                one.why,
-                one.run,
-                one.fingerprint,
-                one.settings,
-                _text(now),
-            )
-            for one in outcomes
-        ]
         with self._open() as connection:
             connection.executemany(
-                "INSERT INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                rows,
+                "INSERT INTO outcomes VALUES (:date, :region, :attempt, :ending, :why, :run,"
+                " :fingerprint, :settings, :recorded) ON CONFLICT DO NOTHING",
+                [vars(one) | {"date": str(one.date), "recorded": _text(now)} for one in outcomes],
             )
 
     def attempts(self, day: date | None = None) -> list[Attempt]:
@@ -156,14 +148,20 @@ class Journal:
         where, given = ("", ()) if day is None else ("WHERE date = ?", (str(day),))
         query = f"SELECT * FROM attempts {where} ORDER BY date, attempt"  # noqa: S608 - ours
         with self._open() as connection:
-            return [_attempt(row) for row in connection.execute(query, given)]
+            rows = [dict(row) for row in connection.execute(query, given)]
+        return _ATTEMPTS.validate_python(
+            [row | {"regions": json.loads(row["regions"])} for row in rows]
+        )
 
     def outcomes(self, first: date | None = None, last: date | None = None) -> list[Outcome]:
         """Return what became of each region between two days, both included, oldest first."""
         between = (str(first or date.min), str(last or date.max))
-        query = "SELECT * FROM outcomes WHERE date BETWEEN ? AND ? ORDER BY date, attempt, rowid"
+        query = (
+            "SELECT *, outcome AS ending FROM outcomes WHERE date BETWEEN ? AND ?"
+            " ORDER BY date, attempt, rowid"
+        )
         with self._open() as connection:
-            return [_outcome(row) for row in connection.execute(query, between)]
+            return _OUTCOMES.validate_python(map(dict, connection.execute(query, between)))
 
     def last_models(self, before: date | None = None) -> dict[str, Outcome]:
         """Return of each region the last day, before this one if given, that trained a model."""
@@ -181,35 +179,5 @@ def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
     return {(one.date, one.region): one for one in order}
 
 
-def _attempt(row: sqlite3.Row) -> Attempt:
-    return Attempt(
-        date=date.fromisoformat(row["date"]),
-        attempt=row["attempt"],
-        run=row["run"],
-        regions=tuple(json.loads(row["regions"])),
-        started=datetime.fromisoformat(row["started"]),
-        deadline=_moment(row["deadline"]),
-        ended=_moment(row["ended"]),
-    )
-
-
-def _outcome(row: sqlite3.Row) -> Outcome:
-    return Outcome(
-        date=date.fromisoformat(row["date"]),
-        region=row["region"],
-        attempt=row["attempt"],
-        ending=Ending(row["outcome"]),
-        why=row["why"],
-        run=row["run"],
-        fingerprint=row["fingerprint"],
-        settings=row["settings"],
-        recorded=_moment(row["recorded"]),
-    )
-
-
 def _text(moment: datetime | None) -> str | None:
     return moment.astimezone(UTC).isoformat(timespec="seconds") if moment else None
-
-
-def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from trialfleet.errors import printable
 from trialfleet.workflows.study.notify import EventKind
 
@@ -60,17 +62,10 @@ class Event:
     @staticmethod
     def read(content: dict[str, Any]) -> Event:
         """Return the event of which this is the content."""
-        return Event(
-            id=content["id"],
-            kind=content["event"],
-            study=content["study"],
-            run=content["run"],
-            region=content["region"],
-            at=datetime.fromisoformat(content["at"]),
-            title=content["title"],
-            text=content["text"],
-            data=content["data"],
-        )
+        return _EVENT.validate_python({**content, "kind": content["event"]})
+
+
+_EVENT = TypeAdapter(Event)
 
 
 def event_id(*parts: object) -> str:

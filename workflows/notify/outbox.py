@@ -20,6 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import locked
 from trialfleet.workflows.notify.event import Event
@@ -64,6 +66,9 @@ class Delivery:
     first: float | None
     error: str | None
     changed: datetime
+
+
+_DELIVERY = TypeAdapter(Delivery)
 
 
 class Outbox:
@@ -123,18 +128,8 @@ class Outbox:
                 " ORDER BY number, deliveries.rowid"
             ).fetchall()
         return [
-            Delivery(
-                event=Event.read(json.loads(row["content"])),
-                channel=row["channel"],
-                title=row["title"],
-                state=row["state"],
-                tries=row["tries"],
-                due=row["due"],
-                first=row["first"],
-                error=row["error"],
-                changed=datetime.fromisoformat(row["changed"]),
-            )
-            for row in rows
+            _DELIVERY.validate_python({**row, "event": Event.read(json.loads(row["content"]))})
+            for row in map(dict, rows)
         ]
 
     def has(self, event: str) -> bool:

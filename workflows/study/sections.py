@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from trialfleet.optimizer.space import Entry
-from trialfleet.sections import Section, Size, refuse
+from trialfleet.sections import Section, Size, bytes_of, refuse
 from trialfleet.workflows.study.checks import (
     MOST_CORES,
     MOST_RANKS,
@@ -277,8 +277,7 @@ class Resources(Section):
     @property
     def memory_bytes(self) -> float:
         """The main memory, as HTCondor counts its units."""
-        number, unit = self.memory[:-2], self.memory[-2:]
-        return float(number) * {"KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}[unit]
+        return bytes_of(self.memory)
 
     @property
     def trials_per_gpu(self) -> int:

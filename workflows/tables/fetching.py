@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from trialfleet.workflows.export.published import ExportError
+from trialfleet.workflows.export.s3_client import s3_client
 from trialfleet.workflows.study.spec import URL_PREFIXES
 
 if TYPE_CHECKING:
     from trialfleet.workflows.study.sections import S3Keys
-
-_CONNECT_SECONDS, _READ_SECONDS, _ATTEMPTS = 5, 60, 2
 
 
 class UnreachableError(Exception):
@@ -47,8 +47,7 @@ def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
     """Return an object's `etag`, `bytes`, `modified` and, where it has one, `version`.
 
     Raises:
-        UnreachableError: the object can't be had.
-        OSError: the files of the keys can't be read.
+        UnreachableError: the object can't be had, or the files of the keys can't be read.
     """
     with _object_of(url, keys) as (client, place):
         found = client.head_object(**place)
@@ -68,29 +67,17 @@ def _download(url: str, keys: S3Keys | None, path: Path) -> None:
 @contextmanager
 def _object_of(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, str]]]:
     """Give a client of S3, and bucket and key of an object; its errors are `UnreachableError`s."""
-    import boto3
-    from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
     parts = urlsplit(url)
-    key_id = secret = None
-    if keys:
-        key_id = Path(keys.access_key_id_file).read_text(encoding="utf-8").strip()
-        secret = Path(keys.secret_access_key_file).read_text(encoding="utf-8").strip()
-    config = Config(
-        connect_timeout=_CONNECT_SECONDS,
-        read_timeout=_READ_SECONDS,
-        retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
-    )
     try:
-        session = boto3.Session(aws_access_key_id=key_id, aws_secret_access_key=secret)
-        client = session.client("s3", config=config)
-        yield client, {"Bucket": parts.netloc, "Key": unquote(parts.path.lstrip("/"))}
+        place = {"Bucket": parts.netloc, "Key": unquote(parts.path.lstrip("/"))}
+        yield s3_client(keys, retries=1), place
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
         why = {"404": "there is no such object", "403": "the keys of s3: may not read it"}
         raise UnreachableError(why.get(code, f"S3 refuses it: {error}")) from error
-    except (BotoCoreError, ValueError) as error:
+    except (BotoCoreError, ExportError, ValueError) as error:
         raise UnreachableError(
             f"S3 can't be reached from here, so nobody knows whether its trials could read it: "
             f"{error}"

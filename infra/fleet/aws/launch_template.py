@@ -19,14 +19,13 @@ from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.aws.images import Image
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.sections import bytes_of
 
 if TYPE_CHECKING:
     from types_boto3_ec2 import EC2Client
     from types_boto3_ec2.type_defs import LaunchTemplateTypeDef
 
 EFA = "-efa"  # how the name of a template ends whose nodes have an Elastic Fabric Adapter
-# Disks are sold by the GiB; a fleet's 100GB are 100 of them.
-_GIB = {"KB": 1 / 1_048_576, "MB": 1 / 1_024, "GB": 1.0, "TB": 1_024.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +155,7 @@ def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
 
 
 def _disk(fleet: Fleet, image: Image) -> dict[str, Any]:
-    amount, unit = fleet.disk[:-2], fleet.disk[-2:]
-    asked = math.ceil(float(amount) * _GIB[unit])
+    asked = math.ceil(bytes_of(fleet.disk) / 2**30)  # disks are sold by the GiB
     return {
         "DeviceName": image.root,
         "Ebs": {

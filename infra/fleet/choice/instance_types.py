@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from trialfleet.errors import InputError
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI, Fleet, Needs
 from trialfleet.infra.fleet.spec.machines import InstanceType
+from trialfleet.sections import bytes_of
 from trialfleet.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MAKER = "NVIDIA"
 OLD = {"K80", "M60", "V100"}  # of generations before Turing
-_BYTES = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _BUYABLE = {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]}
 
 
@@ -120,8 +119,7 @@ def _meeting(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
 
 def mebibytes(size: str) -> int:
     """Return a size such as `24GB` in MiB; makers of GPUs count in powers of ten, and so do we."""
-    number, unit = re.fullmatch(r"([0-9.]+) ?([KMGT]B)", size).groups()  # type: ignore[union-attr]
-    return int(float(number) * _BYTES[unit] / 2**20)
+    return int(bytes_of(size, kilo=1000.0) / 2**20)
 
 
 def _infos(aws: Aws, aws_region: str, filters: Any) -> list[InstanceTypeInfoTypeDef]:

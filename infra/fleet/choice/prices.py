@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
+from pydantic import TypeAdapter
 
 from trialfleet.files import read_json, write_json
 from trialfleet.infra.fleet.aws.clients import Aws, asking
@@ -44,6 +45,7 @@ class Price:
 
 
 Table = dict[str, dict[str, Price]]  # by AWS region, then instance type
+_TABLE = TypeAdapter(Table)
 
 
 def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[str, str], float]:
@@ -85,10 +87,11 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
     for aws_region in aws_regions:
         asked = {name: ask(aws, aws_region, name) for name in wanted}
         new = {name: Price(usd, today) for name, usd in asked.items() if usd is not None}
-        kept[aws_region] = kept.get(aws_region, {}) | new
+        known = kept.get(aws_region, {}) | new
+        kept[aws_region] = {name: known[name] for name in sorted(known)}
     path = cache_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {name: _plain(prices) for name, prices in sorted(kept.items())})
+    write_json(path, _TABLE.dump_python({name: kept[name] for name in sorted(kept)}))
     return path
 
 
@@ -124,16 +127,9 @@ def _shipped() -> Table:
 def _refreshed() -> Table:
     """Return what the cache holds; one that is damaged is worth no more than none."""
     try:
-        return {
-            aws_region: {name: Price(**price) for name, price in known.items()}
-            for aws_region, known in read_json(cache_file()).items()
-        }
-    except (OSError, ValueError, TypeError, AttributeError):
+        return _TABLE.validate_json(cache_file().read_bytes())
+    except (OSError, ValueError):
         return {}
-
-
-def _plain(prices: Mapping[str, Price]) -> dict[str, Any]:
-    return {name: asdict(price) for name, price in sorted(prices.items())}
 
 
 def _history(aws: Aws, aws_region: str, types: list[Any]) -> list[SpotPriceTypeDef]:

@@ -63,8 +63,10 @@ def raised_watched_and_removed(aws: Aws, own: OwnInstance, fleet: Fleet = MINE) 
     candidates = choice.candidates(aws, fleet)
     nodes = up.up(aws, fleet, supplies_of(own), candidates, 2).instances
     others = [{**moto_account.TRUST["Statement"][0], "Sid": "Changed"}]
-    changed = {"token": "another", "trust": {"Version": "2012-10-17", "Statement": others}}
-    up.up(aws, fleet.model_copy(update={"disk": "200GB"}), supplies_of(own, **changed), candidates)
+    trust = {"Version": "2012-10-17", "Statement": others}
+    larger, another = fleet.model_copy(update={"disk": "200GB"}), supplies_of(own, token="another")
+    with mock.patch.object(policy, "NODE_TRUST", trust):
+        up.up(aws, larger, another, candidates)
     lease.renew(aws, fleet, nodes)
     doctor.examine(aws, fleet)
     boot_words.last_messages(aws, fleet, inventory.instances(aws, fleet))
@@ -85,8 +87,9 @@ def test_once_it_is_raised_a_fleet_is_used_without_writing_to_iam(cloud: Account
     with moto_iam.allowed(policy.daily_policy(MINE, ACCOUNT)) as aws:
         nodes = up.up(aws, MINE, supplies_of(own, token="renewed"), candidates, 2).instances
         lease.renew(aws, MINE, nodes)
-        with pytest.raises(FleetError, match="iam"):
-            up.up(aws, MINE, supplies_of(own, policy={}), candidates, 2)
+        changed = mock.patch.object(policy, "node_policy", return_value={})
+        with changed, pytest.raises(FleetError, match="iam"):
+            up.up(aws, MINE, supplies_of(own), candidates, 2)
         left = down(aws, MINE, drain=lambda _: None)
     assert len(nodes) == 2
     assert any("role" in line for line in left)
