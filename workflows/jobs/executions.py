@@ -31,6 +31,7 @@ _ENDS = frozenset(
 _CUTS = frozenset({"JOB_EVICTED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED"})
 _ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
 _KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
+_READING = Lock()  # several threads of a server read; the bindings read one log at a time
 _COMPARED = 256  # bytes at the end of what was read, by which a log is known again
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
 
@@ -94,7 +95,7 @@ class _Reader:
     """Reads an event log as it grows; anew where it is not the same with more at its end."""
 
     def __init__(self, log: Path) -> None:
-        self._log, self._lock = log, Lock()
+        self._log = log
         self._begin()
 
     def _begin(self) -> None:
@@ -104,7 +105,7 @@ class _Reader:
     def events(self) -> tuple[JobEvent, ...]:
         """Return its events; those before what can't be read, none of what is no regular file."""
         try:
-            with self._lock, job_files.opened(self._log) as file:
+            with _READING, job_files.opened(self._log) as file:
                 found = os.fstat(file.fileno())
                 stamp = found.st_size, found.st_mtime_ns
                 if stamp != self._stamp:
