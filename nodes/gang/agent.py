@@ -2,17 +2,19 @@
 
 It takes the job's channel to the access point, so that no worker has it. It tells of itself by a
 file there, reads there what the keeper decided (`roster.json`), and has the trainer's command run
-as its workers, anew in each generation. It stays while generations come and go, and leaves with
+as its workers, anew in each generation, in a folder for the trial that `order.json` orders. It
+stays while generations and trials come and go, and leaves with
 
-    0 or 1     the training is over, well or not
+    0, 1, …    there is nothing left to train: the code that the roster has
     85         its machine is wanted back: HTCondor starts the job again elsewhere
     86         too few of the gang have a slot, or this machine is at fault: the job waits in the
                queue, so that another gang that lacks slots as well may have this one
+
+What it has in common with the agent of a job by itself is in `nodes/job/`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -21,20 +23,30 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from trialfleet.nodes import CHECKPOINT, GANG, TRIAL, WORDS
+from trialfleet.nodes import CHECKPOINT, GANG, PROGRESS, WORDS
+from trialfleet.nodes import RESULT as RESULT_FILE
 from trialfleet.nodes.gang import member, network, packages, peers, store, workers
 from trialfleet.nodes.gang.member import Member
 from trialfleet.nodes.gang.packages import RESULT, Package
 from trialfleet.nodes.gang.roster import Roster
-from trialfleet.nodes.job.channel import Channel
-from trialfleet.nodes.job.packages import unpack
+from trialfleet.nodes.job import agent, job_ad
+from trialfleet.nodes.job.events import Events
+from trialfleet.nodes.job.folder import ERR, OUT, Folders
+from trialfleet.nodes.job.packages import TooLargeError, pack, unpack
+from trialfleet.nodes.job.processes import Family, is_stopped
 from trialfleet.nodes.job.reports import Reports
-from trialfleet.nodes.job.words import metric_of
+from trialfleet.nodes.job.training import Bounds, Limits
+from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, SAVED
+from trialfleet.nodes.job.words import ORDER, Order
 
-EXIT_CHECKPOINTED, EXIT_NO_GANG = 85, 86
-EXIT_REJECTED = 64
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trialfleet.nodes.job.channel import Channel
+
+EXIT_NO_GANG = 86
 TICK = 0.2  # seconds between two looks at the roster
 BEAT = 3.0  # between two signs of life
 PATIENCE, LONGEST_PATIENCE = 8.0, 120.0  # for a gang that lacks slots, at first and at last
@@ -46,6 +58,41 @@ STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is give
 REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 WORKERS = "TRIALFLEET_WORKERS"  # there: how many workers each job has
 AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
+
+
+class Part:
+    """This job's part in one trial.
+
+    Args:
+        order: the trial's.
+        family: all processes of this job.
+        server: that of the workers.
+
+    Attributes:
+        order: the trial's.
+        bounds: whether it takes more than it may.
+        folder: where the present generation trains.
+        reports: likewise, what it reports.
+    """
+
+    folder: Path
+    reports: Reports
+
+    def __init__(self, order: Order, family: Family, server: int) -> None:
+        until = time.monotonic() + order.seconds if order.seconds else None
+        self.order, self.bounds = order, Bounds(family, Limits(order.memory_mb, until, None))
+        self._family, self._server = family, server
+        self._before = family.cpu_seconds(server)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time of those of its processes that have ended."""
+        return self._family.cpu_seconds(self._server) - self._before
+
+    @property
+    def memory_mb(self) -> float:
+        """The most memory that it was seen to have."""
+        return self.bounds.peak_mb or self._family.largest_mb
 
 
 class Agent:
@@ -63,10 +110,14 @@ class Agent:
         self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel
     ) -> None:
         self._cluster, self._proc, self._per_job = cluster, proc, per_job
-        self._chirp = channel.chirp()
+        self._chirp, self._events, self._family = channel.chirp(), Events(), Family()
         self._sandbox = Path.cwd()
-        self._reports = self._new_reports()
-        began, self._starts = member.start_of_job()
+        self._folders = Folders(self._sandbox)
+        # The first stays the same when a shadow connects to the job again.
+        began, self._starts, disk = job_ad.numbers(
+            "JobCurrentStartDate", "NumShadowStarts", "RequestDisk"
+        )
+        self._most_bytes = float(disk * 1024 or "inf")  # of a package
         host = network.own_address()
         self._peers = peers.Peers(host)
         self._me = Member(
@@ -79,30 +130,29 @@ class Agent:
             door=self._peers.door,
         )
         self._said: Member | None = None
-        self._said_at = 0.0
-        self._workers: list[workers.Worker] = []
+        self._said_at, self._beat = 0.0, 0
+        self._part: Part | None = None
+        self._workers: list[int] = []
         self._rank: int | None = None  # of this machine in the generation that it trains in
+        self._code = 0  # with which its workers ended there
         self._saves = 0  # checkpoints of that generation that were to be sent
         self._to_deliver: str | None = None  # what a worker left, while it isn't delivered
         self._deliver_at = 0.0
         self._alone_since: float | None = None
         self._stopped_since: float | None = None
         self._leave_at: float | None = None
-        signal.signal(signal.SIGTERM, self._wanted_back)
         self._begin_by: float | None = None
         self._is_told_to_save = False
         self._sent_state: object = None  # of the checkpoint that was sent last
         self._door = network.Door(self._sandbox)
         self._server = workers.Server(command, self._door.folder)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans of workers come to be its children
 
-    def run(self) -> int:
+    def live(self) -> int:
         """Live in the gang until it is over; return the exit code."""
         while True:
             roster = self._read_roster()
             code = self._turn(roster)
             if code is not None:
-                self._kill()
                 return code
             self._speak()
             self._serve()
@@ -115,8 +165,8 @@ class Agent:
         self._deliver()
         if roster and roster.state == "done":
             return roster.code if roster.code in range(EXIT_CHECKPOINTED) else 1
-        if self._leave_at is not None:
-            return self._leave(roster, self._leave_at)
+        if self._events.is_wanted_back:
+            return self._leave(roster)
         if roster is None:
             pass  # what runs goes on while nobody decides
         elif roster.state == "form":
@@ -130,8 +180,11 @@ class Agent:
         if roster.generation <= self._me.generation:
             return
         self._end_workers(kill=roster.kill)
+        is_over = self._part is not None and self._part.order.name != roster.trial
         result_waits = self._rank == 0 and self._me.phase == member.FINISHED
-        if not self._is_busy() and not result_waits:
+        if is_over:
+            self._to_deliver = self._part = None
+        if is_over or not (self._is_busy() or result_waits):
             self._rank = None
             self._become(member.READY, roster.generation, port=network.free_port(self._me.host))
 
@@ -148,23 +201,16 @@ class Agent:
 
     def _begin(self, roster: Roster, rank: int) -> None:
         """Start the workers, from the checkpoint that the roster names."""
-        packages.begin_anew(self._sandbox)
-        if roster.start:
-            local = self._sandbox / f".{roster.start}"
-            try:
-                self._chirp.fetch(f"{REMOTE}/{roster.start}", local, self._speak)
-                if pointer := store.pointer_of(local):
-                    address = self._links().get.get(roster.start)
-                    store.download(pointer, address, local, self._speak)
-                unpack(local, self._sandbox)
-            except OSError as error:
-                self._could_not_begin(roster, error)
-                return
-            finally:
-                local.unlink(missing_ok=True)
-        self._rank, self._saves, self._stopped_since, self._begin_by = rank, 0, None, None
-        self._is_told_to_save, self._sent_state = False, packages.state_of(self._sandbox)
-        self._reports = self._new_reports()
+        try:
+            part = self._new_part(roster, rank)
+        except OSError as error:
+            self._could_not_begin(roster, error)
+            return
+        if part is None:  # the roster is older than the order: another one comes
+            return
+        self._part, self._rank, self._saves = part, rank, 0
+        self._stopped_since = self._begin_by = None
+        self._is_told_to_save, self._sent_state = False, packages.state_of(part.folder)
         host, port = roster.members[0][2:4]
         shared = network.variables(self._me.host) | {
             "WORLD_SIZE": str(len(roster.members) * self._per_job),
@@ -179,13 +225,43 @@ class Agent:
         for local_rank in range(self._per_job):
             number = rank * self._per_job + local_rank
             own = {"RANK": str(number), "LOCAL_RANK": str(local_rank)}
-            self._workers.append(self._server.start(shared | own))
+            self._workers.append(self._server.start(part.folder, shared | own))
+            self._family.began(self._workers[-1])
         self._peers.watch(peers.Peer(each[1], each[2], each[4]) for each in roster.members[:rank])
         self._become(member.RUNNING, roster.generation)
+        if rank == 0:
+            part.reports.tell_trial()
+
+    def _new_part(self, roster: Roster, rank: int) -> Part | None:
+        """Return the part in a generation, with its checkpoint in the trial's folder."""
+        order = Order.of(self._chirp.read(ORDER))
+        if order is None or order.trial is None or order.name != roster.trial:
+            return None
+        folder = self._folders.make(order)
+        if roster.start:
+            self._fetch(roster.start, folder)
+        if rank:  # what rank 0 printed goes on with it
+            for name in (OUT, ERR):
+                (folder / name).write_bytes(b"")
+        part = self._part or Part(order, self._family, self._server.pid)
+        part.folder = folder
+        part.reports = Reports(folder, self._chirp, order.name, order.metric)
+        return part
+
+    def _fetch(self, name: str, folder: Path) -> None:
+        """Put a checkpoint into the trial's folder."""
+        local = self._sandbox / f".{name}"
+        try:
+            self._chirp.fetch(f"{REMOTE}/{name}", local, self._speak)
+            if pointer := store.pointer_of(local):
+                store.download(pointer, self._links().get.get(name), local, self._speak)
+            unpack(local, folder)
+        finally:
+            local.unlink(missing_ok=True)
 
     def _could_not_begin(self, roster: Roster, error: OSError) -> None:
-        """Without the checkpoint: try again for a while, the access point may be away."""
-        print(f"gang: {roster.start} can't be had: {error}", file=sys.stderr)
+        """Without order or checkpoint: try again for a while, the access point may be away."""
+        print(f"gang: {roster.start or 'the order'} can't be had: {error}", file=sys.stderr)
         self._begin_by = self._begin_by or time.monotonic() + BEGIN_SECONDS
         if time.monotonic() > self._begin_by:
             self._begin_by = None
@@ -203,19 +279,17 @@ class Agent:
         patience = min(PATIENCE * 2.0**often, LONGEST_PATIENCE)
         return now - self._alone_since > patience
 
-    def _leave(self, roster: Roster | None, by: float) -> int | None:
+    def _leave(self, roster: Roster | None) -> int | None:
         """End with the generation, as soon as it has saved or the time is up."""
+        self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
             self._become(member.LEAVING, self._me.generation)
         if roster and roster.state == "form" and roster.generation > self._me.generation:
             self._end_workers(kill=roster.kill)
         elif time.monotonic() >= by - LEAVE_SECONDS + ANSWER_SECONDS:  # nobody keeps the gang
             self._end_workers(kill=self._rank != 0)
-        if time.monotonic() >= by:
-            self._kill()
-            return EXIT_CHECKPOINTED
         is_needed = self._is_busy() or (self._rank == 0 and self._me.phase == member.FINISHED)
-        return None if is_needed else EXIT_CHECKPOINTED
+        return EXIT_CHECKPOINTED if time.monotonic() >= by or not is_needed else None
 
     # Workers
 
@@ -227,50 +301,58 @@ class Agent:
         if kill:
             self._kill()
         elif self._rank == 0 and self._workers and not self._is_told_to_save:
-            self._workers[0].send(signal.SIGTERM)
             self._is_told_to_save = True
+            if not self._family.has_reaped(self._workers[0]):
+                os.kill(self._workers[0], signal.SIGTERM)
 
     def _kill(self) -> None:
-        for worker in self._workers:
-            worker.send(signal.SIGKILL, to_all=True)
-        for worker in self._workers:
-            while worker.poll() is None:
-                time.sleep(0.005)
+        """End all that the workers have started, too."""
+        self._family.end(but=self._server.pid)
         self._workers = []
 
     def _look_at_workers(self) -> None:
         """See whether the workers have ended; if one has failed, end the others."""
-        if not self._workers:
+        if not self._workers or self._part is None:
             return
-        codes = [worker.poll() for worker in self._workers]
+        codes = [self._code_of(worker) for worker in self._workers]
         failed = [code for code in codes if code]
-        if failed:
-            self._kill()
-        elif all(code == 0 for code in codes):
-            self._workers = []
-        else:
+        if not failed and None in codes:
             self._give_up_stopped()
+            self._part.bounds.look(time.monotonic())
+            if self._part.bounds.over:
+                self._kill()
+                self._workers_ended(-signal.SIGKILL, self._part.bounds.over)
             return
+        self._kill()
         self._workers_ended(failed[0] if failed else 0)
 
-    def _workers_ended(self, code: int) -> None:
-        if code == 0:
-            self._to_deliver = RESULT if self._rank == 0 else None
-            phase = member.FINISHED
-        elif code == EXIT_CHECKPOINTED:
-            self._to_deliver = CHECKPOINT if self._rank == 0 else None
-            phase = member.SAVED
-        else:
-            self._to_deliver = RESULT if code == EXIT_REJECTED else None
-            phase = member.FAILED
+    def _code_of(self, worker: int) -> int | None:
+        status = self._family.status_of(worker)
+        return None if status is None else os.waitstatus_to_exitcode(status)
+
+    def _workers_ended(self, code: int, over: str = "") -> None:
+        kinds = {0: RESULT, EXIT_CHECKPOINTED: CHECKPOINT}
+        phases = {0: member.FINISHED, EXIT_CHECKPOINTED: member.SAVED}
+        phase, self._code = phases.get(code, member.FAILED), code
+        if self._rank == 0 or phase == member.FAILED:
+            self._to_deliver = kinds.get(code, RESULT)
+        is_leaving = self._leave_at is not None
+        if is_leaving and phase == member.FAILED:  # it goes on without this one
+            self._to_deliver = None
         self._deliver_at = 0.0
         self._deliver()
-        if self._leave_at is None or phase == member.FINISHED:
-            self._become(phase, self._me.generation, code=code, ended=time.time())
+        if self._is_over_disk():  # which it has said then
+            return
+        if not is_leaving or phase == member.FINISHED:
+            more = {"code": code, "ended": time.time(), "over": over}
+            self._become(phase, self._me.generation, **more)
+
+    def _is_over_disk(self) -> bool:
+        return self._me.over == "disk"
 
     def _give_up_stopped(self) -> None:
         """End a worker that somebody has stopped: the others wait for it without an end."""
-        if not any(worker.is_stopped() for worker in self._workers):
+        if not any(map(is_stopped, self._workers)):
             self._stopped_since = None
             return
         self._stopped_since = self._stopped_since or time.monotonic()
@@ -288,7 +370,7 @@ class Agent:
             return None
 
     def _become(self, phase: str, generation: int, **more: Any) -> None:
-        now = replace(self._me, phase=phase, generation=generation, code=0, ended=0.0)
+        now = replace(self._me, phase=phase, generation=generation, code=0, ended=0.0, over="")
         self._me = replace(now, **more)
         if phase in {member.READY, member.WAITING}:
             self._peers.watch(())
@@ -301,15 +383,20 @@ class Agent:
         now = time.monotonic()
         if self._me == self._said and now - self._said_at < BEAT:
             return
+        self._beat += 1
+        said = replace(self._me, beat=self._beat)
+        if took := self._part:
+            cpu, memory = round(took.cpu_seconds, 1), round(took.memory_mb, 1)
+            said = replace(said, cpu=cpu, memory=memory)
+        words = said.as_text().encode()
         try:
-            self._me = replace(self._me, beat=self._me.beat + 1)
-            self._chirp.write(f"{REMOTE}/{member.name_of(self._proc)}", self._me.as_text().encode())
+            self._chirp.write(f"{REMOTE}/{member.name_of(self._proc)}", words)
         except OSError:
             return
         self._said, self._said_at = self._me, now
-        if self._rank == 0:
+        if self._rank == 0 and self._part:
             with suppress(OSError):
-                self._reports.send()
+                self._part.reports.send()
 
     def _deliver(self) -> None:
         """Bring what a worker left to the access point; what fails is tried again soon."""
@@ -320,25 +407,44 @@ class Agent:
         self._deliver_at = time.monotonic() + DELIVER_SECONDS
 
     def _send(self, kind: str) -> bool:
-        if kind == CHECKPOINT:
-            return self._send_checkpoint()
-        return self._bring(Package(kind, self._me.generation, self._proc))
+        try:
+            return self._send_checkpoint() if kind == CHECKPOINT else self._send_result()
+        except TooLargeError as error:
+            print(f"gang: over its disk {error}", file=sys.stderr)
+            self._kill()
+            more = {"code": 1, "ended": time.time(), "over": "disk"}
+            self._become(member.FAILED, self._me.generation, **more)
+            self._to_deliver = RESULT
+            return self._send_result()
+
+    def _send_result(self) -> bool:
+        names = [RESULT_FILE, PROGRESS, OUT, ERR]
+        if self._code == 0 and self._part:
+            names += self._part.order.left
+        package = Package(RESULT, self._me.generation, self._proc)
+        return self._bring(package, [] if self._is_over_disk() else names)
 
     def _send_checkpoint(self) -> bool:
-        state = packages.state_of(self._sandbox)
+        state = packages.state_of(self._part.folder) if self._part else None
         if state == self._sent_state:
             return True
         self._saves += 1  # a number for each try: one that seemed to fail may be there
-        if not self._bring(Package(CHECKPOINT, self._me.generation, self._saves)):
+        if not self._bring(Package(CHECKPOINT, self._me.generation, self._saves), SAVED):
             return False
         self._sent_state = state
         return True
 
-    def _bring(self, package: Package) -> bool:
-        """Make a package and bring it to the access point; return whether it is there."""
+    def _bring(self, package: Package, names: Iterable[str]) -> bool:
+        """Make a package and bring it to the access point; return whether it is there.
+
+        Raises:
+            TooLargeError: it has more than the job's disk.
+        """
         local = self._sandbox / f".{package.name}"
         try:
-            packages.pack(package.kind, self._sandbox, local)
+            if self._part:
+                with local.open("wb") as file:
+                    pack(names, self._part.folder, file.write, self._most_bytes)
             self._send_by_s3(package, local)
             self._chirp.put(local, f"{REMOTE}/{package.part}", self._speak)
             self._chirp.rename(f"{REMOTE}/{package.part}", f"{REMOTE}/{package.name}")
@@ -364,14 +470,6 @@ class Agent:
         else:
             local.write_bytes(pointer.as_bytes())
 
-    def _new_reports(self) -> Reports:
-        """Return what sends the reports of a generation."""
-        try:
-            metric = metric_of(json.loads((self._sandbox / TRIAL).read_bytes()))
-        except (OSError, ValueError):
-            metric = None
-        return Reports(self._sandbox, self._chirp, "", metric)
-
     def _links(self) -> store.Links:
         return store.Links.of(self._chirp.read(f"{REMOTE}/{store.LINKS}"))
 
@@ -379,7 +477,8 @@ class Agent:
         """Wait until the next turn; a worker that has saved a checkpoint is served meanwhile."""
         until = time.monotonic() + TICK
         while (left := until - time.monotonic()) > 0:
-            connection = self._door.wait(left)
+            self._events.wait(left, self._door.listener)
+            connection = self._door.opened()
             if connection is None:
                 return
             with connection, suppress(OSError):
@@ -387,20 +486,13 @@ class Agent:
                 is_sent = self._rank != 0 or self._send(CHECKPOINT)
                 connection.sendall(b"ok\n" if is_sent else b"failed\n")
 
-    def _wanted_back(self, _number: int, _frame: object) -> None:
-        """SIGTERM: say so, and stay until the generation has ended."""
-        if self._leave_at is None:
-            self._leave_at = time.monotonic() + LEAVE_SECONDS
-
 
 def main(job: str, command: list[str]) -> NoReturn:
     """Live as the agent of a gang's job, which is told by its cluster and proc."""
-    os.environ.update(TRIALFLEET_TRIAL=TRIAL, PYTHONUNBUFFERED="1")
     cluster, proc = map(int, job.split("."))
     per_job = int(os.environ.get(WORKERS, "1"))
-    try:
-        code = Agent(command, cluster, proc, per_job, Channel.take()).run()
-    except OSError as error:  # of this machine, a full disk, say
-        print(f"gang: {error}", file=sys.stderr)
-        code = EXIT_NO_GANG
-    sys.exit(code)
+
+    def live(channel: Channel) -> int:
+        return Agent(command, cluster, proc, per_job, channel).live() << 8
+
+    agent.run(live, if_broken=EXIT_NO_GANG)

@@ -13,6 +13,7 @@ class Roster:
 
     generation: int
     state: str
+    trial: str  # its name, as the order has it; "" while nobody knows which comes
     members: list[list[Any]]  # proc, token, host, port, door; in the order of ranks
     start: str | None
     kill: bool
@@ -29,6 +30,7 @@ class Roster:
             return Roster(
                 generation=plain["generation"],
                 state=plain["state"],
+                trial=plain["trial"],
                 members=plain["members"],
                 start=plain["start"],
                 kill=plain["kill"],

@@ -99,6 +99,11 @@ def metric_of(trial: dict[str, Any]) -> str | None:
     return metric if isinstance(metric, str) else None
 
 
+def spoken(**words: object) -> bytes:
+    """Return what an agent says, as it is written."""
+    return json.dumps({"schema": SCHEMA, **words, "time": time.time()}).encode()
+
+
 class UnansweredError(Exception):
     """Nobody answers: the access point's scripts read what was told once the job has left."""
 
@@ -151,8 +156,7 @@ class Words:
 
     def say(self, what: str, **more: object) -> bytes:
         """Say something, now or with `say_again`; return it as it is written."""
-        plain = {"schema": SCHEMA, **self._who, "turn": self._turn, "say": what, **more}
-        self._unsaid = words = json.dumps({**plain, "time": time.time()}).encode()
+        self._unsaid = words = spoken(**self._who, turn=self._turn, say=what, **more)
         self.say_again()
         return words
 

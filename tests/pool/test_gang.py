@@ -23,9 +23,10 @@ from tests.moto_server import empty_account, moto_server
 from tests.pool.watching import dagmans, processes_with, services
 from tests.ports import reserved_port
 from tests.unit.tabular.small_trials import make_sandbox, make_table
-from trialfleet import Run, RunState, nodes
+from trialfleet import Run, RunState
 from trialfleet.nodes import job_start, trial
 from trialfleet.nodes.gang.store import pointer_of
+from trialfleet.nodes.job.folder import TRIALS
 from trialfleet.workflows.examples import EXAMPLES
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import RUN, Roster
@@ -65,15 +66,15 @@ class GangRun:
         return now is not None and any(f".{now.generation:06}." in name for name in names)
 
     def processes(self, rank: int) -> list[psutil.Process]:
-        """The agent of a rank, and its worker behind it; between them is the worker's server."""
+        """The agent of a rank, and behind it its worker."""
         assert self.roster is not None
         job = f"{self.roster.cluster}.{self.roster.members[rank].proc}"
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                above = process.parent()
-                is_server = above is not None and nodes.AGENT in above.cmdline()
-                if above and is_server and process.environ().get(job_start.GANG) == job:
-                    return [above, *process.children()]
+                agent = process.parent()
+                is_worker = process.cwd().endswith(f"/{TRIALS}/{NODE}")
+                if agent and is_worker and process.environ().get(job_start.GANG) == job:
+                    return [agent, *(each for each in agent.children() if TRIALS in each.cwd())]
         raise AssertionError(f"no agent of {job}")
 
     def result(self) -> dict[str, float]:

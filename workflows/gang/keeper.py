@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,7 @@ from trialfleet.infra.pool.connection import keep_for
 from trialfleet.nodes.gang.member import Member, name_of, parsed
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.export.folder import read_variables
-from trialfleet.workflows.gang.records import OVER_DISK, read_roster
-from trialfleet.workflows.gang.results import take_result
+from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import (
     DONE,
     Job,
@@ -38,6 +37,7 @@ from trialfleet.workflows.gang.roster import (
     superseded,
     to_remove,
 )
+from trialfleet.workflows.gang.speaker import Speaker
 from trialfleet.workflows.gang.store import GangStore
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.study.frozen import load_frozen
@@ -47,6 +47,8 @@ QUIET_TICK = 1.0  # where no gang is in it
 POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
 SILENT_SECONDS = 10.0  # an agent speaks every 3 s
 _MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
+LOST = "its gang can't go on"  # why jobs are removed
+FORMER = "an earlier release of trialfleet began its gang: it begins anew"
 _GONE = {3, 4}  # JobStatus of a job that was removed, or has ended
 _PROJECTION = [
     "ClusterId",
@@ -121,51 +123,37 @@ class Keeper:
 
     def _keep(self, cluster: int, ads: list[dict[str, Any]]) -> None:
         place = TrialFolder(Path(ads[0]["Iwd"]))
-        node = str(ads[0]["TrialfleetNode"])
         size = Size(ads[0]["TrialfleetGangMin"], ads[0]["TrialfleetGangMax"])
+        speaker = Speaker(place, cluster)
+        if speaker.order is None:
+            _remove(cluster, None, FORMER)
+            return
         jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in _GONE]
         now = time.time()
         known = read_roster(place)
         roster = known if known and known.cluster == cluster else None
-        before = roster or Roster(cluster=cluster, since=now)
-        most = ads[0]["RequestDisk"] * 1024
-        names = self._delivered(place, cluster, _MOST_DISKS * most)
-        if names is None:
-            return
-        after = decide(before, size, jobs, names, now)
+        before = speaker.heard(roster or Roster(cluster=cluster, since=now), now)
+        names = _delivered(place, _MOST_DISKS * ads[0]["RequestDisk"] * 1024)
+        if names is None and before.code is None:
+            after = replace(before, code=1, over="disk")
+        else:
+            after = decide(before, size, jobs, names or (), now)
         if self._store:
-            self._store.share(place, after, names)
+            self._store.share(place, after, names or ())
+        speaker.say(before, after, jobs, wants=True)
         if after != roster:
-            self._write(place, node, after, most)
+            _write(place, str(ads[0]["TrialfleetNode"]), after)
         if self._store and after.state == DONE:
             self._store.remove_all(place)
-        unneeded = superseded(after, names)
+        unneeded = superseded(after, names or ())
         if self._store and unneeded:
             self._store.remove(place, unneeded)
         for name in unneeded:
             with suppress(OSError):
                 (place.gang / name).unlink()
         if procs := to_remove(after, size, jobs, now):
-            _remove(cluster, procs, after)
-
-    def _delivered(self, place: TrialFolder, cluster: int, most: int) -> Collection[str] | None:
-        """Names in a gang's folder; None where its jobs put more there than they may.
-
-        These are removed, and so is what they put there.
-        """
-        try:
-            sizes = job_files.sizes_in(place.gang)
-            total = sum(sizes.values())
-            if total <= most:
-                return sizes
-            why = f"its ranks put {total >> 20} MB on the access point, of {most >> 20} MB"
-        except FileNotFoundError:
-            return ()
-        except job_files.JobFileError as error:
-            why = str(error)
-        job_queue.act("Remove", f"ClusterId == {cluster}", f"{OVER_DISK} {why}")
-        job_files.make_empty(place.gang)
-        return None
+            is_over = after.state == DONE
+            _remove(cluster, procs, "the gang's training is over" if is_over else LOST)
 
     def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
         said = _said(place, ad["ProcId"])
@@ -181,16 +169,30 @@ class Keeper:
             hold_code=ad.get("HoldReasonCode"),
         )
 
-    def _write(self, place: TrialFolder, node: str, roster: Roster, most: float) -> None:
-        """Write a roster; at the end the result is in its place before."""
-        if roster.state == DONE:
-            take_result(place, roster, most)
-        job_files.write_json(place.roster, roster.as_json(), within=place.root)
-        ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
-        log.info(
-            "%s: %s %d: ranks %s, from %s, code %s",
-            *(node, roster.state, roster.generation, ranks, roster.start, roster.code),
-        )
+
+def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
+    """Names in a gang's folder; None where its jobs put more there than they may: it is removed."""
+    try:
+        sizes = job_files.sizes_in(place.gang)
+        total = sum(sizes.values())
+        if total <= most:
+            return sizes
+        log.warning("%s: %d MB, of %d MB", place.gang, total >> 20, most >> 20)
+    except FileNotFoundError:
+        return ()
+    except job_files.JobFileError as error:
+        log.warning("%s: %s", place.gang, error)
+    job_files.make_empty(place.gang)
+    return None
+
+
+def _write(place: TrialFolder, node: str, roster: Roster) -> None:
+    job_files.write_json(place.roster, roster.as_json(), within=place.node_root)
+    ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
+    log.info(
+        "%s: %s %d of %s: ranks %s, from %s, code %s",
+        *(node, roster.state, roster.generation, roster.trial, ranks, roster.start, roster.code),
+    )
 
 
 def _said(place: TrialFolder, proc: int) -> Member | None:
@@ -201,11 +203,10 @@ def _said(place: TrialFolder, proc: int) -> Member | None:
         return None
 
 
-def _remove(cluster: int, procs: Iterable[int], roster: Roster) -> None:
-    """Remove jobs that hold a gang's node up, or have lost their gang."""
-    own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
-    why = "the gang's training is over" if roster.state == DONE else "its gang can't go on"
-    job_queue.act("Remove", f"ClusterId == {cluster} && ({own})", why)
+def _remove(cluster: int, procs: Iterable[int] | None, why: str) -> None:
+    """Remove jobs that hold a gang's node up, or have lost their gang; None: all of them."""
+    own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs or ()))
+    job_queue.act("Remove", f"ClusterId == {cluster}" + (f" && ({own})" if own else ""), why)
 
 
 def _store_of(folder: RunFolder) -> GangStore | None:

@@ -1,12 +1,15 @@
 """What becomes of a gang next. Pure: what is known goes in, a roster comes out.
 
+A trial of it is over once its roster has a `code`. Which trial follows is for the run's optimiser
+to say (speaker.py): then `of_next` begins its first generation, or `finished` has all agents leave.
+
 The two phases of a generation are needed: a roster that names new ranks while workers of the old
 ones live has them end, which looks like a loss and asks for the next one, without an end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -68,13 +71,18 @@ class Roster:
         generation: counted from 1.
         state: form, run or done.
         since: when this state began, in Unix seconds.
+        trial: the name of what it trains; empty while nobody knows that.
+        turn: of the gang's words, that which the trial's order answers.
+        first: the generation in which the trial began.
         members: by rank; while one forms, those of the generation before it.
         start: name of the checkpoint to start from; None: from the beginning.
         kill: of a generation that forms: nothing is left to be saved, workers are to be killed.
         short: likewise: fewer than `min` have a slot.
         failures: workers that failed since the last checkpoint, their jobs living.
-        code: how the training ended, as an exit code or minus a signal's number; None until then.
-        proc: whose result or error that is.
+        code: how the trial ended, as an exit code or minus a signal's number, None until then; of a
+            gang that is done, the agents' own exit code.
+        over: the limit for which the trial was ended: memory, time or disk.
+        result: name of the package with what the rank that decided has left.
         apart: agents that are left out for a while, as the network keeps them from others.
     """
 
@@ -82,13 +90,17 @@ class Roster:
     generation: int = 1
     state: str = FORM
     since: float = 0.0
+    trial: str = ""
+    turn: int = 0
+    first: int = 1
     members: tuple[Seat, ...] = ()
     start: str | None = None
     kill: bool = True
     short: bool = True
     failures: int = 0
     code: int | None = None
-    proc: int | None = None
+    over: str | None = None
+    result: str | None = None
     apart: tuple[Apart, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -166,16 +178,43 @@ def decide(
         files: names of the packages that its agents have delivered.
         now: the time, in Unix seconds.
     """
-    if roster.state == DONE:
+    if roster.state == DONE or roster.code is not None:
         return roster
-    agents = {job.proc: job.agent for job in jobs if job.agent is not None}
+    agents = agents_of(jobs)
     packages = [package for name in files if (package := package_of(name))]
-    if ended := _ended(roster, agents, packages, now):
+    if ended := _ended(roster, agents, packages):
         return ended
     if roster.state == FORM:
         return _formed(roster, size, jobs, agents, packages, now)
     heard = {job.agent.token for job in jobs if job.agent and job.quiet_for < HEARD_SECONDS}
     return _running(roster, size, agents, heard, packages, now)
+
+
+def of_next(roster: Roster, trial: str, turn: int, now: float) -> Roster:
+    """Return the roster of a trial's first generation, of the agents that are there."""
+    if not roster.trial:  # they have waited for it
+        return replace(roster, trial=trial, turn=turn)
+    return Roster(
+        cluster=roster.cluster,
+        generation=roster.generation + 1,
+        since=now,
+        trial=trial,
+        turn=turn,
+        first=roster.generation + 1,
+        members=roster.members,
+        short=False,
+        apart=roster.apart,
+    )
+
+
+def finished(roster: Roster, code: int, now: float) -> Roster:
+    """Return the roster by which all agents leave with an exit code."""
+    return replace(roster, state=DONE, since=now, code=code)
+
+
+def agents_of(jobs: Iterable[Job]) -> dict[int, Member]:
+    """Return what the agents that live said last, by their jobs' procs."""
+    return {job.proc: job.agent for job in jobs if job.agent is not None}
 
 
 def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
@@ -223,22 +262,32 @@ def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]
 
 
 def _ended(
-    roster: Roster, agents: Mapping[int, Member], packages: Collection[Package], now: float
+    roster: Roster, agents: Mapping[int, Member], packages: Collection[Package]
 ) -> Roster | None:
-    """The end, if rank 0 has delivered a result, or a rank says that nothing can come of it."""
+    """The trial's end, if rank 0 has left a result, or a rank says that nothing can come of it."""
     generation = roster.generation - (roster.state == FORM)
+    if generation < roster.first:
+        return None
     for rank, agent in enumerate(_seated(roster, agents)):
         if agent is None or agent.generation != generation or agent.busy:
             continue
         is_result = rank == 0 and agent.phase == member.FINISHED
-        is_rejected = agent.phase == member.FAILED and agent.code == EXIT_REJECTED
-        proc = roster.members[rank].proc
-        delivered = any(p[:3] == (RESULT, generation, proc) for p in packages)
-        if (is_result or is_rejected) and delivered:
-            return replace(
-                roster, state=DONE, since=now, code=EXIT_REJECTED if is_rejected else 0, proc=proc
-            )
+        if is_result or _is_final(agent):
+            package = Package(RESULT, generation, roster.members[rank].proc)
+            if package in packages:
+                return _over(roster, agent, package)
     return None
+
+
+def _is_final(agent: Member) -> bool:
+    """Whether a rank says that nothing can come of the trial."""
+    is_final = agent.code == EXIT_REJECTED or agent.over
+    return agent.phase == member.FAILED and bool(is_final)
+
+
+def _over(roster: Roster, agent: Member, package: Package) -> Roster:
+    """The roster of a trial that is over, as an agent decided with what it left."""
+    return replace(roster, code=agent.code, over=agent.over or None, result=package.name)
 
 
 def _formed(
@@ -261,7 +310,7 @@ def _formed(
     }
     is_settled = now - roster.since >= SETTLE_SECONDS or now < roster.since  # a clock set back
     all_ready = len(ready) == len(present) and not any(job.is_starting for job in jobs)
-    if len(ready) >= size.least and all_ready and is_settled:
+    if roster.trial and len(ready) >= size.least and all_ready and is_settled:
         return replace(
             roster,
             state=RUN,
@@ -286,6 +335,7 @@ def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
     late, from a rank that was thought lost.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
+    own = own if roster.generation > roster.first else []  # another trial's
     return max(own).name if own else roster.start
 
 
@@ -307,8 +357,10 @@ def _running(
     if apart := _kept_apart(roster, own, heard, now):
         return replace(another, apart=apart)
     failed = [agent for agent in own if agent.phase == member.FAILED]
+    if any(agent.busy and _is_final(agent) for agent in failed):  # what it left is on its way
+        return roster
     if failed:
-        return _after_failure(roster, another, failed, packages, now)
+        return _after_failure(roster, another, failed, packages)
     first = seated[0]
     in_order = replace(another, kill=not (first and first.busy))
     if any(agent.phase in {member.LEAVING, member.SAVED} for agent in own):
@@ -361,11 +413,7 @@ def _wants_in(agent: Member) -> bool:
 
 
 def _after_failure(
-    roster: Roster,
-    another: Roster,
-    failed: list[Member],
-    packages: Collection[Package],
-    now: float,
+    roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
     """A worker failed. Another generation, since a lost rank is often heard of by its neighbours.
 
@@ -377,7 +425,8 @@ def _after_failure(
     if failures <= MOST_FAILURES:
         return replace(another, failures=failures)
     first = min(failed, key=lambda agent: agent.ended)
+    if first.busy:  # what it left is on its way
+        return roster
     seats = {seat.token: seat.proc for seat in roster.members}
-    return replace(
-        roster, state=DONE, since=now, code=first.code, proc=seats[first.token], failures=failures
-    )
+    package = Package(RESULT, roster.generation, seats[first.token])
+    return replace(_over(roster, first, package), failures=failures)

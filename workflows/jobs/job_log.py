@@ -218,14 +218,14 @@ def read_removals(log: Path) -> list[float]:
     return [time_of(event) for event in events_of(log) if event.type.name == "JOB_ABORTED"]
 
 
-def first_failure(log: Path) -> tuple[int, int] | None:
-    """Return exit code and proc of a gang's first job, of its last attempt, that failed by itself.
+def first_failure(log: Path) -> int | None:
+    """Return the exit code of a node's first job, of its last attempt, that failed by itself.
 
     None where none did, as where all of them were removed.
     """
     for event in submissions(events_of(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
-            return int(event["ReturnValue"]), event.proc
+            return int(event["ReturnValue"])
     return None
 
 

@@ -18,7 +18,6 @@ from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.client import FULL
 from trialfleet.sections import bytes_of
-from trialfleet.workflows.attempts.gangs import settled
 from trialfleet.workflows.attempts.outcome import (
     Failed,
     Unpaid,
@@ -28,6 +27,7 @@ from trialfleet.workflows.attempts.outcome import (
     outcome_of,
     wrong_type,
 )
+from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.models.card import verdict_of
 from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.models.gate_decision import (

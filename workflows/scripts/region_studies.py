@@ -12,7 +12,6 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.sections import bytes_of
 from trialfleet.wall_clock import WallClock
-from trialfleet.workflows.attempts.gangs import settled
 from trialfleet.workflows.attempts.outcome import (
     JOB_UNSUBMITTED,
     NO_JOB,
@@ -21,6 +20,7 @@ from trialfleet.workflows.attempts.outcome import (
     Unpaid,
     outcome_of,
 )
+from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, Turn, hand_out, write_job, write_trial

@@ -101,8 +101,7 @@ def _report_here(place: TrialFolder, metric: str) -> tuple[int, float | None] | 
     contract = _contract(place.trial_json)
     if sandbox is None or contract is None:
         return None
-    if roster is None:  # a job's agent has a folder for each trial there
-        sandbox = sandbox / TRIALS / place.root.name
+    sandbox = sandbox / TRIALS / place.root.name
     if _contract(sandbox / place.trial_json.name) != contract:
         return None  # another machine's: this one may have a folder of the same name
     return last_report(sandbox / place.progress.name, metric)

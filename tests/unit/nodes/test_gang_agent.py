@@ -27,10 +27,12 @@ from trialfleet.nodes.gang.workers import script_of
 from trialfleet.nodes.job import archive
 from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.chirp import Chirp, ChirpError
+from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.gang.keeper import Keeper
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import RUN, Roster
 from trialfleet.workflows.gang.store import GangStore
+from trialfleet.workflows.jobs.agent_words import Said, read_said
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 
 if TYPE_CHECKING:
@@ -163,19 +165,33 @@ class Gang:
         self._server, self._folder = access_point, folder
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         self._keeper = Keeper(RunFolder(folder), store)
+        self.order()
+
+    def order(self, memory_mb: float | None = None, **more: object) -> None:
+        """Write the order that the service writes before the jobs are submitted."""
+        params = {"gate": str(self.gate), "checkpoint_seconds": 0.3}
+        trial = {"params": params, "objective": {"metric": "loss"}, "mode": "tune"}
+        frame = {"schema": 1, "token": "", "turn": 0, "do": "train", "last": True, "left": []}
+        own = {"name": self.place.root.name, "trial": trial, "memory_mb": memory_mb}
+        write_json(self.place.order, {**frame, **own, **more})
+
+    @property
+    def told(self) -> Said:
+        """What the keeper told, with what the trial left in its place."""
+        said = read_said(self.place)
+        assert said is not None
+        settled(self.place, 0)
+        return said
 
     @property
     def roster(self) -> Roster:
         return read_roster(self.place) or Roster(cluster=5)
 
-    def start(self, proc: int) -> None:
+    def start(self, proc: int, program: str = TRAIN) -> None:
         box = self._folder / f"box{proc}"
         box.mkdir()
         archive.build(box / "agent.pyz")
-        (box / "train.py").write_text(TRAIN)
-        params = {"gate": str(self.gate), "checkpoint_seconds": 0.3}
-        order = {"params": params, "objective": {"metric": "loss"}, "mode": "tune"}
-        (box / "trial.json").write_text(json.dumps(order))
+        (box / "train.py").write_text(program)
         variables = {
             "PYTHONPATH": FOLDER,
             "PYTHONUNBUFFERED": "1",
@@ -183,13 +199,13 @@ class Gang:
             "TRIALFLEET_GANG": f"5.{proc}",
             "_CONDOR_CHIRP_CONFIG": str(self._server.write_config(box)),
         }
-        with (box / "out").open("wb") as out, (box / "err").open("wb") as err:
+        with (box / "agent.log").open("wb") as log:
             self.agents[proc] = subprocess.Popen(
                 [sys.executable, "-I", "-S", "agent.pyz", "--", "python3", "train.py"],
                 cwd=box,
                 env={**os.environ, **variables},
-                stdout=out,
-                stderr=err,
+                stdout=log,
+                stderr=log,
             )
 
     def keep(self, until: Callable[[], bool]) -> None:
@@ -226,11 +242,13 @@ class Gang:
         now = self.roster
         return (now.state, len(now.members), now.generation) == (RUN, ranks, generation)
 
-    def errors(self, proc: int) -> str:
-        return (self._folder / f"box{proc}/err").read_text()
+    def log(self, proc: int) -> str:
+        return (self._folder / f"box{proc}/agent.log").read_text()
 
     def words(self, proc: int) -> list[str]:
-        return (self._folder / f"box{proc}/out").read_text().splitlines()
+        """What its rank printed in the present generation; rank 0 in all of them."""
+        out = self._folder / f"box{proc}/trials/{self.place.root.name}/out"
+        return out.read_text().splitlines() if out.exists() else []
 
 
 @contextmanager
@@ -273,11 +291,16 @@ def test_ranks_join_leave_and_end(gang: Gang) -> None:
     gang.agents[0].send_signal(signal.SIGTERM)  # an eviction
     gang.keep(lambda: gang.trains(2, 3) and gang.agents[0].poll() is not None)
     assert gang.agents[0].returncode == 85
-    gang.keep(lambda: len(gang.words(1)) == 3)
-    assert int(gang.words(1)[2].rpartition(" ")[2]) >= step
+    gang.keep(lambda: "generation 3" in "".join(gang.words(1)))
+    assert int(gang.words(1)[-1].rpartition(" ")[2]) >= step
     gang.gate.touch()
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
     assert (gang.agents[1].returncode, gang.agents[2].returncode) == (0, 0)
+    assert (gang.told.say, gang.told.code, gang.told.trial) == ("told", 0, gang.place.root.name)
+    assert gang.told.job == "5.1"
+    assert (gang.told.memory_mb or 0) > 1
+    said = [line.split()[5] for line in gang.place.out.read_text().splitlines()]
+    assert (said[0], said[-1]) == ("1,", "3,"), "what rank 0 printed goes on with the checkpoint"
     assert json.loads(gang.place.result.read_text())["status"] == "complete"
 
 
@@ -307,6 +330,7 @@ def test_checkpoints_travel_by_s3_where_the_study_wants_it(
         assert f"some/run/{gang.roster.start}" in there
         gang.gate.touch()
         gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+        assert gang.told.code == 0
         assert json.loads(gang.place.result.read_text())["status"] == "complete"
     gang.keep(lambda: not gang.checkpoints())
     store.close()
@@ -321,4 +345,60 @@ def test_a_checkpoint_that_s3_refuses_goes_by_the_access_point(gang: Gang) -> No
         gang.start(proc)
     gang.keep(lambda: bool(gang.checkpoints()))
     assert not any(map(pointer_of, gang.checkpoints()))
-    assert "000001.tar goes by the access point: S3: " in gang.errors(0)
+    assert "000001.tar goes by the access point: S3: " in gang.log(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "over"), [({"memory_mb": 1.0}, "memory"), ({"seconds": 1.0}, "time")]
+)
+def test_a_rank_that_takes_too_much_ends_the_trial(
+    gang: Gang, limit: dict[str, Any], over: str
+) -> None:
+    gang.order(**limit)
+    for proc in (0, 1):
+        gang.start(proc)
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert (gang.told.over, gang.told.code) == (over, -9)
+    assert gang.place.out.read_text().startswith("rank ")
+
+
+FAILS = """\
+import os, sys
+from pathlib import Path
+print(f"rank {os.environ['RANK']} has a fault", file=sys.stderr)
+sys.exit(7 if os.environ["RANK"] == "1" else __import__("time").sleep(60))
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_again_and_again_says_why(gang: Gang) -> None:
+    for proc in (0, 1):
+        gang.start(proc, FAILS)
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert gang.roster.generation == 3
+    assert gang.told.code == 7
+    assert gang.place.err.read_text() == "rank 1 has a fault\n"
+    assert [agent.returncode for agent in gang.agents.values()] == [7, 7]
+
+
+SPAWNS = """\
+import os, subprocess, sys, time
+from pathlib import Path
+import trial
+t = trial.start()
+if t.rank == 1:
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    Path(t.params["gate"] + ".pid").write_text(str(child.pid))
+t.complete(loss=1.0)
+"""
+
+
+@pytest.mark.slow
+def test_nothing_of_a_trial_runs_on(gang: Gang) -> None:
+    for proc in (0, 1):
+        gang.start(proc, SPAWNS)
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert gang.told.code == 0
+    child = int(Path(f"{gang.gate}.pid").read_text())
+    assert not Path(f"/proc/{child}").exists()
