@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import sys
 import time
 from contextlib import suppress
@@ -25,25 +24,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from trialfleet.nodes import CHECKPOINT, GANG, PROGRESS, WORDS
+from trialfleet.nodes import CHECKPOINT, PROGRESS
 from trialfleet.nodes import RESULT as RESULT_FILE
-from trialfleet.nodes.gang import member, network, packages, peers, store, workers
+from trialfleet.nodes.gang import member, network, packages, peers, workers
+from trialfleet.nodes.gang.carrier import REMOTE, Carrier
 from trialfleet.nodes.gang.member import Member
 from trialfleet.nodes.gang.packages import RESULT, Package
+from trialfleet.nodes.gang.part import Part
 from trialfleet.nodes.gang.roster import Roster
 from trialfleet.nodes.job import agent, job_ad
 from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT, Folders
-from trialfleet.nodes.job.packages import TooLargeError, pack, unpack
-from trialfleet.nodes.job.processes import Family, is_stopped
-from trialfleet.nodes.job.reports import Reports
-from trialfleet.nodes.job.training import Bounds, Limits
+from trialfleet.nodes.job.packages import TooLargeError
+from trialfleet.nodes.job.processes import Family
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, SAVED
 from trialfleet.nodes.job.words import ORDER, Order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from trialfleet.nodes.job.channel import Channel
 
 EXIT_NO_GANG = 86
@@ -54,45 +51,11 @@ LEAVE_SECONDS = 25.0  # after SIGTERM: less than a machine gives a job
 ANSWER_SECONDS = 4.0  # so long the keeper may take to answer that a rank leaves
 DELIVER_SECONDS = 2.0  # between two attempts to deliver what a worker left
 BEGIN_SECONDS = 10.0  # so long a checkpoint is tried to be fetched
-STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is given up
-REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 WORKERS = "TRIALFLEET_WORKERS"  # there: how many workers each job has
+_DISK = "disk"  # a limit that a trial may go over
+# What an agent says of the end of its workers, by their exit code, and what is brought then.
+_ENDS = {0: (member.FINISHED, RESULT), EXIT_CHECKPOINTED: (member.SAVED, CHECKPOINT)}
 AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
-
-
-class Part:
-    """This job's part in one trial.
-
-    Args:
-        order: the trial's.
-        family: all processes of this job.
-        server: that of the workers.
-
-    Attributes:
-        order: the trial's.
-        bounds: whether it takes more than it may.
-        folder: where the present generation trains.
-        reports: likewise, what it reports.
-    """
-
-    folder: Path
-    reports: Reports
-
-    def __init__(self, order: Order, family: Family, server: int) -> None:
-        until = time.monotonic() + order.seconds if order.seconds else None
-        self.order, self.bounds = order, Bounds(family, Limits(order.memory_mb, until, None))
-        self._family, self._server = family, server
-        self._before = family.cpu_seconds(server)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """Processor time of those of its processes that have ended."""
-        return self._family.cpu_seconds(self._server) - self._before
-
-    @property
-    def memory_mb(self) -> float:
-        """The most memory that it was seen to have."""
-        return self.bounds.peak_mb or self._family.largest_mb
 
 
 class Agent:
@@ -111,13 +74,14 @@ class Agent:
     ) -> None:
         self._cluster, self._proc, self._per_job = cluster, proc, per_job
         self._chirp, self._events, self._family = channel.chirp(), Events(), Family()
-        self._sandbox = Path.cwd()
-        self._folders = Folders(self._sandbox)
+        sandbox = Path.cwd()
+        self._folders = Folders(sandbox)
         # The first stays the same when a shadow connects to the job again.
         began, self._starts, disk = job_ad.numbers(
             "JobCurrentStartDate", "NumShadowStarts", "RequestDisk"
         )
-        self._most_bytes = float(disk * 1024 or "inf")  # of a package
+        most_bytes = float(disk * 1024 or "inf")  # of a package
+        self._carrier = Carrier(self._chirp, sandbox, most_bytes, self._speak)
         host = network.own_address()
         self._peers = peers.Peers(host)
         self._me = Member(
@@ -132,19 +96,15 @@ class Agent:
         self._said: Member | None = None
         self._said_at, self._beat = 0.0, 0
         self._part: Part | None = None
-        self._workers: list[int] = []
         self._rank: int | None = None  # of this machine in the generation that it trains in
-        self._code = 0  # with which its workers ended there
         self._saves = 0  # checkpoints of that generation that were to be sent
         self._to_deliver: str | None = None  # what a worker left, while it isn't delivered
         self._deliver_at = 0.0
         self._alone_since: float | None = None
-        self._stopped_since: float | None = None
         self._leave_at: float | None = None
         self._begin_by: float | None = None
-        self._is_told_to_save = False
         self._sent_state: object = None  # of the checkpoint that was sent last
-        self._door = network.Door(self._sandbox)
+        self._door = network.Door(sandbox)
         self._server = workers.Server(command, self._door.folder)
 
     def live(self) -> int:
@@ -208,9 +168,8 @@ class Agent:
             return
         if part is None:  # the roster is older than the order: another one comes
             return
-        self._part, self._rank, self._saves = part, rank, 0
-        self._stopped_since = self._begin_by = None
-        self._is_told_to_save, self._sent_state = False, packages.state_of(part.folder)
+        self._part, self._rank, self._saves, self._begin_by = part, rank, 0, None
+        self._sent_state = packages.state_of(part.folder)
         host, port = roster.members[0][2:4]
         shared = network.variables(self._me.host) | {
             "WORLD_SIZE": str(len(roster.members) * self._per_job),
@@ -225,8 +184,7 @@ class Agent:
         for local_rank in range(self._per_job):
             number = rank * self._per_job + local_rank
             own = {"RANK": str(number), "LOCAL_RANK": str(local_rank)}
-            self._workers.append(self._server.start(part.folder, shared | own))
-            self._family.began(self._workers[-1])
+            part.start(shared | own)
         self._peers.watch(peers.Peer(each[1], each[2], each[4]) for each in roster.members[:rank])
         self._become(member.RUNNING, roster.generation)
         if rank == 0:
@@ -239,25 +197,13 @@ class Agent:
             return None
         folder = self._folders.make(order)
         if roster.start:
-            self._fetch(roster.start, folder)
+            self._carrier.fetch(roster.start, folder)
         if rank:  # what rank 0 printed goes on with it
             for name in (OUT, ERR):
                 (folder / name).write_bytes(b"")
-        part = self._part or Part(order, self._family, self._server.pid)
-        part.folder = folder
-        part.reports = Reports(folder, self._chirp, order.name, order.metric)
+        part = self._part or Part(order, self._family, self._server)
+        part.prepare(folder, self._chirp)
         return part
-
-    def _fetch(self, name: str, folder: Path) -> None:
-        """Put a checkpoint into the trial's folder."""
-        local = self._sandbox / f".{name}"
-        try:
-            self._chirp.fetch(f"{REMOTE}/{name}", local, self._speak)
-            if pointer := store.pointer_of(local):
-                store.download(pointer, self._links().get.get(name), local, self._speak)
-            unpack(local, folder)
-        finally:
-            local.unlink(missing_ok=True)
 
     def _could_not_begin(self, roster: Roster, error: OSError) -> None:
         """Without order or checkpoint: try again for a while, the access point may be away."""
@@ -294,72 +240,41 @@ class Agent:
     # Workers
 
     def _is_busy(self) -> bool:
-        return bool(self._workers) or self._to_deliver is not None
+        return self._to_deliver is not None or bool(self._part and self._part.trains)
 
     def _end_workers(self, *, kill: bool) -> None:
         """Have rank 0 save and end; the others are needed until it has, and then are killed."""
         if kill:
             self._kill()
-        elif self._rank == 0 and self._workers and not self._is_told_to_save:
-            self._is_told_to_save = True
-            if not self._family.has_reaped(self._workers[0]):
-                os.kill(self._workers[0], signal.SIGTERM)
+        elif self._rank == 0 and self._part:
+            self._part.ask_to_save()
 
     def _kill(self) -> None:
-        """End all that the workers have started, too."""
-        self._family.end(but=self._server.pid)
-        self._workers = []
+        if self._part:
+            self._part.kill()
 
     def _look_at_workers(self) -> None:
-        """See whether the workers have ended; if one has failed, end the others."""
-        if not self._workers or self._part is None:
-            return
-        codes = [self._code_of(worker) for worker in self._workers]
-        failed = [code for code in codes if code]
-        if not failed and None in codes:
-            self._give_up_stopped()
-            self._part.bounds.look(time.monotonic())
-            if self._part.bounds.over:
-                self._kill()
-                self._workers_ended(-signal.SIGKILL, self._part.bounds.over)
-            return
-        self._kill()
-        self._workers_ended(failed[0] if failed else 0)
+        """See whether the workers have ended; if one has failed, the others have, too."""
+        if self._part and self._part.has_ended():
+            self._workers_ended(self._part)
 
-    def _code_of(self, worker: int) -> int | None:
-        status = self._family.status_of(worker)
-        return None if status is None else os.waitstatus_to_exitcode(status)
-
-    def _workers_ended(self, code: int, over: str = "") -> None:
-        kinds = {0: RESULT, EXIT_CHECKPOINTED: CHECKPOINT}
-        phases = {0: member.FINISHED, EXIT_CHECKPOINTED: member.SAVED}
-        phase, self._code = phases.get(code, member.FAILED), code
-        if self._rank == 0 or phase == member.FAILED:
-            self._to_deliver = kinds.get(code, RESULT)
+    def _workers_ended(self, part: Part) -> None:
+        """Bring what they left to the access point, and then say so."""
+        phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
         is_leaving = self._leave_at is not None
         if is_leaving and phase == member.FAILED:  # it goes on without this one
-            self._to_deliver = None
+            return
+        self._to_deliver = left if self._rank == 0 or phase == member.FAILED else None
         self._deliver_at = 0.0
         self._deliver()
-        if self._is_over_disk():  # which it has said then
-            return
-        if not is_leaving or phase == member.FINISHED:
-            more = {"code": code, "ended": time.time(), "over": over}
-            self._become(phase, self._me.generation, **more)
+        if part.over != _DISK and (phase == member.FINISHED or not is_leaving):
+            self._say_end(part, phase)
 
-    def _is_over_disk(self) -> bool:
-        return self._me.over == "disk"
-
-    def _give_up_stopped(self) -> None:
-        """End a worker that somebody has stopped: the others wait for it without an end."""
-        if not any(map(is_stopped, self._workers)):
-            self._stopped_since = None
-            return
-        self._stopped_since = self._stopped_since or time.monotonic()
-        if time.monotonic() - self._stopped_since > STOPPED_SECONDS:
-            print("gang: a worker was stopped (SIGSTOP), and is ended", file=sys.stderr)
-            self._kill()
-            self._workers_ended(-signal.SIGKILL)
+    def _say_end(self, part: Part, phase: str) -> None:
+        if changed := self._folders.changed():
+            print(f"gang: {changed} has changed: the next trial begins in another job", flush=True)
+        ended = {"code": part.code, "ended": time.time(), "over": part.over}
+        self._become(phase, self._me.generation, changed=int(bool(changed)), **ended)
 
     # The access point
 
@@ -400,78 +315,39 @@ class Agent:
 
     def _deliver(self) -> None:
         """Bring what a worker left to the access point; what fails is tried again soon."""
-        if self._to_deliver is None or time.monotonic() < self._deliver_at:
+        now = time.monotonic()
+        if self._to_deliver is None or self._part is None or now < self._deliver_at:
             return
-        if self._send(self._to_deliver):
+        self._deliver_at = now + DELIVER_SECONDS
+        if self._send(self._to_deliver, self._part):
             self._to_deliver = None
-        self._deliver_at = time.monotonic() + DELIVER_SECONDS
 
-    def _send(self, kind: str) -> bool:
+    def _send(self, kind: str, part: Part) -> bool:
+        """Send what a trial left, or its checkpoint; return whether it has arrived."""
         try:
-            return self._send_checkpoint() if kind == CHECKPOINT else self._send_result()
+            return self._send_checkpoint(part) if kind == CHECKPOINT else self._send_result(part)
         except TooLargeError as error:
             print(f"gang: over its disk {error}", file=sys.stderr)
-            self._kill()
-            more = {"code": 1, "ended": time.time(), "over": "disk"}
-            self._become(member.FAILED, self._me.generation, **more)
-            self._to_deliver = RESULT
-            return self._send_result()
+            part.kill()
+            part.over, part.code, self._to_deliver = _DISK, 1, RESULT
+            self._say_end(part, member.FAILED)
+            return False
 
-    def _send_result(self) -> bool:
-        names = [RESULT_FILE, PROGRESS, OUT, ERR]
-        if self._code == 0 and self._part:
-            names += self._part.order.left
+    def _send_result(self, part: Part) -> bool:
+        names = [RESULT_FILE, PROGRESS, OUT, ERR, *(part.order.left if part.code == 0 else ())]
         package = Package(RESULT, self._me.generation, self._proc)
-        return self._bring(package, [] if self._is_over_disk() else names)
+        return self._carrier.bring(package, [] if part.over == _DISK else names, part.folder)
 
-    def _send_checkpoint(self) -> bool:
-        state = packages.state_of(self._part.folder) if self._part else None
+    def _send_checkpoint(self, part: Part) -> bool:
+        state = packages.state_of(part.folder)
         if state == self._sent_state:
             return True
         self._saves += 1  # a number for each try: one that seemed to fail may be there
-        if not self._bring(Package(CHECKPOINT, self._me.generation, self._saves), SAVED):
+        package = Package(CHECKPOINT, self._me.generation, self._saves)
+        if not self._carrier.bring(package, SAVED, part.folder):
             return False
         self._sent_state = state
         return True
-
-    def _bring(self, package: Package, names: Iterable[str]) -> bool:
-        """Make a package and bring it to the access point; return whether it is there.
-
-        Raises:
-            TooLargeError: it has more than the job's disk.
-        """
-        local = self._sandbox / f".{package.name}"
-        try:
-            if self._part:
-                with local.open("wb") as file:
-                    pack(names, self._part.folder, file.write, self._most_bytes)
-            self._send_by_s3(package, local)
-            self._chirp.put(local, f"{REMOTE}/{package.part}", self._speak)
-            self._chirp.rename(f"{REMOTE}/{package.part}", f"{REMOTE}/{package.name}")
-        except OSError as error:
-            print(f"gang: {package.name} can't be sent: {error}", file=sys.stderr)
-            return False
-        finally:
-            local.unlink(missing_ok=True)
-        return True
-
-    def _send_by_s3(self, package: Package, local: Path) -> None:
-        """Put a package into S3 where the keeper has signed an address; it becomes a pointer here.
-
-        Where S3 refuses, it stays as it is, and goes by the access point.
-        """
-        address = self._links().put.get(package.name)
-        if address is None:
-            return
-        try:
-            pointer = store.upload(local, address, self._speak)
-        except store.StoreError as error:
-            print(f"gang: {package.name} goes by the access point: {error}", file=sys.stderr)
-        else:
-            local.write_bytes(pointer.as_bytes())
-
-    def _links(self) -> store.Links:
-        return store.Links.of(self._chirp.read(f"{REMOTE}/{store.LINKS}"))
 
     def _serve(self) -> None:
         """Wait until the next turn; a worker that has saved a checkpoint is served meanwhile."""
@@ -483,7 +359,8 @@ class Agent:
                 return
             with connection, suppress(OSError):
                 connection.recv(64)
-                is_sent = self._rank != 0 or self._send(CHECKPOINT)
+                part = self._part
+                is_sent = self._rank != 0 or bool(part and self._send(CHECKPOINT, part))
                 connection.sendall(b"ok\n" if is_sent else b"failed\n")
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import fcntl
 import logging
+import math
 import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,18 +28,12 @@ from trialfleet.infra.pool.connection import keep_for
 from trialfleet.nodes.gang.member import Member, name_of, parsed
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.export.folder import read_variables
+from trialfleet.workflows.gang.decision import decide, superseded, to_remove
 from trialfleet.workflows.gang.records import read_roster
-from trialfleet.workflows.gang.roster import (
-    DONE,
-    Job,
-    Roster,
-    Size,
-    decide,
-    superseded,
-    to_remove,
-)
+from trialfleet.workflows.gang.roster import DONE, Job, Roster, Size
 from trialfleet.workflows.gang.speaker import Speaker
 from trialfleet.workflows.gang.store import GangStore
+from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.study.frozen import load_frozen
 
@@ -55,10 +50,12 @@ _PROJECTION = [
     "ProcId",
     "Iwd",
     "JobStatus",
+    "JobStartDate",
     "JobCurrentStartDate",
     "HoldReasonCode",
     "EnteredCurrentStatus",
     "TrialfleetNode",
+    "TrialfleetRegion",
     "RequestDisk",
     "TrialfleetGangMin",
     "TrialfleetGangMax",
@@ -92,10 +89,16 @@ class Keeper:
     Args:
         folder: the run's.
         store: where checkpoints lie in S3; None: they lie on the access point.
+        seconds: after so many a region's gang begins no other trial, by the region's slug.
     """
 
-    def __init__(self, folder: RunFolder, store: GangStore | None = None) -> None:
-        self._folder, self._store = folder, store
+    def __init__(
+        self,
+        folder: RunFolder,
+        store: GangStore | None = None,
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
+        self._folder, self._store, self._seconds = folder, store, seconds or {}
         self._beats = Beats()
         self._looked = time.monotonic()
 
@@ -140,7 +143,9 @@ class Keeper:
             after = decide(before, size, jobs, names or (), now)
         if self._store:
             self._store.share(place, after, names or ())
-        speaker.say(before, after, jobs, wants=True)
+        age = now - min(ad.get("JobStartDate", now) for ad in ads)
+        wants = age < self._seconds.get(str(ads[0].get("TrialfleetRegion")), math.inf)
+        speaker.say(before, after, jobs, wants=wants)
         if after != roster:
             _write(place, str(ads[0]["TrialfleetNode"]), after)
         if self._store and after.state == DONE:
@@ -209,12 +214,14 @@ def _remove(cluster: int, procs: Iterable[int] | None, why: str) -> None:
     job_queue.act("Remove", f"ClusterId == {cluster}" + (f" && ({own})" if own else ""), why)
 
 
-def _store_of(folder: RunFolder) -> GangStore | None:
-    """The way to S3 of a run whose gangs have their checkpoints there."""
-    if not folder.gang_variables.exists():
-        return None
-    os.environ.update(read_variables(folder.gang_variables))
-    return GangStore(load_frozen(folder.study).study.s3)
+def _keeper_of(folder: RunFolder) -> Keeper:
+    study, store = load_frozen(folder.study).study, None
+    if folder.gang_variables.exists():  # its gangs have their checkpoints in S3
+        os.environ.update(read_variables(folder.gang_variables))
+        store = GangStore(study.s3)
+    budgets = {region_slug(name): study.budget_of(name) for name in study.region_table}
+    seconds = {slug: 60.0 * budget.job_minutes for slug, budget in budgets.items()}
+    return Keeper(folder, store, seconds)
 
 
 def keep(folder: RunFolder) -> None:
@@ -222,7 +229,7 @@ def keep(folder: RunFolder) -> None:
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keep_for(POOL_SECONDS)
-        keeper = Keeper(folder, _store_of(folder))
+        keeper = _keeper_of(folder)
         log.info("keeps the gangs of %s", folder.root)
         while True:
             try:

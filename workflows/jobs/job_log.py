@@ -181,7 +181,7 @@ def read_between(log: Path, price: float | None = None, *, now: float | None = N
     """
     found = list(parts_of(log).between)
     if found and now is not None:
-        found[-1:] = _until(now, found[-1:])
+        found = _until(now, found)
     return [_stay(each, price, each.end, each.saved) for each in found]
 
 

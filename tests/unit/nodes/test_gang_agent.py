@@ -32,7 +32,7 @@ from trialfleet.workflows.gang.keeper import Keeper
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import RUN, Roster
 from trialfleet.workflows.gang.store import GangStore
-from trialfleet.workflows.jobs.agent_words import Said, read_said
+from trialfleet.workflows.jobs.agent_words import Said, read_order, read_said
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 
 if TYPE_CHECKING:
@@ -162,18 +162,34 @@ class Gang:
     ) -> None:
         self.place = TrialFolder(access_point.folder)
         self.gate = folder / "gate"
-        self._server, self._folder = access_point, folder
+        self.is_killed = False  # the keeper, again and again
+        self._server, self._folder, self._store = access_point, folder, store
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         self._keeper = Keeper(RunFolder(folder), store)
         self.order()
 
-    def order(self, memory_mb: float | None = None, **more: object) -> None:
+    def order(self, memory_mb: float | None = None, **more: Any) -> None:
         """Write the order that the service writes before the jobs are submitted."""
-        params = {"gate": str(self.gate), "checkpoint_seconds": 0.3}
+        gate = self.gate.with_name(str(more.get("name", self.gate.name)))
+        params = {"gate": str(gate), "checkpoint_seconds": 0.3}
         trial = {"params": params, "objective": {"metric": "loss"}, "mode": "tune"}
         frame = {"schema": 1, "token": "", "turn": 0, "do": "train", "last": True, "left": []}
         own = {"name": self.place.root.name, "trial": trial, "memory_mb": memory_mb}
         write_json(self.place.order, {**frame, **own, **more})
+
+    def answers(self, what: str, **more: Any) -> Said:
+        """Answer what the gang says next, as the service does; return that."""
+        before = read_order(self.place)
+
+        def is_new() -> bool:
+            said = read_said(self.place)
+            return said is not None and before is not None and said.turn.number > before.turn
+
+        self.keep(is_new)
+        said = read_said(self.place)
+        assert said is not None
+        self.order(token=said.turn.token, turn=said.turn.number, do=what, last=False, **more)
+        return said
 
     @property
     def told(self) -> Said:
@@ -214,6 +230,8 @@ class Gang:
         while not until():
             assert time.monotonic() < deadline, self.roster
             time.sleep(0.1)
+            if self.is_killed:
+                self._keeper = Keeper(RunFolder(self._folder), self._store)
             self._keeper._keep(5, [self._ad(proc) for proc in self.agents])
 
     def _ad(self, proc: int) -> dict[str, Any]:
@@ -245,9 +263,9 @@ class Gang:
     def log(self, proc: int) -> str:
         return (self._folder / f"box{proc}/agent.log").read_text()
 
-    def words(self, proc: int) -> list[str]:
+    def words(self, proc: int, trial: str = "") -> list[str]:
         """What its rank printed in the present generation; rank 0 in all of them."""
-        out = self._folder / f"box{proc}/trials/{self.place.root.name}/out"
+        out = self._folder / f"box{proc}/trials/{trial or self.place.root.name}/out"
         return out.read_text().splitlines() if out.exists() else []
 
 
@@ -402,3 +420,55 @@ def test_nothing_of_a_trial_runs_on(gang: Gang) -> None:
     assert gang.told.code == 0
     child = int(Path(f"{gang.gate}.pid").read_text())
     assert not Path(f"/proc/{child}").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_gang_trains_one_trial_after_another(gang: Gang, is_killed: bool) -> None:
+    first, second = "A.l1.t01", "A.l1.t02"
+    gang.is_killed = is_killed
+    gang.order(do="ask", last=False)
+    gang.start(0)
+    gang.keep(lambda: gang.roster.short and gang.roster.generation == 1)
+    assert read_said(gang.place) is None, "it has no trial before it has its slots"
+    gang.start(1)
+    asked = gang.answers("train", name=first)
+    assert (asked.say, asked.turn.number, asked.trial) == ("ask", 1, "")
+    gang.keep(lambda: gang.trains(2, 1) and bool(gang.checkpoints()))
+    gang.gate.with_name(first).touch()
+    told = gang.answers("train", name=second)
+    assert (told.say, told.trial, told.code, told.wants) == ("told", first, 0, True)
+    assert (gang.place.words / f"{first}.result.tar").stat().st_size > 0
+    gang.keep(lambda: gang.trains(2, 2) and len(gang.words(0, second)) == 1)
+    assert gang.roster.start is None
+    assert gang.words(0, second) == ["rank 0 of 2, generation 2, step 0"]
+    gang.gate.with_name(second).touch()
+    told = gang.answers("leave", trial=None, code=3, why="that was all")
+    assert (told.trial, told.code) == (second, 0)
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert [agent.returncode for agent in gang.agents.values()] == [3, 3]
+    assert gang.checkpoints() == []
+
+
+@pytest.mark.slow
+def test_what_a_keeper_told_counts_though_it_was_killed_before_it_knew(
+    gang: Gang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for proc in (0, 1):
+        gang.start(proc)
+    gang.keep(lambda: gang.trains(2, 1))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    gang.gate.touch()
+    with monkeypatch.context() as context:
+        context.setattr("trialfleet.workflows.gang.keeper._write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            gang.keep(lambda: False)
+    assert gang.roster.code is None
+    assert gang.told.code == 0
+    gang.agents[0].kill()  # its rank 0 with it: nothing says any more that the trial is over
+    gang.keep(lambda: gang.agents[1].poll() is not None)
+    assert gang.agents[1].returncode == 0
+    assert gang.told.turn.number == 1, "it was told once"

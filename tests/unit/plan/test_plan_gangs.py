@@ -89,7 +89,7 @@ def test_an_attempt_begins_with_nothing_of_the_one_before(place: Path) -> None:
     assert not trial.roster.exists()
     assert [file.read_text() for file in logs] == [""] * 4
     assert (order := read_order(trial)) is not None
-    assert order.last
+    assert order.name == "A.l1.t01"
 
 
 def test_an_attempt_has_a_place_of_its_own_in_s3_where_the_study_wants_it(place: Path) -> None:

@@ -11,28 +11,30 @@ import pytest
 
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member, parsed
-from trialfleet.workflows.gang.roster import (
+from trialfleet.workflows.gang.decision import (
     APART_SECONDS,
+    JOIN_SECONDS,
+    MOST_FAILURES,
+    SAVE_SECONDS,
+    decide,
+    superseded,
+    to_remove,
+)
+from trialfleet.workflows.gang.roster import (
     DONE,
     FORM,
     HELD,
     IDLE,
-    JOIN_SECONDS,
-    MOST_FAILURES,
     RUN,
     RUNNING,
-    SAVE_SECONDS,
     STARTING_SECONDS,
     Apart,
     Job,
     Roster,
     Seat,
     Size,
-    decide,
     finished,
     of_next,
-    superseded,
-    to_remove,
 )
 
 SIZE = Size(2, 3)
