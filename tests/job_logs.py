@@ -22,20 +22,32 @@ _BYTES = """\
 
 
 class JobLog:
-    """A job's event log; times are seconds after `BEGIN`."""
+    """A job's event log; times are seconds after `BEGIN`.
+
+    Attributes:
+        proc: of a gang's jobs, that to which events happen.
+    """
+
+    proc = 0
 
     def __init__(self, path: Path, job: int = 12, *, begin: datetime = BEGIN) -> None:
         self._path, self._job, self._begin = path, job, begin
         path.parent.mkdir(parents=True, exist_ok=True)
 
+    @staticmethod
+    def now() -> datetime:
+        """A time to begin at, for a log to which the access point itself adds."""
+        return datetime.now()
+
     def at(self, second: float) -> float:
         """A time in Unix seconds."""
         return (self._begin + timedelta(seconds=second)).timestamp()
 
-    def submitted(self, second: float) -> None:
-        """A job is submitted: with each call another one."""
+    def submitted(self, second: float, procs: int = 1) -> None:
+        """A job is submitted, or several of one cluster: with each call others."""
         self._job += 1
-        self._write(second, 0, "Job submitted from host: <127.0.0.1:1>")
+        for self.proc in reversed(range(procs)):
+            self._write(second, 0, "Job submitted from host: <127.0.0.1:1>")
 
     def executes(self, second: float, machine: str = "a", *, priced: bool = True) -> None:
         """It begins to execute in a slot that is a quarter of a machine of 3.60 USD per hour."""
@@ -66,4 +78,4 @@ class JobLog:
     def _write(self, second: float, kind: int, words: str) -> None:
         at = (self._begin + timedelta(seconds=second)).isoformat(" ", "milliseconds")
         with self._path.open("a") as log:
-            log.write(f"{kind:03} ({self._job:03}.000.000) {at} {words}\n...\n")
+            log.write(f"{kind:03} ({self._job:03}.{self.proc:03}.000) {at} {words}\n...\n")

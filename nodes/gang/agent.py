@@ -2,37 +2,48 @@
 
 It takes the job's channel to the access point, so that no worker has it. It tells of itself by a
 file there, reads there what the keeper decided (`roster.json`), and has the trainer's command run
-as its workers, anew in each generation. It stays while generations come and go, and leaves with
+as its workers, anew in each generation, in a folder for the trial that `order.json` orders. It
+stays while generations and trials come and go, and leaves with
 
-    0 or 1     the training is over, well or not
+    0, 1, …    there is nothing left to train: the code that the roster has
     85         its machine is wanted back: HTCondor starts the job again elsewhere
     86         too few of the gang have a slot, or this machine is at fault: the job waits in the
                queue, so that another gang that lacks slots as well may have this one
+
+What it has in common with the agent of a job by itself is in `nodes/job/`.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import signal
 import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from trialfleet.nodes import CHECKPOINT, GANG, TRIAL, WORDS
-from trialfleet.nodes.gang import member, network, packages, peers, store, workers
+from trialfleet.nodes import CHECKPOINT, PROGRESS
+from trialfleet.nodes import RESULT as RESULT_FILE
+from trialfleet.nodes.gang import member, network, packages, peers, workers
+from trialfleet.nodes.gang.carrier import REMOTE, Carrier
 from trialfleet.nodes.gang.member import Member
 from trialfleet.nodes.gang.packages import RESULT, Package
+from trialfleet.nodes.gang.part import Part
 from trialfleet.nodes.gang.roster import Roster
-from trialfleet.nodes.job.channel import Channel
-from trialfleet.nodes.job.packages import unpack
-from trialfleet.nodes.job.reports import Reports
+from trialfleet.nodes.job import agent, job_ad
+from trialfleet.nodes.job.events import Events
+from trialfleet.nodes.job.folder import ERR, OUT, Folders
+from trialfleet.nodes.job.packages import TooLargeError
+from trialfleet.nodes.job.processes import Family
+from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, SAVED
+from trialfleet.nodes.job.words import ORDER, Order
 
-EXIT_CHECKPOINTED, EXIT_NO_GANG = 85, 86
-EXIT_REJECTED = 64
+if TYPE_CHECKING:
+    from trialfleet.nodes.job.channel import Channel
+
+EXIT_NO_GANG = 86
 TICK = 0.2  # seconds between two looks at the roster
 BEAT = 3.0  # between two signs of life
 PATIENCE, LONGEST_PATIENCE = 8.0, 120.0  # for a gang that lacks slots, at first and at last
@@ -40,9 +51,10 @@ LEAVE_SECONDS = 25.0  # after SIGTERM: less than a machine gives a job
 ANSWER_SECONDS = 4.0  # so long the keeper may take to answer that a rank leaves
 DELIVER_SECONDS = 2.0  # between two attempts to deliver what a worker left
 BEGIN_SECONDS = 10.0  # so long a checkpoint is tried to be fetched
-STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is given up
-REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 WORKERS = "TRIALFLEET_WORKERS"  # there: how many workers each job has
+_DISK = "disk"  # a limit that a trial may go over
+# What an agent says of the end of its workers, by their exit code, and what is brought then.
+_ENDS = {0: (member.FINISHED, RESULT), EXIT_CHECKPOINTED: (member.SAVED, CHECKPOINT)}
 AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
 
 
@@ -61,10 +73,15 @@ class Agent:
         self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel
     ) -> None:
         self._cluster, self._proc, self._per_job = cluster, proc, per_job
-        self._chirp = channel.chirp()
-        self._sandbox = Path.cwd()
-        self._reports = Reports(self._sandbox, self._chirp, "")
-        began, self._starts = member.start_of_job()
+        self._chirp, self._events, self._family = channel.chirp(), Events(), Family()
+        sandbox = Path.cwd()
+        self._folders = Folders(sandbox)
+        # The first stays the same when a shadow connects to the job again.
+        began, self._starts, disk = job_ad.numbers(
+            "JobCurrentStartDate", "NumShadowStarts", "RequestDisk"
+        )
+        most_bytes = float(disk * 1024 or "inf")  # of a package
+        self._carrier = Carrier(self._chirp, sandbox, most_bytes, self._speak)
         host = network.own_address()
         self._peers = peers.Peers(host)
         self._me = Member(
@@ -77,30 +94,25 @@ class Agent:
             door=self._peers.door,
         )
         self._said: Member | None = None
-        self._said_at = 0.0
-        self._workers: list[workers.Worker] = []
+        self._said_at, self._beat = 0.0, 0
+        self._part: Part | None = None
         self._rank: int | None = None  # of this machine in the generation that it trains in
         self._saves = 0  # checkpoints of that generation that were to be sent
         self._to_deliver: str | None = None  # what a worker left, while it isn't delivered
         self._deliver_at = 0.0
         self._alone_since: float | None = None
-        self._stopped_since: float | None = None
         self._leave_at: float | None = None
-        signal.signal(signal.SIGTERM, self._wanted_back)
         self._begin_by: float | None = None
-        self._is_told_to_save = False
         self._sent_state: object = None  # of the checkpoint that was sent last
-        self._door = network.Door(self._sandbox)
+        self._door = network.Door(sandbox)
         self._server = workers.Server(command, self._door.folder)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans of workers come to be its children
 
-    def run(self) -> int:
+    def live(self) -> int:
         """Live in the gang until it is over; return the exit code."""
         while True:
             roster = self._read_roster()
             code = self._turn(roster)
             if code is not None:
-                self._kill()
                 return code
             self._speak()
             self._serve()
@@ -113,8 +125,8 @@ class Agent:
         self._deliver()
         if roster and roster.state == "done":
             return roster.code if roster.code in range(EXIT_CHECKPOINTED) else 1
-        if self._leave_at is not None:
-            return self._leave(roster, self._leave_at)
+        if self._events.is_wanted_back:
+            return self._leave(roster)
         if roster is None:
             pass  # what runs goes on while nobody decides
         elif roster.state == "form":
@@ -128,8 +140,11 @@ class Agent:
         if roster.generation <= self._me.generation:
             return
         self._end_workers(kill=roster.kill)
+        is_over = self._part is not None and self._part.order.name != roster.trial
         result_waits = self._rank == 0 and self._me.phase == member.FINISHED
-        if not self._is_busy() and not result_waits:
+        if is_over:
+            self._to_deliver = self._part = None
+        if is_over or not (self._is_busy() or result_waits):
             self._rank = None
             self._become(member.READY, roster.generation, port=network.free_port(self._me.host))
 
@@ -146,23 +161,15 @@ class Agent:
 
     def _begin(self, roster: Roster, rank: int) -> None:
         """Start the workers, from the checkpoint that the roster names."""
-        packages.begin_anew(self._sandbox)
-        if roster.start:
-            local = self._sandbox / f".{roster.start}"
-            try:
-                self._chirp.fetch(f"{REMOTE}/{roster.start}", local, self._speak)
-                if pointer := store.pointer_of(local):
-                    address = self._links().get.get(roster.start)
-                    store.download(pointer, address, local, self._speak)
-                unpack(local, self._sandbox)
-            except OSError as error:
-                self._could_not_begin(roster, error)
-                return
-            finally:
-                local.unlink(missing_ok=True)
-        self._rank, self._saves, self._stopped_since, self._begin_by = rank, 0, None, None
-        self._is_told_to_save, self._sent_state = False, packages.state_of(self._sandbox)
-        self._reports = Reports(self._sandbox, self._chirp, "")
+        try:
+            part = self._new_part(roster, rank)
+        except OSError as error:
+            self._could_not_begin(roster, error)
+            return
+        if part is None:  # the roster is older than the order: another one comes
+            return
+        self._part, self._rank, self._saves, self._begin_by = part, rank, 0, None
+        self._sent_state = packages.state_of(part.folder)
         host, port = roster.members[0][2:4]
         shared = network.variables(self._me.host) | {
             "WORLD_SIZE": str(len(roster.members) * self._per_job),
@@ -177,13 +184,30 @@ class Agent:
         for local_rank in range(self._per_job):
             number = rank * self._per_job + local_rank
             own = {"RANK": str(number), "LOCAL_RANK": str(local_rank)}
-            self._workers.append(self._server.start(shared | own))
+            part.start(shared | own)
         self._peers.watch(peers.Peer(each[1], each[2], each[4]) for each in roster.members[:rank])
         self._become(member.RUNNING, roster.generation)
+        if rank == 0:
+            part.reports.tell_trial()
+
+    def _new_part(self, roster: Roster, rank: int) -> Part | None:
+        """Return the part in a generation, with its checkpoint in the trial's folder."""
+        order = Order.of(self._chirp.read(ORDER))
+        if order is None or order.trial is None or order.name != roster.trial:
+            return None
+        folder = self._folders.make(order)
+        if roster.start:
+            self._carrier.fetch(roster.start, folder)
+        if rank:  # what rank 0 printed goes on with it
+            for name in (OUT, ERR):
+                (folder / name).write_bytes(b"")
+        part = self._part or Part(order, self._family, self._server)
+        part.prepare(folder, self._chirp)
+        return part
 
     def _could_not_begin(self, roster: Roster, error: OSError) -> None:
-        """Without the checkpoint: try again for a while, the access point may be away."""
-        print(f"gang: {roster.start} can't be had: {error}", file=sys.stderr)
+        """Without order or checkpoint: try again for a while, the access point may be away."""
+        print(f"gang: {roster.start or 'the order'} can't be had: {error}", file=sys.stderr)
         self._begin_by = self._begin_by or time.monotonic() + BEGIN_SECONDS
         if time.monotonic() > self._begin_by:
             self._begin_by = None
@@ -201,81 +225,56 @@ class Agent:
         patience = min(PATIENCE * 2.0**often, LONGEST_PATIENCE)
         return now - self._alone_since > patience
 
-    def _leave(self, roster: Roster | None, by: float) -> int | None:
+    def _leave(self, roster: Roster | None) -> int | None:
         """End with the generation, as soon as it has saved or the time is up."""
+        self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
             self._become(member.LEAVING, self._me.generation)
         if roster and roster.state == "form" and roster.generation > self._me.generation:
             self._end_workers(kill=roster.kill)
         elif time.monotonic() >= by - LEAVE_SECONDS + ANSWER_SECONDS:  # nobody keeps the gang
             self._end_workers(kill=self._rank != 0)
-        if time.monotonic() >= by:
-            self._kill()
-            return EXIT_CHECKPOINTED
         is_needed = self._is_busy() or (self._rank == 0 and self._me.phase == member.FINISHED)
-        return None if is_needed else EXIT_CHECKPOINTED
+        return EXIT_CHECKPOINTED if time.monotonic() >= by or not is_needed else None
 
     # Workers
 
     def _is_busy(self) -> bool:
-        return bool(self._workers) or self._to_deliver is not None
+        return self._to_deliver is not None or bool(self._part and self._part.trains)
 
     def _end_workers(self, *, kill: bool) -> None:
         """Have rank 0 save and end; the others are needed until it has, and then are killed."""
         if kill:
             self._kill()
-        elif self._rank == 0 and self._workers and not self._is_told_to_save:
-            self._workers[0].send(signal.SIGTERM)
-            self._is_told_to_save = True
+        elif self._rank == 0 and self._part:
+            self._part.ask_to_save()
 
     def _kill(self) -> None:
-        for worker in self._workers:
-            worker.send(signal.SIGKILL, to_all=True)
-        for worker in self._workers:
-            while worker.poll() is None:
-                time.sleep(0.005)
-        self._workers = []
+        if self._part:
+            self._part.kill()
 
     def _look_at_workers(self) -> None:
-        """See whether the workers have ended; if one has failed, end the others."""
-        if not self._workers:
-            return
-        codes = [worker.poll() for worker in self._workers]
-        failed = [code for code in codes if code]
-        if failed:
-            self._kill()
-        elif all(code == 0 for code in codes):
-            self._workers = []
-        else:
-            self._give_up_stopped()
-            return
-        self._workers_ended(failed[0] if failed else 0)
+        """See whether the workers have ended; if one has failed, the others have, too."""
+        if self._part and self._part.has_ended():
+            self._workers_ended(self._part)
 
-    def _workers_ended(self, code: int) -> None:
-        if code == 0:
-            self._to_deliver = RESULT if self._rank == 0 else None
-            phase = member.FINISHED
-        elif code == EXIT_CHECKPOINTED:
-            self._to_deliver = CHECKPOINT if self._rank == 0 else None
-            phase = member.SAVED
-        else:
-            self._to_deliver = RESULT if code == EXIT_REJECTED else None
-            phase = member.FAILED
+    def _workers_ended(self, part: Part) -> None:
+        """Bring what they left to the access point, and then say so."""
+        phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
+        is_leaving = self._leave_at is not None
+        if is_leaving and phase == member.FAILED:  # it goes on without this one
+            return
+        self._to_deliver = left if self._rank == 0 or phase == member.FAILED else None
         self._deliver_at = 0.0
         self._deliver()
-        if self._leave_at is None or phase == member.FINISHED:
-            self._become(phase, self._me.generation, code=code, ended=time.time())
+        if part.over != _DISK and (phase == member.FINISHED or not is_leaving):
+            self._say_end(part, phase)
 
-    def _give_up_stopped(self) -> None:
-        """End a worker that somebody has stopped: the others wait for it without an end."""
-        if not any(worker.is_stopped() for worker in self._workers):
-            self._stopped_since = None
-            return
-        self._stopped_since = self._stopped_since or time.monotonic()
-        if time.monotonic() - self._stopped_since > STOPPED_SECONDS:
-            print("gang: a worker was stopped (SIGSTOP), and is ended", file=sys.stderr)
-            self._kill()
-            self._workers_ended(-signal.SIGKILL)
+    def _say_end(self, part: Part, phase: str) -> None:
+        if changed := self._folders.changed():
+            print(f"gang: {changed} has changed: the next trial begins in another job", flush=True)
+        ended = {"code": part.code, "ended": time.time(), "over": part.over}
+        self._become(phase, self._me.generation, changed=int(bool(changed)), **ended)
 
     # The access point
 
@@ -286,7 +285,7 @@ class Agent:
             return None
 
     def _become(self, phase: str, generation: int, **more: Any) -> None:
-        now = replace(self._me, phase=phase, generation=generation, code=0, ended=0.0)
+        now = replace(self._me, phase=phase, generation=generation, code=0, ended=0.0, over="")
         self._me = replace(now, **more)
         if phase in {member.READY, member.WAITING}:
             self._peers.watch(())
@@ -299,98 +298,78 @@ class Agent:
         now = time.monotonic()
         if self._me == self._said and now - self._said_at < BEAT:
             return
+        self._beat += 1
+        said = replace(self._me, beat=self._beat)
+        if took := self._part:
+            cpu, memory = round(took.cpu_seconds, 1), round(took.memory_mb, 1)
+            said = replace(said, cpu=cpu, memory=memory)
+        words = said.as_text().encode()
         try:
-            self._me = replace(self._me, beat=self._me.beat + 1)
-            self._chirp.write(f"{REMOTE}/{member.name_of(self._proc)}", self._me.as_text().encode())
+            self._chirp.write(f"{REMOTE}/{member.name_of(self._proc)}", words)
         except OSError:
             return
         self._said, self._said_at = self._me, now
-        if self._rank == 0:
+        if self._rank == 0 and self._part:
             with suppress(OSError):
-                self._reports.send()
+                self._part.reports.send()
 
     def _deliver(self) -> None:
         """Bring what a worker left to the access point; what fails is tried again soon."""
-        if self._to_deliver is None or time.monotonic() < self._deliver_at:
+        now = time.monotonic()
+        if self._to_deliver is None or self._part is None or now < self._deliver_at:
             return
-        if self._send(self._to_deliver):
+        self._deliver_at = now + DELIVER_SECONDS
+        if self._send(self._to_deliver, self._part):
             self._to_deliver = None
-        self._deliver_at = time.monotonic() + DELIVER_SECONDS
 
-    def _send(self, kind: str) -> bool:
-        if kind == CHECKPOINT:
-            return self._send_checkpoint()
-        return self._bring(Package(kind, self._me.generation, self._proc))
+    def _send(self, kind: str, part: Part) -> bool:
+        """Send what a trial left, or its checkpoint; return whether it has arrived."""
+        try:
+            return self._send_checkpoint(part) if kind == CHECKPOINT else self._send_result(part)
+        except TooLargeError as error:
+            print(f"gang: over its disk {error}", file=sys.stderr)
+            part.kill()
+            part.over, part.code, self._to_deliver = _DISK, 1, RESULT
+            self._say_end(part, member.FAILED)
+            return False
 
-    def _send_checkpoint(self) -> bool:
-        state = packages.state_of(self._sandbox)
+    def _send_result(self, part: Part) -> bool:
+        names = [RESULT_FILE, PROGRESS, OUT, ERR, *(part.order.left if part.code == 0 else ())]
+        package = Package(RESULT, self._me.generation, self._proc)
+        return self._carrier.bring(package, [] if part.over == _DISK else names, part.folder)
+
+    def _send_checkpoint(self, part: Part) -> bool:
+        state = packages.state_of(part.folder)
         if state == self._sent_state:
             return True
         self._saves += 1  # a number for each try: one that seemed to fail may be there
-        if not self._bring(Package(CHECKPOINT, self._me.generation, self._saves)):
+        package = Package(CHECKPOINT, self._me.generation, self._saves)
+        if not self._carrier.bring(package, SAVED, part.folder):
             return False
         self._sent_state = state
         return True
-
-    def _bring(self, package: Package) -> bool:
-        """Make a package and bring it to the access point; return whether it is there."""
-        local = self._sandbox / f".{package.name}"
-        try:
-            packages.pack(package.kind, self._sandbox, local)
-            self._send_by_s3(package, local)
-            self._chirp.put(local, f"{REMOTE}/{package.part}", self._speak)
-            self._chirp.rename(f"{REMOTE}/{package.part}", f"{REMOTE}/{package.name}")
-        except OSError as error:
-            print(f"gang: {package.name} can't be sent: {error}", file=sys.stderr)
-            return False
-        finally:
-            local.unlink(missing_ok=True)
-        return True
-
-    def _send_by_s3(self, package: Package, local: Path) -> None:
-        """Put a package into S3 where the keeper has signed an address; it becomes a pointer here.
-
-        Where S3 refuses, it stays as it is, and goes by the access point.
-        """
-        address = self._links().put.get(package.name)
-        if address is None:
-            return
-        try:
-            pointer = store.upload(local, address, self._speak)
-        except store.StoreError as error:
-            print(f"gang: {package.name} goes by the access point: {error}", file=sys.stderr)
-        else:
-            local.write_bytes(pointer.as_bytes())
-
-    def _links(self) -> store.Links:
-        return store.Links.of(self._chirp.read(f"{REMOTE}/{store.LINKS}"))
 
     def _serve(self) -> None:
         """Wait until the next turn; a worker that has saved a checkpoint is served meanwhile."""
         until = time.monotonic() + TICK
         while (left := until - time.monotonic()) > 0:
-            connection = self._door.wait(left)
+            self._events.wait(left, self._door.listener)
+            connection = self._door.opened()
             if connection is None:
                 return
             with connection, suppress(OSError):
                 connection.recv(64)
-                is_sent = self._rank != 0 or self._send(CHECKPOINT)
+                part = self._part
+                is_sent = self._rank != 0 or bool(part and self._send(CHECKPOINT, part))
                 connection.sendall(b"ok\n" if is_sent else b"failed\n")
-
-    def _wanted_back(self, _number: int, _frame: object) -> None:
-        """SIGTERM: say so, and stay until the generation has ended."""
-        if self._leave_at is None:
-            self._leave_at = time.monotonic() + LEAVE_SECONDS
 
 
 def main(job: str, command: list[str]) -> NoReturn:
     """Live as the agent of a gang's job, which is told by its cluster and proc."""
-    os.environ.update(TRIALFLEET_TRIAL=TRIAL, PYTHONUNBUFFERED="1")
     cluster, proc = map(int, job.split("."))
     per_job = int(os.environ.get(WORKERS, "1"))
-    try:
-        code = Agent(command, cluster, proc, per_job, Channel.take()).run()
-    except OSError as error:  # of this machine, a full disk, say
-        print(f"gang: {error}", file=sys.stderr)
-        code = EXIT_NO_GANG
-    sys.exit(code)
+
+    def live(channel: Channel) -> int:
+        return Agent(command, cluster, proc, per_job, channel).live() << 8
+
+    agent.run(live, if_broken=EXIT_NO_GANG)

@@ -7,8 +7,7 @@ an event in the job's log.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-
-from trialfleet.nodes.job import job_ad
+from typing import Any
 
 # What an agent does.
 WAITING = "waiting"  # for a generation that takes it in
@@ -34,9 +33,13 @@ class Member:
         busy: 1 while a worker lives, or what it left is on its way to the access point.
         code: exit code of the worker that failed; minus the signal's number.
         ended: when that was, in Unix seconds.
-        beat: goes up while nothing else changes.
+        over: the limit for which this agent ended the trial: memory, time or disk.
+        changed: 1 where a trial has changed a file that came with the job.
         door: the port at which the others see whether they reach this machine.
         lost: tokens of the lower ranks that it can't reach, with commas between.
+        cpu: processor seconds that the present trial took here so far.
+        memory: the most that its processes had together, in MB.
+        beat: goes up while nothing else changes.
     """
 
     token: str
@@ -48,22 +51,17 @@ class Member:
     busy: int = 0
     code: int = 0
     ended: float = 0.0
-    beat: int = 0
+    over: str = ""
+    changed: int = 0
     door: int = 0
     lost: str = ""
+    cpu: float = 0.0
+    memory: float = 0.0
+    beat: int = 0
 
     def as_text(self) -> str:
         """Return the line."""
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
-
-
-def start_of_job() -> tuple[int, int]:
-    """Return this job's JobCurrentStartDate and NumShadowStarts, 0 where HTCondor tells neither.
-
-    The first stays the same when a shadow connects to the job again.
-    """
-    began, starts = job_ad.numbers("JobCurrentStartDate", "NumShadowStarts")
-    return began, starts
 
 
 def name_of(proc: int) -> str:
@@ -74,20 +72,10 @@ def name_of(proc: int) -> str:
 def parsed(text: object) -> Member | None:
     """Return the member of a line; None where it is none."""
     words = dict(word.partition("=")[::2] for word in str(text).split())
+    kinds: dict[str, Any] = {"str": str, "int": int, "float": float}
     try:
         return Member(
-            token=words["token"],
-            began=int(words["began"]),
-            host=words["host"],
-            port=int(words["port"]),
-            phase=words["phase"],
-            generation=int(words["generation"]),
-            busy=int(words["busy"]),
-            code=int(words["code"]),
-            ended=float(words["ended"]),
-            beat=int(words["beat"]),
-            door=int(words["door"]),
-            lost=words["lost"],
+            **{each.name: kinds[str(each.type)](words[each.name]) for each in fields(Member)}
         )
     except (KeyError, ValueError):
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import select
 import socket
 import struct
 from pathlib import Path
@@ -82,14 +81,16 @@ class Door:
 
     Attributes:
         folder: a descriptor of the folder.
+        listener: has something to read once a worker has come.
     """
 
     def __init__(self, folder: Path) -> None:
         (folder / _SOCKET).unlink(missing_ok=True)
         self.folder = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(f"/proc/self/fd/{self.folder}/{_SOCKET}")
-        self._listener.listen(16)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(f"/proc/self/fd/{self.folder}/{_SOCKET}")
+        self.listener.listen(16)
+        self.listener.settimeout(0)
 
     def address(self, holder: int) -> str:
         """Return what a worker connects to.
@@ -102,10 +103,11 @@ class Door:
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 
-    def wait(self, seconds: float) -> socket.socket | None:
-        """Return the next worker's connection; None if there is none within so many seconds."""
-        if not select.select([self._listener], [], [], seconds)[0]:
+    def opened(self) -> socket.socket | None:
+        """Return the next worker's connection; None if none has come."""
+        try:
+            connection, _ = self.listener.accept()
+        except BlockingIOError:
             return None
-        connection, _ = self._listener.accept()
         connection.settimeout(1.0)
         return connection

@@ -1,25 +1,19 @@
 """Checkpoints and results on their way between a gang's machines and the access point.
 
-A package is a tar file in the folder `gang` of the trial. Its name has the generation and a number
+A package is a tar file in the folder `gang` of the node. Its name has the generation and a number
 within it: what a rank sends that was thought lost belongs to a generation that is over.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from trialfleet.nodes import CHECKPOINT, MODEL, PROGRESS, TRIAL
-from trialfleet.nodes import RESULT as RESULT_FILE
-from trialfleet.nodes.job import packages
+from trialfleet.nodes import CHECKPOINT
 
 RESULT = "result"  # the other kind, beside CHECKPOINT
 _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
-_IN_CHECKPOINT = (CHECKPOINT, PROGRESS)
-IN_RESULT = (RESULT_FILE, PROGRESS)  # and MODEL, of a full training
 
 
 class Package(NamedTuple):
@@ -52,32 +46,7 @@ def package_of(name: str) -> Package | None:
     return Package(found[1], int(found[2]), int(found[3])) if found else None
 
 
-def pack(kind: str, sandbox: Path, to: Path) -> None:
-    """Make a package of what lies in a sandbox."""
-    names = [*(_IN_CHECKPOINT if kind == CHECKPOINT else IN_RESULT)]
-    if kind == RESULT and _mode(sandbox) == "final":
-        names.append(MODEL)
-    with to.open("wb") as file:
-        packages.pack(names, sandbox, file.write)
-
-
-def _mode(sandbox: Path) -> str:
-    try:
-        return str(json.loads((sandbox / TRIAL).read_text(encoding="utf-8")).get("mode"))
-    except (OSError, ValueError, AttributeError):
-        return ""
-
-
-def state_of(sandbox: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return what tells one checkpoint of a sandbox from the next."""
-    stats = ((path, path.stat()) for path in sorted((sandbox / CHECKPOINT).rglob("*")))
+def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return what tells one checkpoint of a trial's folder from the next."""
+    stats = ((path, path.stat()) for path in sorted((folder / CHECKPOINT).rglob("*")))
     return tuple((str(path), stat.st_mtime_ns, stat.st_size) for path, stat in stats)
-
-
-def begin_anew(sandbox: Path) -> None:
-    """Remove what a generation left in a sandbox: the next begins with its checkpoint alone."""
-    for folder in (CHECKPOINT, MODEL):
-        shutil.rmtree(sandbox / folder, ignore_errors=True)
-        (sandbox / folder).mkdir(exist_ok=True)
-    for file in IN_RESULT:
-        (sandbox / file).write_bytes(b"")

@@ -9,10 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Roster:
-    """What the keeper decided; `trialfleet.workflows.gang.roster` tells what it means."""
+    """What the keeper decided; `trialfleet.workflows.gang` tells what it means."""
 
     generation: int
     state: str
+    trial: str  # its name, as the order has it; "" while nobody knows which comes
     members: list[list[Any]]  # proc, token, host, port, door; in the order of ranks
     start: str | None
     kill: bool
@@ -29,6 +30,7 @@ class Roster:
             return Roster(
                 generation=plain["generation"],
                 state=plain["state"],
+                trial=plain["trial"],
                 members=plain["members"],
                 start=plain["start"],
                 kill=plain["kill"],

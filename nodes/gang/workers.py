@@ -1,11 +1,11 @@
-"""The processes of one machine that train, and the server that starts them.
+"""The server that starts the processes of one machine that train.
 
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
-is the server: a program of its own, which has never seen the job's channel to the access point, and
-so is no way to it for what it forks. It imports torch once, which takes seconds, and never touches
-CUDA: a worker that is a Python script is forked and begins within some tenths of a second. Any
-other command is executed.
+is a program of its own, which has never seen the job's channel to the access point, and so is no
+way to it for what it forks. It imports torch once, which takes seconds, and never touches CUDA: a
+worker that is a Python script is forked and begins within some tenths of a second. Any other
+command is executed. A worker comes to be a child of the agent, to which orphans go.
 """
 
 from __future__ import annotations
@@ -15,54 +15,25 @@ import json
 import os
 import re
 import runpy
-import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from trialfleet.nodes import TRIAL
+from trialfleet.nodes.job.folder import ERR, OUT
 
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _IMPORTS_TORCH = re.compile(r"^\s*(import|from)\s+torch\b", re.MULTILINE)
-_OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+_OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+START_SECONDS = 60.0  # so long a worker may take to be there
 _LONGEST = 1 << 16  # bytes of a message between the agent and the server
-_Ended = tuple[int, int | None]  # a worker's process, and its exit code
-
-
-class Worker:
-    """A process that trains, first of its own process group.
-
-    Attributes:
-        pid: its number.
-    """
-
-    def __init__(self, server: Server, pid: int) -> None:
-        self._server, self.pid = server, pid
-
-    def poll(self) -> int | None:
-        """Return its exit code, minus the signal's number; None while it runs."""
-        return self._server.code_of(self.pid)
-
-    def send(self, number: int, *, to_all: bool = False) -> None:
-        """Send a signal to it, or to all processes of its group."""
-        if self.poll() is not None:
-            return
-        if to_all:
-            with suppress(ProcessLookupError):  # it has just been forked, and leads no group yet
-                os.killpg(self.pid, number)
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-
-    def is_stopped(self) -> bool:
-        """Tell whether somebody has stopped its process (SIGSTOP)."""
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return False
-        return stat.rpartition(")")[2].split()[:1] == ["T"]
 
 
 class Server:
@@ -81,43 +52,30 @@ class Server:
 
     def __init__(self, command: Sequence[str], folder: int) -> None:
         self._connection, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._codes: dict[int, int | None] = {}
         words = (sys.executable, sys.argv[0], "workers", str(its.fileno()), *command)
         with its:
             self.pid = subprocess.Popen(words, pass_fds=(its.fileno(), folder)).pid
-        self._receive()
+        self._number()
+        self._connection.settimeout(START_SECONDS)
 
-    def start(self, variables: Mapping[str, str]) -> Worker:
-        """Start a worker.
+    def start(self, folder: Path, variables: Mapping[str, str]) -> int:
+        """Start a worker, and return its process.
 
         Args:
+            folder: the trial's.
             variables: what its environment has beside the server's.
 
         Raises:
             OSError: the server has ended.
         """
-        self._connection.send(json.dumps(variables).encode())
-        while True:
-            pid, code = self._receive()
-            self._codes[pid] = code
-            if code is None:
-                return Worker(self, pid)
+        message = {"folder": str(folder), "variables": variables}
+        self._connection.send(json.dumps(message).encode())
+        return self._number()
 
-    def code_of(self, pid: int) -> int | None:
-        """Return a worker's exit code, None while it runs; all end with the server."""
-        with suppress(OSError):
-            while self._codes[pid] is None and select.select([self._connection], [], [], 0)[0]:
-                ended, code = self._receive()
-                self._codes[ended] = code
-        return self._codes[pid]
-
-    def _receive(self) -> _Ended:
-        message = self._connection.recv(_LONGEST)
-        if not message:
-            self._codes = {pid: code or -signal.SIGKILL for pid, code in self._codes.items()}
+    def _number(self) -> int:
+        if not (message := self._connection.recv(_LONGEST)):
             raise OSError("the server of workers has ended")
-        pid, code = json.loads(message)
-        return pid, code
+        return int(message)
 
 
 def script_of(words: Sequence[str]) -> list[str]:
@@ -143,11 +101,10 @@ def main(words: Sequence[str]) -> None:
     script = script_of(command)
     if script:
         _preload()
-    variables = _serve(connection)
-    if variables is None:
+    order = _serve(connection)
+    if order is None:
         return
-    _leave_server()
-    os.environ.update(variables)
+    _be_worker(Path(order["folder"]), order["variables"])
     if script:
         _run_script(script)
     else:
@@ -163,49 +120,35 @@ def _preload() -> None:
             import torch.distributed  # noqa: F401
 
 
-def _serve(connection: socket.socket) -> dict[str, str] | None:
-    """Fork a worker for each message; return its variables there, None when the agent has ended."""
-    woken, wakes = os.pipe()
-    os.set_blocking(woken, False)
-    os.set_blocking(wakes, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wakes)
-    _tell(connection, (os.getpid(), None))
-    while True:
-        ready = select.select([connection.fileno(), woken], [], [])[0]
-        if woken in ready:
-            os.read(woken, _LONGEST)
-            _tell_of_ends(connection)
-        if connection.fileno() in ready:
-            message = connection.recv(_LONGEST)
-            if not message:
-                return None
-            if (pid := os.fork()) == 0:
-                signal.set_wakeup_fd(-1)
-                for descriptor in (woken, wakes, connection.detach()):
-                    os.close(descriptor)
-                return dict(json.loads(message))
-            _tell(connection, (pid, None))
+def _serve(connection: socket.socket) -> dict[str, Any] | None:
+    """Fork a worker for each message; return that in the worker, None when the agent has ended."""
+    connection.send(str(os.getpid()).encode())
+    while message := connection.recv(_LONGEST):
+        if between := os.fork():
+            os.waitpid(between, 0)
+            continue
+        between = os.getpid()
+        if os.fork():
+            os._exit(0)
+        while os.getppid() == between:  # the agent is about to become its parent
+            time.sleep(0.0005)
+        connection.send(str(os.getpid()).encode())
+        connection.close()
+        order: dict[str, Any] = json.loads(message)
+        return order
+    return None
 
 
-def _tell_of_ends(connection: socket.socket) -> None:
-    with suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            _tell(connection, (ended[0], os.waitstatus_to_exitcode(ended[1])))
-
-
-def _tell(connection: socket.socket, told: _Ended) -> None:
-    with suppress(BrokenPipeError):
-        connection.send(json.dumps(told).encode())
-
-
-def _leave_server() -> None:
-    """Become a process group, with nothing of the server's signals; end when the server ends."""
-    with suppress(PermissionError):  # it leads one already
-        os.setpgid(0, 0)
+def _be_worker(folder: Path, variables: Mapping[str, str]) -> None:
+    """Be in the trial's folder, with nothing of the server's signals; end when the agent ends."""
+    os.setsid()
     for number in _OWN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     _die_with_parent()
+    os.chdir(folder)
+    os.environ.update(variables, TRIALFLEET_TRIAL=TRIAL, PYTHONUNBUFFERED="1")
+    for stream, name in ((1, OUT), (2, ERR)):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
 
 
 def _die_with_parent() -> None:

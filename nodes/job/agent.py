@@ -22,7 +22,7 @@ from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, Trials
 from trialfleet.nodes.job.words import UnansweredError, Words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
     from trialfleet.nodes.job.words import Order
@@ -106,15 +106,25 @@ class Agent:
 
 def main(command: Sequence[str]) -> NoReturn:
     """Live as the agent of this job, and end as is due."""
+    run(lambda channel: Agent(command, channel).live(), if_broken=1)
+
+
+def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
+    """Live with the job's channel, and end as is due.
+
+    Args:
+        live: how this process is to end, as waitpid would tell it.
+        if_broken: the exit code where this machine is at fault.
+    """
     try:
         channel = Channel.take()
     except OSError as error:
         sys.exit(f"trialfleet: a trial needs a job of HTCondor's: {error}")
     try:
-        status = Agent(command, channel).live()
+        status = live(channel)
     except OSError as error:  # of this machine, a full disk, say
         print(f"trialfleet: {error}", file=sys.stderr)
-        status = 1 << 8
+        status = if_broken << 8
     Family().end()
     if os.waitstatus_to_exitcode(status) == EXIT_CHECKPOINTED:
         with suppress(OSError):

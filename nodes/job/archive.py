@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ _MADE = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
 
 
 def build(to: Path) -> None:
-    """Write the archive; the same sources always give the same bytes.
+    """Write the archive, unless it is there; the same sources always give the same bytes.
 
     Raises:
         OSError: it can't be written.
@@ -25,8 +26,13 @@ def build(to: Path) -> None:
     for source in sources:
         texts[f"trialfleet/nodes/{source.relative_to(_NODES)}"] = source.read_bytes()
     del texts["trialfleet/nodes/job/archive.py"]
-    with zipfile.ZipFile(to, "w") as archive:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
         for name, text in sorted(texts.items()):
             entry = zipfile.ZipInfo(name, _MADE)
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, text, zipfile.ZIP_DEFLATED)
+    if not to.is_file() or to.read_bytes() != content.getvalue():
+        beside = to.parents[1] / f".{to.name}"  # the folder's other names are a job's
+        beside.write_bytes(content.getvalue())
+        beside.replace(to)

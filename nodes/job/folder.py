@@ -22,6 +22,7 @@ _BEGIN = (
     "_condor",
     ".condor",
     ".chirp.",
+    ".agent.",
     ".job.ad",
     ".machine.ad",
     ".update.ad",

@@ -43,9 +43,9 @@ class Family:
         """Tell whether a child is known to have ended; its number may be another's then."""
         return pid in self._statuses
 
-    def end(self) -> None:
-        """Kill them all; none is left then."""
-        while found := children(os.getpid()):
+    def end(self, but: int = 0) -> None:
+        """Kill them all but one; none of the others is left then."""
+        while found := [child for child in children(os.getpid()) if child != but]:
             for child in found:
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
@@ -95,6 +95,13 @@ def children(pid: int) -> list[int]:
 def resident_mb(pid: int) -> float:
     """Return a process's resident memory, with all that it shares; 0 of one that has ended."""
     return _resident_kb(pid) / 1024
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether somebody has stopped a process (SIGSTOP)."""
+    with suppress(OSError):
+        return _stat(pid)[0] == b"T"
+    return False
 
 
 def _numbers(folder: Path) -> list[str]:

@@ -130,6 +130,41 @@ class Limits:
     grace_seconds: float | None
 
 
+class Bounds:
+    """Whether a trial takes more than it may.
+
+    Args:
+        family: all processes of this job.
+        limits: what bounds the trial.
+
+    Attributes:
+        over: "memory" or "time", once it does.
+        peak_mb: the most memory that it was seen to have; 0 of a short one.
+    """
+
+    def __init__(self, family: Family, limits: Limits) -> None:
+        self._family, self._limits = family, limits
+        self.over: str | None = None
+        self.peak_mb = 0.0
+        self._weigh_at = time.monotonic() + FIRST_WEIGHING
+
+    @property
+    def look_at(self) -> float:
+        """When to look again, by `time.monotonic`."""
+        until = self._limits.until
+        return self._weigh_at if until is None else min(until, self._weigh_at)
+
+    def look(self, now: float) -> None:
+        """See whether it is over a limit, as often as that is due."""
+        if self._limits.until is not None and now >= self._limits.until:
+            self.over = "time"
+        elif now >= self._weigh_at:
+            self._weigh_at = now + WEIGHING
+            self.peak_mb = max(self.peak_mb, self._family.memory_mb())
+            if self._limits.memory_mb is not None and self.peak_mb > self._limits.memory_mb:
+                self.over = "memory"
+
+
 class Training:
     """A trainer's time with one trial.
 
@@ -141,8 +176,7 @@ class Training:
             wants to be called next.
 
     Attributes:
-        over: "memory" or "time", where the trial took more than it may.
-        peak_mb: the most memory that it was seen to have; 0 of a short one.
+        bounds: what it took, and whether that is more than it may.
     """
 
     def __init__(
@@ -153,9 +187,7 @@ class Training:
         carry: Callable[[], tuple[bool, float]],
     ) -> None:
         self._trainer, self._family, self._limits, self._carry = trainer, family, limits, carry
-        self.over: str | None = None
-        self.peak_mb = 0.0
-        self._weigh_at = time.monotonic() + FIRST_WEIGHING
+        self.bounds = Bounds(family, limits)
         self._is_told = False
         self._ends: list[tuple[float, int]] = []  # when it gets which signal, once told to stop
 
@@ -169,30 +201,19 @@ class Training:
         while (status := self._trainer.status()) is None:
             events.check()
             now = time.monotonic()
-            self._bound(now)
-            if self.over:
+            self.bounds.look(now)
+            if self.bounds.over:
                 self._family.end()
                 continue
             self._press(now)
             if now >= carry_at:
                 is_told, carry_at = self._carry()
                 self._tell_to_stop(now, is_told=is_told)
-            times = [carry_at, self._weigh_at, *(at for at, _ in self._ends[:1])]
-            if self._limits.until is not None:
-                times.append(self._limits.until)
+            times = [carry_at, self.bounds.look_at, *(at for at, _ in self._ends[:1])]
             events.wait(min(times) - time.monotonic(), self._trainer.socket)
         if status == 0:
-            self.over = None  # it had ended already
+            self.bounds.over = None  # it had ended already
         return status
-
-    def _bound(self, now: float) -> None:
-        if self._limits.until is not None and now >= self._limits.until:
-            self.over = "time"
-        elif now >= self._weigh_at:
-            self._weigh_at = now + WEIGHING
-            self.peak_mb = max(self.peak_mb, self._family.memory_mb())
-            if self._limits.memory_mb is not None and self.peak_mb > self._limits.memory_mb:
-                self.over = "memory"
 
     def _tell_to_stop(self, now: float, *, is_told: bool) -> None:
         if is_told and not self._is_told and self._limits.grace_seconds is not None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.words import Order, Words
 
 EXIT_CHECKPOINTED = 85
-_SAVED = (CHECKPOINT, PROGRESS, folders.OUT, folders.ERR)  # what it printed goes on with it, too
+SAVED = (CHECKPOINT, PROGRESS, folders.OUT, folders.ERR)  # what it printed goes on with it, too
 # Seconds between two turns of what is carried; after so many seconds of a trial that nobody stops.
 CARRY, SLOW_CARRY, SLOW_AFTER = 2.0, 10.0, 60.0
 
@@ -152,15 +152,15 @@ class Trials:
         while not carrier.has_order(folder):
             trainer = self._begin(folder)
             training = Training(trainer, self._family, limits, carrier.turn)
-            ended.status, ended.over = training.run(self._events), training.over
-            seen = training.peak_mb or max(self._family.largest_mb, resident_mb(trainer.pid))
+            ended.status, ended.over = training.run(self._events), training.bounds.over
+            seen = training.bounds.peak_mb or max(self._family.largest_mb, resident_mb(trainer.pid))
             ended.memory_mb = max(ended.memory_mb, seen)
             is_large = order.memory_mb is not None and ended.memory_mb > order.memory_mb
             if is_large or not trainer.stays():
                 self._end()
             if ended.code != EXIT_CHECKPOINTED or ended.over:
                 return
-            self._bring(CHECKPOINT_PACKAGE.format(order.name), _SAVED, folder)
+            self._bring(CHECKPOINT_PACKAGE.format(order.name), SAVED, folder)
             self._words.say("saved", trial=order.name)
             if self._events.is_wanted_back:
                 raise WantedBackError

@@ -96,6 +96,11 @@ def _number(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
+def spoken(**words: object) -> bytes:
+    """Return what an agent says, as it is written."""
+    return json.dumps({"schema": SCHEMA, **words, "time": time.time()}).encode()
+
+
 class UnansweredError(Exception):
     """Nobody answers: the access point's scripts read what was told once the job has left."""
 
@@ -150,8 +155,7 @@ class Words:
 
     def say(self, what: str, **more: object) -> bytes:
         """Say something, now or with `say_again`; return it as it is written."""
-        plain = {"schema": SCHEMA, **self._who, "turn": self._turn, "say": what, **more}
-        self._unsaid = words = json.dumps({**plain, "time": time.time()}).encode()
+        self._unsaid = words = spoken(**self._who, turn=self._turn, say=what, **more)
         self.say_again()
         return words
 

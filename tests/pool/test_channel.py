@@ -80,9 +80,7 @@ def test_trainers_may_report_when_they_like_and_reach_nothing_of_the_access_poin
     for region in ("early", "again"):
         lines = trial_of(run, region).out.read_text().splitlines()
         assert lines[-2:] == ["[]", "[]"], region
-    gang = trial_of(run, "gang")
-    for proc in range(2):
-        assert gang.of_proc(gang.out, proc).read_text().splitlines()[-2:] == ["[]", "[]"]
+    assert trial_of(run, "gang").out.read_text().splitlines()[-2:] == ["[]", "[]"]
     # the channel was there again after exit code 85, and for the agent alone
     assert "taken" not in trial_of(run, "again").out.read_text()
     assert reports(trial_of(run, "again"))[-1]["metrics"]["loss"] > 1
@@ -208,7 +206,7 @@ def test_a_job_that_kept_its_channel_would_reach_its_words_and_what_travels(
     place.reports.write_text("1\n")
     folder.agent.write_text(KEEPS_ITS_CHANNEL)
     subprocess.run(["condor_submit", "-terse", "trial.sub"], cwd=place.node_root, check=True)
-    out = place.of_proc(place.out, 0) if gang else place.agent_log
+    out = place.agent_logs(1 if gang else None)[0]
     wait_for(lambda: out.read_text().endswith("\n"))
     answers = json.loads(out.read_text())
     assert [request for request in bad if answers[request] >= 0] == []

@@ -23,30 +23,35 @@ from tests.moto_server import empty_account, moto_server
 from tests.pool.watching import dagmans, processes_with, services
 from tests.ports import reserved_port
 from tests.unit.tabular.small_trials import make_sandbox, make_table
-from trialfleet import Run, RunState, nodes
+from trialfleet import Run, RunState
 from trialfleet.nodes import job_start, trial
 from trialfleet.nodes.gang.store import pointer_of
+from trialfleet.nodes.job.folder import TRIALS
 from trialfleet.workflows.examples import EXAMPLES
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import RUN, Roster
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.why.explain import why
 
 pytestmark = pytest.mark.usefixtures("pool")
 
 TRAINER = EXAMPLES["ddp"] / "train.py"
 POINTS = EXAMPLES["first"] / "points"
-NODE = "north.l1.t01"
+NODE, FIRST = "north.l1", "north.l1.t01"
 GANGS = int(os.environ.get("GANGS", "5"))  # of two slots each that want four, all at once
 WaitFor = Callable[..., None]
 
 
 class GangRun:
-    """A run of one trial, which is a gang of up to three."""
+    """A run of one lane, which is a gang of up to three."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.place = TrialFolder(run.folder / "regions/north/trials" / NODE)
+
+    @property
+    def place(self) -> TrialFolder:
+        """The folder of its first trial."""
+        return RunFolder(self.run.folder).region("north").trial(FIRST)
 
     @property
     def roster(self) -> Roster | None:
@@ -65,15 +70,15 @@ class GangRun:
         return now is not None and any(f".{now.generation:06}." in name for name in names)
 
     def processes(self, rank: int) -> list[psutil.Process]:
-        """The agent of a rank, and its worker behind it; between them is the worker's server."""
+        """The agent of a rank, and behind it its worker."""
         assert self.roster is not None
         job = f"{self.roster.cluster}.{self.roster.members[rank].proc}"
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                above = process.parent()
-                is_server = above is not None and nodes.AGENT in above.cmdline()
-                if above and is_server and process.environ().get(job_start.GANG) == job:
-                    return [above, *process.children()]
+                agent = process.parent()
+                is_worker = process.cwd().endswith(f"/{TRIALS}/{self.roster.trial}")
+                if agent and is_worker and process.environ().get(job_start.GANG) == job:
+                    return [agent, *(each for each in agent.children() if TRIALS in each.cwd())]
         raise AssertionError(f"no agent of {job}")
 
     def result(self) -> dict[str, float]:
@@ -134,6 +139,10 @@ def kill_worker(gang: GangRun) -> None:
 def kill_rank(gang: GangRun) -> None:
     for process in gang.processes(1):
         process.kill()
+
+
+def keepers(gang: GangRun) -> list[psutil.Process]:
+    return processes_with("trialfleet.workflows.gang.keeper", str(gang.run.folder))
 
 
 def evict_first(gang: GangRun) -> None:
@@ -200,6 +209,32 @@ def test_a_gang_that_lost_a_rank_goes_on_from_a_checkpoint_in_s3(
     assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
 
 
+def test_a_gangs_jobs_train_one_trial_after_another_and_the_best_in_full(
+    make_gang: MakeGang, wait_for: WaitFor
+) -> None:
+    own = make_gang(steps=150, budget={"trials": 3, "lanes": 1}, publish="models")
+    own.run.submit()
+    second = FIRST.replace("t01", "t02")
+    wait_for(lambda: own.trains() and own.roster is not None and own.roster.trial == second)
+    for process in [*keepers(own), *services(own.run)]:
+        process.kill()
+    kill_worker(own)
+    status = own.run.wait()
+    assert status.state is RunState.DONE
+    assert status.regions[0].published
+    records = own.run.trials()
+    assert [(record.node, record.attempts) for record in records] == [
+        (f"{NODE}.t{number:02}", 1) for number in (1, 2, 3)
+    ]
+    assert all(record.ranks in {2, 3} for record in records), records
+    assert all((record.memory_mb or 0) > 1 for record in records), records
+    log = own.place.log.read_text()
+    assert log.count("Job submitted from host") == 3, "the jobs of one gang"
+    assert [word in log for word in ("t01 ends code=0", "t03 ends code=0", " best ends code=0")]
+    place = RunFolder(own.run.folder).region("north").best
+    assert json.loads(place.by_lane.read_text())["done"]
+
+
 @pytest.mark.thorough
 def test_a_gang_goes_on_without_a_frozen_rank_and_takes_it_in_again(
     make_gang: MakeGang, wait_for: WaitFor, work: Path
@@ -215,10 +250,6 @@ def test_a_gang_goes_on_without_a_frozen_rank_and_takes_it_in_again(
     wait_for(lambda: own.trains(3, ranks=3))
     assert own.run.wait().state is RunState.DONE
     assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
-
-
-def keepers(gang: GangRun) -> list[psutil.Process]:
-    return processes_with("trialfleet.workflows.gang.keeper", str(gang.run.folder))
 
 
 @pytest.mark.thorough
@@ -375,7 +406,7 @@ def test_the_reference_trainer_trains_one_region_over_several_slots(
     north, south = (run.trials(region) for region in ("north", "south"))
     assert [trial.ranks for trial in north] == [2]
     assert [trial.ranks for trial in south] == [None]
-    place = TrialFolder(run.folder / "regions/north/trials" / NODE)
+    place = RunFolder(run.folder).region("north").trial(FIRST)
     told = json.loads(place.result.read_text())["metrics"]
     assert told == pytest.approx(alone_in_its_gang(place, work / "north.npz", tmp_path), rel=1e-4)
 

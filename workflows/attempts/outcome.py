@@ -13,7 +13,6 @@ from trialfleet import job_files
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
 from trialfleet.workflows.attempts import node_faults, resource_limits
 from trialfleet.workflows.cleaning import clean
-from trialfleet.workflows.gang.records import OVER_DISK
 from trialfleet.workflows.jobs.agent_words import read_ended, read_order
 from trialfleet.workflows.jobs.executions import events_of, submissions
 from trialfleet.workflows.jobs.troubles import EVICTED, STUCK
@@ -320,9 +319,6 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid
         return Unpaid(error=one_line(_BY_USER.sub("", words)))
     if words := _got_nowhere(removal, 0 if reason else removed.evictions):
         return Failed(error=one_line(words), final=False, got_nowhere=True)
-    if OVER_DISK in removal:  # a gang's keeper looks at what its ranks put here
-        reason = _BY_USER.sub("", removal[removal.index(OVER_DISK) :])
-        code = resource_limits.BY_SUBMIT_FILE
     words = (
         one_line(resource_limits.over_limit(code, reason, places) or removal)
         or "the job was removed"

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 
 from trialfleet.nodes.job.words import Order
-from trialfleet.workflows.gang.records import OVER_DISK
 from trialfleet.workflows.jobs.agent_words import Ended
 
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file
-# (periodic_hold), memory, and the two time limits, that of a gang's trainer.minutes among them.
+# (periodic_hold), memory, and the two time limits that somebody may have set in a submit file.
 # HTCondor's manual, "Hold Reason Codes".
 BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT = 3, 34, 46, 47
 CODES = frozenset({BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT})
@@ -18,10 +17,9 @@ CODES = frozenset({BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMP
 MEMORY, DISK, TIME = "resources.memory", "resources.disk", "trainer.minutes"
 KEYS = (MEMORY, DISK, TIME)  # of a study
 
-_OURS = {"over its memory:": MEMORY, OVER_DISK: DISK}
+_OURS = {"over its memory:": MEMORY, "over its disk:": DISK}
 _LIMIT = re.compile(r"limit of (\d+) megabytes")
 _USED = re.compile(r"usage: (\d+) megabytes")
-_DURATION = re.compile(r"duration of (?:(\d+)\+)?([\d:]*\d)")  # days; hours, minutes, seconds
 
 
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
@@ -45,7 +43,7 @@ def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) 
         most = order.seconds if order else None
         words, key = f"over its time: ran for more than {(most or 0) / 60:g} min", TIME
     elif ended.over == "disk":
-        words, key = f"{OVER_DISK} it left more than that", DISK
+        words, key = "over its disk: it left more than that", DISK
     else:
         most = order.memory_mb if order else None
         used = f"used {ended.memory_mb or 0:.0f} MB of {most or 0:.0f} MB"
@@ -62,15 +60,4 @@ def _in_words(code: int | None, reason: str) -> tuple[str, str] | None:
         limit, used = _LIMIT.search(reason), _USED.search(reason)
         how = f"used {used[1]} MB of {limit[1]} MB" if limit and used else reason
         return f"over its memory: {how}", MEMORY
-    if code == TOO_LONG_AN_ATTEMPT:
-        span = _DURATION.search(reason)
-        return f"over its time: ran for more than {_minutes(span)}" if span else reason, TIME
     return None
-
-
-def _minutes(span: re.Match[str]) -> str:
-    """A duration as HTCondor writes it (00:09, 01:30:00, 2+00:00:00), in minutes."""
-    seconds = 0
-    for part in span[2].split(":"):
-        seconds = 60 * seconds + int(part)
-    return f"{int(span[1] or 0) * 1440 + seconds / 60:g} min"

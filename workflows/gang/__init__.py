@@ -1,9 +1,10 @@
 """One training over several machines: a gang of ordinary jobs of one DAG node.
 
 Its submit file ends in `queue MAX`. Each job runs `nodes/gang/agent.py`; the agents never talk to
-each other. Each writes by chirp what it does into the trial's folder, `words/gang/agent.PROC`.
+each other. Each writes by chirp what it does into the node's folder, `words/gang/agent.PROC`.
 `keeper.py`, a process on the access point, reads that and the queue, and writes
-`words/gang/roster.json`, which they read by chirp. `roster.py` decides what it says, and is pure.
+`words/gang/roster.json`, which they read by chirp. `decision.py` decides what it says, and is pure.
+With the run's optimiser the keeper speaks as the agent of a job by itself does (`speaker.py`).
 
 A gang lives in generations. In one, the ranks, their addresses and the checkpoint to start from are
 fixed. Whoever joins, leaves or is lost begins another:
@@ -11,5 +12,5 @@ fixed. Whoever joins, leaves or is lost begins another:
     form g    the workers of generation g - 1 end, rank 0 saving first where it can; an agent
               without workers says that it is ready for g
     run g     all that have a slot are ready, `min` of them at least: members by rank
-    done      the training is over: every agent leaves
+    done      there is nothing left to train: every agent leaves
 """

@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import fcntl
 import logging
+import math
 import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,12 @@ from trialfleet.infra.pool.connection import keep_for
 from trialfleet.nodes.gang.member import Member, name_of, parsed
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.export.folder import read_variables
-from trialfleet.workflows.gang.records import OVER_DISK, read_roster
-from trialfleet.workflows.gang.results import take_result
-from trialfleet.workflows.gang.roster import (
-    DONE,
-    Job,
-    Roster,
-    Size,
-    decide,
-    superseded,
-    to_remove,
-)
+from trialfleet.workflows.gang.decision import decide, superseded, to_remove
+from trialfleet.workflows.gang.records import read_roster
+from trialfleet.workflows.gang.roster import DONE, Job, Roster, Size
+from trialfleet.workflows.gang.speaker import Speaker
 from trialfleet.workflows.gang.store import GangStore
+from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.study.frozen import load_frozen
 
@@ -47,16 +42,20 @@ QUIET_TICK = 1.0  # where no gang is in it
 POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
 SILENT_SECONDS = 10.0  # an agent speaks every 3 s
 _MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
+LOST = "its gang can't go on"  # why jobs are removed
+FORMER = "an earlier release of trialfleet began its gang: it begins anew"
 _GONE = {3, 4}  # JobStatus of a job that was removed, or has ended
 _PROJECTION = [
     "ClusterId",
     "ProcId",
     "Iwd",
     "JobStatus",
+    "JobStartDate",
     "JobCurrentStartDate",
     "HoldReasonCode",
     "EnteredCurrentStatus",
     "TrialfleetNode",
+    "TrialfleetRegion",
     "RequestDisk",
     "TrialfleetGangMin",
     "TrialfleetGangMax",
@@ -90,10 +89,16 @@ class Keeper:
     Args:
         folder: the run's.
         store: where checkpoints lie in S3; None: they lie on the access point.
+        seconds: after so many a region's gang begins no other trial, by the region's slug.
     """
 
-    def __init__(self, folder: RunFolder, store: GangStore | None = None) -> None:
-        self._folder, self._store = folder, store
+    def __init__(
+        self,
+        folder: RunFolder,
+        store: GangStore | None = None,
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
+        self._folder, self._store, self._seconds = folder, store, seconds or {}
         self._beats = Beats()
         self._looked = time.monotonic()
 
@@ -121,51 +126,39 @@ class Keeper:
 
     def _keep(self, cluster: int, ads: list[dict[str, Any]]) -> None:
         place = TrialFolder(Path(ads[0]["Iwd"]))
-        node = str(ads[0]["TrialfleetNode"])
         size = Size(ads[0]["TrialfleetGangMin"], ads[0]["TrialfleetGangMax"])
+        speaker = Speaker(place, cluster)
+        if speaker.order is None:
+            _remove(cluster, None, FORMER)
+            return
         jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in _GONE]
         now = time.time()
         known = read_roster(place)
         roster = known if known and known.cluster == cluster else None
-        before = roster or Roster(cluster=cluster, since=now)
-        most = ads[0]["RequestDisk"] * 1024
-        names = self._delivered(place, cluster, _MOST_DISKS * most)
-        if names is None:
-            return
-        after = decide(before, size, jobs, names, now)
+        before = speaker.heard(roster or Roster(cluster=cluster, since=now), now)
+        names = _delivered(place, _MOST_DISKS * ads[0]["RequestDisk"] * 1024)
+        if names is None and before.code is None:
+            after = replace(before, code=1, over="disk")
+        else:
+            after = decide(before, size, jobs, names or (), now)
         if self._store:
-            self._store.share(place, after, names)
+            self._store.share(place, after, names or ())
+        age = now - min(ad.get("JobStartDate", now) for ad in ads)
+        wants = age < self._seconds.get(str(ads[0].get("TrialfleetRegion")), math.inf)
+        speaker.say(before, after, jobs, wants=wants)
         if after != roster:
-            self._write(place, node, after, most)
+            _write(place, str(ads[0]["TrialfleetNode"]), after)
         if self._store and after.state == DONE:
             self._store.remove_all(place)
-        unneeded = superseded(after, names)
+        unneeded = superseded(after, names or ())
         if self._store and unneeded:
             self._store.remove(place, unneeded)
         for name in unneeded:
             with suppress(OSError):
                 (place.gang / name).unlink()
         if procs := to_remove(after, size, jobs, now):
-            _remove(cluster, procs, after)
-
-    def _delivered(self, place: TrialFolder, cluster: int, most: int) -> Collection[str] | None:
-        """Names in a gang's folder; None where its jobs put more there than they may.
-
-        These are removed, and so is what they put there.
-        """
-        try:
-            sizes = job_files.sizes_in(place.gang)
-            total = sum(sizes.values())
-            if total <= most:
-                return sizes
-            why = f"its ranks put {total >> 20} MB on the access point, of {most >> 20} MB"
-        except FileNotFoundError:
-            return ()
-        except job_files.JobFileError as error:
-            why = str(error)
-        job_queue.act("Remove", f"ClusterId == {cluster}", f"{OVER_DISK} {why}")
-        job_files.make_empty(place.gang)
-        return None
+            is_over = after.state == DONE
+            _remove(cluster, procs, "the gang's training is over" if is_over else LOST)
 
     def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
         said = _said(place, ad["ProcId"])
@@ -181,16 +174,30 @@ class Keeper:
             hold_code=ad.get("HoldReasonCode"),
         )
 
-    def _write(self, place: TrialFolder, node: str, roster: Roster, most: float) -> None:
-        """Write a roster; at the end the result is in its place before."""
-        if roster.state == DONE:
-            take_result(place, roster, most)
-        job_files.write_json(place.roster, roster.as_json(), within=place.root)
-        ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
-        log.info(
-            "%s: %s %d: ranks %s, from %s, code %s",
-            *(node, roster.state, roster.generation, ranks, roster.start, roster.code),
-        )
+
+def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
+    """Names in a gang's folder; None where its jobs put more there than they may: it is removed."""
+    try:
+        sizes = job_files.sizes_in(place.gang)
+        total = sum(sizes.values())
+        if total <= most:
+            return sizes
+        log.warning("%s: %d MB, of %d MB", place.gang, total >> 20, most >> 20)
+    except FileNotFoundError:
+        return ()
+    except job_files.JobFileError as error:
+        log.warning("%s: %s", place.gang, error)
+    job_files.make_empty(place.gang)
+    return None
+
+
+def _write(place: TrialFolder, node: str, roster: Roster) -> None:
+    job_files.write_json(place.roster, roster.as_json(), within=place.node_root)
+    ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
+    log.info(
+        "%s: %s %d of %s: ranks %s, from %s, code %s",
+        *(node, roster.state, roster.generation, roster.trial, ranks, roster.start, roster.code),
+    )
 
 
 def _said(place: TrialFolder, proc: int) -> Member | None:
@@ -201,19 +208,20 @@ def _said(place: TrialFolder, proc: int) -> Member | None:
         return None
 
 
-def _remove(cluster: int, procs: Iterable[int], roster: Roster) -> None:
-    """Remove jobs that hold a gang's node up, or have lost their gang."""
-    own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
-    why = "the gang's training is over" if roster.state == DONE else "its gang can't go on"
-    job_queue.act("Remove", f"ClusterId == {cluster} && ({own})", why)
+def _remove(cluster: int, procs: Iterable[int] | None, why: str) -> None:
+    """Remove jobs that hold a gang's node up, or have lost their gang; None: all of them."""
+    own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs or ()))
+    job_queue.act("Remove", f"ClusterId == {cluster}" + (f" && ({own})" if own else ""), why)
 
 
-def _store_of(folder: RunFolder) -> GangStore | None:
-    """The way to S3 of a run whose gangs have their checkpoints there."""
-    if not folder.gang_variables.exists():
-        return None
-    os.environ.update(read_variables(folder.gang_variables))
-    return GangStore(load_frozen(folder.study).study.s3)
+def _keeper_of(folder: RunFolder) -> Keeper:
+    study, store = load_frozen(folder.study).study, None
+    if folder.gang_variables.exists():  # its gangs have their checkpoints in S3
+        os.environ.update(read_variables(folder.gang_variables))
+        store = GangStore(study.s3)
+    budgets = {region_slug(name): study.budget_of(name) for name in study.region_table}
+    seconds = {slug: 60.0 * budget.job_minutes for slug, budget in budgets.items()}
+    return Keeper(folder, store, seconds)
 
 
 def keep(folder: RunFolder) -> None:
@@ -221,7 +229,7 @@ def keep(folder: RunFolder) -> None:
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keep_for(POOL_SECONDS)
-        keeper = Keeper(folder, _store_of(folder))
+        keeper = _keeper_of(folder)
         log.info("keeps the gangs of %s", folder.root)
         while True:
             try:

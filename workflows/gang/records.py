@@ -10,13 +10,12 @@ from trialfleet.workflows.gang.roster import DONE, RUN, Roster
 from trialfleet.workflows.plan.folder import TrialFolder
 
 _MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
-OVER_DISK = "over its disk:"  # how the keeper's reason begins, and that of trial.sub.j2
 
 
 def read_roster(place: TrialFolder) -> Roster | None:
-    """Return the roster of a trial; None where it has none, or it can't be read."""
+    """Return the roster of a node's gang; None where it has none, or it can't be read."""
     try:
-        return Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.root))
+        return Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root))
     except (OSError, ValueError):
         return None
 
@@ -30,7 +29,7 @@ def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
         least: how many it needs.
     """
     roster = read_roster(place)
-    if roster is None or roster.state == DONE:
+    if roster is None or roster.state == DONE or roster.code is not None:
         return "", False
     apart = _apart(roster)
     if roster.state == RUN:
@@ -55,10 +54,11 @@ def _apart(roster: Roster) -> str:
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
     """Return what is shown of a gang: how many ranks train, in which generation; else nothing.
 
-    While a generation forms, none trains. Of a gang that is over, it is what its last one had.
+    While a generation forms, none trains. Of the trial that a gang trained last, it is what that
+    had at its end; of one before, nothing is known.
     """
     roster = read_roster(place)
-    if roster is None:
+    if roster is None or roster.trial != place.root.name:
         return {}
     trains = roster.state == RUN or roster.code is not None
     return {"ranks": len(roster.members) if trains else 0, "generation": roster.generation}

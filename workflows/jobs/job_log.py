@@ -180,7 +180,7 @@ def read_between(log: Path, price: float | None = None, *, now: float | None = N
     """
     found = list(parts_of(log).between)
     if found and now is not None:
-        found[-1:] = _until(now, found[-1:])
+        found = _until(now, found)
     return [_stay(each, price, each.end, each.saved) for each in found]
 
 
@@ -217,14 +217,14 @@ def read_removals(log: Path) -> list[float]:
     return [time_of(event) for event in events_of(log) if event.type.name == "JOB_ABORTED"]
 
 
-def first_failure(log: Path) -> tuple[int, int] | None:
-    """Return exit code and proc of a gang's first job, of its last attempt, that failed by itself.
+def first_failure(log: Path) -> int | None:
+    """Return the exit code of a node's first job, of its last attempt, that failed by itself.
 
     None where none did, as where all of them were removed.
     """
     for event in submissions(events_of(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
-            return int(event["ReturnValue"]), event.proc
+            return int(event["ReturnValue"])
     return None
 
 

@@ -30,7 +30,7 @@ _MARK = re.compile(
     _WORD + r" (?P<trial>\S+) (?P<kind>begins|saved|ends)"
     r"(?: code=(?P<code>-?\d+))?(?: cpu=(?P<cpu>[\d.]+))?(?: memory=(?P<memory>[\d.]+))?"
 )
-_EXECUTES, _GENERIC = b"001 (", b"008 ("
+_SUBMITTED, _EXECUTES, _GENERIC = b"000 (", b"001 (", b"008 ("
 
 
 class MarkKind(StrEnum):
@@ -138,19 +138,23 @@ def note_end(
 
 
 def _note(place: TrialFolder, job: str, when: float, mark: Mark) -> None:
-    if mark.kind is not MarkKind.SAVED and _last_kind(place, mark.trial) is mark.kind:
-        return
     cluster, proc = map(int, job.split("."))
+    if mark.kind is not MarkKind.SAVED and _last_kind(place, mark.trial, cluster) is mark.kind:
+        return
     at = datetime.fromtimestamp(when).isoformat(" ", "milliseconds")  # local, as HTCondor's
     event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}\n...\n"
     with suppress(FileNotFoundError):  # trials go on where somebody has removed the log
         job_files.append(place.log, event.encode())
 
 
-def _last_kind(place: TrialFolder, trial: str) -> MarkKind | None:
-    """What the log noted last of a trial in the execution that goes on: its begin or its end."""
+def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
+    """What the log noted last of a trial in the execution that goes on: its begin or its end.
+
+    A gang trains on while one of its jobs begins to execute again.
+    """
     content, _ = job_files.tail(place.log, _MOST_LOG)
-    since = max(content.rfind(b"\n" + _EXECUTES), 0)
+    is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content
+    since = max(content.rfind(b"\n" + (_SUBMITTED if is_gang else _EXECUTES)), 0)
     for line in reversed(content[since:].split(b"\n")):
         if line.startswith(_GENERIC) and (word := line.find(_WORD.encode())) > 0:
             mark = Mark.parsed(line[word:].decode(errors="replace"))

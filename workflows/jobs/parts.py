@@ -7,8 +7,9 @@ agent starts, asks, brings results and waits for answers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,13 +87,27 @@ def _parts_in(events: Iterable[JobEvent]) -> JobParts:
     trials: dict[str, list[list[Execution]]] = {}
     between: list[Execution] = []
     for part in submissions(events):
-        division = _Division()
-        for execution, marks in zip(executions_of(part), _marks_of(part), strict=True):
-            division.add(execution, marks)
+        is_gang = len({event.proc for event in part}) > 1
+        division = _of_gang(part) if is_gang else _of_job(part)
         between += division.between
         for name, attempts in division.trials.items():
             trials.setdefault(name, []).extend(attempts)
     return JobParts(trials, between)
+
+
+def _of_job(events: Sequence[JobEvent]) -> _Division:
+    division = _Division()
+    for execution, marks in zip(executions_of(events), _marks_of(events), strict=True):
+        division.add(execution, marks)
+    return division
+
+
+def _of_gang(events: Sequence[JobEvent]) -> _GangDivision:
+    marks = [(time_of(event), mark) for event in events if (mark := Mark.of(event))]
+    division = _GangDivision(marks)
+    for execution in executions_of(events):
+        division.add(execution)
+    return division
 
 
 def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
@@ -147,6 +162,72 @@ class _Division:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS
             attempts[-1][-1] = _ended(last, mark) if is_end else replace(last, saved=when)
+
+
+@dataclass
+class _Span:
+    """An attempt of a gang at a trial: from when to when, and the mark that ended it."""
+
+    trial: str
+    began: float
+    ended: float = math.inf
+    mark: Mark | None = None
+    parts: list[Execution] = field(default_factory=list)
+
+
+class _GangDivision:
+    """Divides the executions of one submission of a gang: all of its jobs are at one trial."""
+
+    def __init__(self, marks: Iterable[tuple[float, Mark]]) -> None:
+        self.between: list[Execution] = []
+        self._spans: list[_Span] = []
+        for when, mark in marks:
+            last = self._spans[-1] if self._spans else _Span("", when, when)
+            if mark.kind is MarkKind.BEGINS and (last.trial, last.ended) != (mark.trial, math.inf):
+                last.ended = min(last.ended, when)
+                self._spans.append(_Span(mark.trial, when))
+            elif mark.kind is MarkKind.ENDS and last.trial == mark.trial and not last.mark:
+                last.ended, last.mark = min(last.ended, when), mark
+
+    @property
+    def trials(self) -> dict[str, list[list[Execution]]]:
+        """The parts of each attempt, by trial."""
+        found: dict[str, list[list[Execution]]] = {}
+        for span in self._spans:
+            if span.parts:
+                found.setdefault(span.trial, []).append(span.parts)
+        return found
+
+    def add(self, execution: Execution) -> None:
+        """Divide the next execution."""
+        whole = replace(execution, saved=None, told=None, cpu_seconds=0.0)
+        rest, until = whole.began, whole.ended if whole.is_over else math.inf
+        for span in self._spans:
+            began, ended = max(rest, span.began), min(until, span.ended)
+            if began >= ended:
+                continue
+            self._add_between(whole, rest, began)
+            part, rest = _cut(whole, began, ended), ended
+            if span.mark and ended == span.ended:
+                is_first = not any(each.told for each in span.parts)  # cpu is that of all together
+                part = _ended(part, span.mark)
+                part = part if is_first else replace(part, cpu_seconds=0.0)
+            span.parts.append(part)
+        self._add_between(whole, rest, until)
+
+    def _add_between(self, whole: Execution, began: float, ended: float) -> None:
+        if began < ended:
+            part = _cut(whole, began, ended)
+            self.between.append(replace(part, end=End.DONE if part.is_over else End.RUNNING))
+
+
+def _cut(execution: Execution, began: float, ended: float) -> Execution:
+    """The part of an execution between two times; with infinity for the end, one that goes on."""
+    if ended == math.inf:
+        return replace(execution, began=began, ended=max(began, execution.ended))
+    is_whole = ended == execution.ended and execution.is_over
+    part = replace(execution, began=began, ended=ended)
+    return part if is_whole else replace(part, is_over=True, end=End.FAILED)
 
 
 def _ended(part: Execution, mark: Mark) -> Execution:

@@ -89,9 +89,10 @@ class TrialFolder:
     # Where in S3 a gang's checkpoints lie; there where its study wants them in S3.
     gang_store = _file("store.json", of="gang")
 
-    def of_proc(self, stream: Path, proc: int) -> Path:
-        """Standard output or error of one of a gang's jobs."""
-        return stream.with_name(f"{stream.name}.{proc}")
+    def agent_logs(self, jobs: int | None) -> list[Path]:
+        """What the agents of a gang of so many jobs printed; None: that of a job by itself."""
+        logs = [self.agent_log.with_suffix(f".log.{proc}") for proc in range(jobs or 0)]
+        return logs or [self.agent_log]
 
     # A file NAME.txt for each model that the gate's job measured: its loss in each row.
     losses = _file("losses")

@@ -135,21 +135,19 @@ def autoscale_of(study: Study) -> str:
 def _region_graph(study: Study, name: str) -> RegionGraph:
     budget = study.budget_of(name)
     slug = region_slug(name)
-    gangs = study.nodes_of(name) is not None
-    per_job = 1 if gangs else budget.per_job  # a gang's jobs end with their trial
     lanes = min(budget.lanes, budget.trials)
-    length = _length(budget.trials, lanes, per_job)
+    length = _length(budget.trials, lanes, budget.per_job)
     return RegionGraph(
         name=name,
         slug=slug,
-        lanes=_lanes(slug, length, lanes, per_job),
+        lanes=_lanes(slug, length, lanes, budget.per_job),
         length=length,
-        trials_per_job=per_job,
+        trials_per_job=budget.per_job,
         trials=budget.trials,
         priority=study.region_table[name].priority,
         publishes=study.publishes,
         gated=study.gate is not None,
-        gangs=gangs,
+        gangs=study.nodes_of(name) is not None,
     )
 
 

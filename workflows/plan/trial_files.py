@@ -80,12 +80,8 @@ def write_trial(
 
     The submit file goes first and comes last: where it stands, everything it names stands too.
     """
-    gang = _gang_of(study, order)
     with _job_of(run, study, folder, place, order):
-        if gang:
-            _write_gang(run, study, folder, place, order, gang)
-        else:
-            hand_out(run, study, folder, place, order)
+        hand_out(run, study, folder, place, order)
 
 
 def write_job(
@@ -118,7 +114,11 @@ def _job_of(
     if not job_files.is_folder(place.words):
         job_files.make_empty(place.words)
     job_files.remove(place.said)
-    job_files.write(place.agent_log, "")
+    gang = _gang_of(study, order)
+    for log in place.agent_logs(gang.max if gang else None):
+        job_files.write(log, "")
+    if gang:
+        _write_gang(run, study, folder, place, gang)
     yield
     job_files.write(place.submit, submit_text(run, study, folder, place, order))
 
@@ -211,39 +211,23 @@ def _write_contract(
     return contract
 
 
-def _write_gang(
-    run: str,
-    study: Study,
-    folder: RunFolder,
-    place: TrialFolder,
-    order: TrialOrder,
-    gang: Gang,
-) -> None:
-    """Write the files of a gang's trial."""
-    _write_contract(run, study, folder, place, order)
-    _empty_gang(place)
-    for stream in (place.out, place.err):
-        for proc in range(gang.max):
-            job_files.write(place.of_proc(stream, proc), "")
+def _write_gang(run: str, study: Study, folder: RunFolder, place: TrialFolder, gang: Gang) -> None:
+    """Forget a former gang's generations, and say where in S3 this one's checkpoints lie."""
+    job_files.make_empty(place.gang)
     if gang.checkpoints:
-        trial = place.root.relative_to(folder.root).parts
+        node = place.node_root.relative_to(folder.root).parts
         attempt = secrets.token_hex(4)  # nothing of a former one is ever written over
-        prefix = "/".join([gang.checkpoints.rstrip("/"), study.name, run, *trial, attempt])
+        prefix = "/".join([gang.checkpoints.rstrip("/"), study.name, run, *node, attempt])
         job_files.write_json(place.gang_store, {"schema": 1, "prefix": prefix})
 
 
-def _reach(
-    folder: RunFolder, place: TrialFolder, data: Sequence[str], order: TrialOrder, gang: Gang | None
-) -> str:
+def _reach(folder: RunFolder, place: TrialFolder, data: Sequence[str], order: TrialOrder) -> str:
     """Return what of the access point a job with a proxy reaches, as HTCondor's list of prefixes.
 
     Its words. And, because HTCondor's own transfer keeps to the list, what it sends to the job and
     takes from it, file by file: each of them exists, for a new one needs all of its folder.
     """
     own = [place.words, place.agent_log, *(place.root / name for name in order.models.values())]
-    if gang:
-        own += [place.trial_json, place.result, place.progress, place.checkpoint]
-        own += [*(place.root / name for name in _LEFT[order.mode]), place.out, place.err]
     return ",".join(map(_prefix, [*own, folder.agent, folder.code, *map(Path, data)]))
 
 
@@ -259,13 +243,6 @@ def _empty(place: TrialFolder, mode: Mode) -> None:
         job_files.remove(made)
     for name in (place.checkpoint.name, *_LEFT[mode]):
         job_files.make_empty(place.root / name)
-
-
-def _empty_gang(place: TrialFolder) -> None:
-    """Forget the former attempt's generations, and which rank's output was its own."""
-    job_files.make_empty(place.gang)
-    for stream in (place.out, place.err):
-        job_files.remove(stream)
 
 
 def _gang_of(study: Study, order: TrialOrder) -> Gang | None:
@@ -310,12 +287,11 @@ def submit_text(
         trial=order.trial,
         mode=order.mode,
         job_seconds=round(study.budget_of(order.region).job_minutes * 60),
-        reach=_reach(folder, place, files, order, gang),
+        reach=_reach(folder, place, files, order),
         models=list(order.models.values()),
         accelerator=study.accelerator,
         resources=study.resources,
         disk_kb=math.ceil(bytes_of(study.resources.disk) / 1024),
-        seconds=_seconds(study),
         root=folder.root,
         top=os.path.relpath(folder.root, place.node_root),
         code=sorted(path.name for path in folder.code.iterdir()),

@@ -16,8 +16,8 @@ from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.sections import bytes_of
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.attempts.gangs import settled
 from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
+from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of

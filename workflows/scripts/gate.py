@@ -19,7 +19,6 @@ from trialfleet.files import read_record, write_json
 from trialfleet.nodes.job.packages import TooLargeError, pack
 from trialfleet.optimizer.client import FULL
 from trialfleet.sections import bytes_of
-from trialfleet.workflows.attempts.gangs import settled
 from trialfleet.workflows.attempts.outcome import (
     Failed,
     Unpaid,
@@ -29,6 +28,7 @@ from trialfleet.workflows.attempts.outcome import (
     outcome_of,
     wrong_type,
 )
+from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.jobs.current import end_place, in_lane
 from trialfleet.workflows.models.card import verdict_of
 from trialfleet.workflows.models.folders import models_folder_of

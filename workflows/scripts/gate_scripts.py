@@ -39,10 +39,12 @@ class GateScripts:
             turn: the words of the job's agent.
 
         Returns:
-            Whether there was something to measure.
+            Whether there was something to measure. A gang doesn't: one job is enough.
         """
         region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
-        return region.gated and not gate.prepare(frozen, self._folder, slug, region.gate, lane)
+        if region.gangs or not region.gated:
+            return False
+        return not gate.prepare(frozen, self._folder, slug, region.gate, lane)
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
         """Return how a gate in a lane's job ended, whose agent was lost after it."""

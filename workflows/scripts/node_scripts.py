@@ -285,10 +285,12 @@ class NodeScripts:
 def _bring_agent(folder: RunFolder, study: Study) -> None:
     """Give a run that an earlier release planned what its next jobs begin with.
 
-    Its jobs that are in the queue begin with what that release gave them.
+    Its jobs that are in the queue begin with what that release gave them, but for gangs: those that
+    the present keeper does not understand it removes, and they are submitted again.
     """
-    if not folder.agent.exists():
+    if study.has_gangs or not folder.agent.exists():
         archive.build(folder.code / nodes.AGENT)
+    if not folder.agent.exists():
         write_atomic(folder.agent, agent_text(study), mode=0o755)
 
 

@@ -13,7 +13,6 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.sections import bytes_of
 from trialfleet.wall_clock import WallClock
-from trialfleet.workflows.attempts.gangs import settled
 from trialfleet.workflows.attempts.outcome import (
     JOB_UNSUBMITTED,
     NO_JOB,
@@ -22,6 +21,7 @@ from trialfleet.workflows.attempts.outcome import (
     Unpaid,
     outcome_of,
 )
+from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.jobs.agent_words import Ended, read_ended
 from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.jobs.job_log import last_job

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.in_lab.work_in_lab import FIRST
+from tests.fleet.in_lab.work_in_lab import FIRST, LANE
 from tests.fleet.lab.lab import Lab, Machine
 from tests.fleet.lab.machine import USER
 from tests.fleet.lab.moto_side import LEARNING
@@ -77,7 +77,7 @@ class Gang:
     def __init__(self, project: Project, lab: Lab, random: Random, name: str) -> None:
         self.project, self.lab, self.random = project, lab, random
         self.folder = project.submit(study(project, name))
-        self._place = f"{name}/regions/A/trials/{FIRST}"
+        self._place = f"{name}/regions/A/trials/{LANE}"
         self.events: list[str] = []
         self.kills: dict[str, list[float]] = {}
         self.recoveries: list[float] = []

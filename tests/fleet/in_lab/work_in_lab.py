@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fleet.lab.project import RUNNING, Project
 
-FIRST = "A.l1.t01"  # the first trial of a run, in its graph
+LANE, FIRST = "A.l1", "A.l1.t01"  # the first lane of a run, and its first trial
 
 
 class Work:

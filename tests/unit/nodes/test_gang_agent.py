@@ -27,10 +27,12 @@ from trialfleet.nodes.gang.workers import script_of
 from trialfleet.nodes.job import archive
 from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.chirp import Chirp, ChirpError
+from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.gang.keeper import Keeper
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import RUN, Roster
 from trialfleet.workflows.gang.store import GangStore
+from trialfleet.workflows.jobs.agent_words import Said, read_order, read_said
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 
 if TYPE_CHECKING:
@@ -160,22 +162,52 @@ class Gang:
     ) -> None:
         self.place = TrialFolder(access_point.folder)
         self.gate = folder / "gate"
-        self._server, self._folder = access_point, folder
+        self.is_killed = False  # the keeper, again and again
+        self._server, self._folder, self._store = access_point, folder, store
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         self._keeper = Keeper(RunFolder(folder), store)
+        self.order()
+
+    def order(self, memory_mb: float | None = None, **more: Any) -> None:
+        """Write the order that the service writes before the jobs are submitted."""
+        gate = self.gate.with_name(str(more.get("name", self.gate.name)))
+        params = {"gate": str(gate), "checkpoint_seconds": 0.3}
+        trial = {"params": params, "objective": {"metric": "loss"}, "mode": "tune"}
+        frame = {"schema": 1, "token": "", "turn": 0, "do": "train", "last": True, "left": []}
+        own = {"name": self.place.root.name, "trial": trial, "memory_mb": memory_mb}
+        write_json(self.place.order, {**frame, **own, **more})
+
+    def answers(self, what: str, **more: Any) -> Said:
+        """Answer what the gang says next, as the service does; return that."""
+        before = read_order(self.place)
+
+        def is_new() -> bool:
+            said = read_said(self.place)
+            return said is not None and before is not None and said.turn.number > before.turn
+
+        self.keep(is_new)
+        said = read_said(self.place)
+        assert said is not None
+        self.order(token=said.turn.token, turn=said.turn.number, do=what, last=False, **more)
+        return said
+
+    @property
+    def told(self) -> Said:
+        """What the keeper told, with what the trial left in its place."""
+        said = read_said(self.place)
+        assert said is not None
+        settled(self.place, 0)
+        return said
 
     @property
     def roster(self) -> Roster:
         return read_roster(self.place) or Roster(cluster=5)
 
-    def start(self, proc: int) -> None:
+    def start(self, proc: int, program: str = TRAIN) -> None:
         box = self._folder / f"box{proc}"
         box.mkdir()
         archive.build(box / "agent.pyz")
-        (box / "train.py").write_text(TRAIN)
-        params = {"gate": str(self.gate), "checkpoint_seconds": 0.3}
-        order = {"params": params, "objective": {"metric": "loss"}, "mode": "tune"}
-        (box / "trial.json").write_text(json.dumps(order))
+        (box / "train.py").write_text(program)
         variables = {
             "PYTHONPATH": FOLDER,
             "PYTHONUNBUFFERED": "1",
@@ -183,13 +215,13 @@ class Gang:
             "TRIALFLEET_GANG": f"5.{proc}",
             "_CONDOR_CHIRP_CONFIG": str(self._server.write_config(box)),
         }
-        with (box / "out").open("wb") as out, (box / "err").open("wb") as err:
+        with (box / "agent.log").open("wb") as log:
             self.agents[proc] = subprocess.Popen(
                 [sys.executable, "-I", "-S", "agent.pyz", "--", "python3", "train.py"],
                 cwd=box,
                 env={**os.environ, **variables},
-                stdout=out,
-                stderr=err,
+                stdout=log,
+                stderr=log,
             )
 
     def keep(self, until: Callable[[], bool]) -> None:
@@ -198,6 +230,8 @@ class Gang:
         while not until():
             assert time.monotonic() < deadline, self.roster
             time.sleep(0.1)
+            if self.is_killed:
+                self._keeper = Keeper(RunFolder(self._folder), self._store)
             self._keeper._keep(5, [self._ad(proc) for proc in self.agents])
 
     def _ad(self, proc: int) -> dict[str, Any]:
@@ -226,11 +260,13 @@ class Gang:
         now = self.roster
         return (now.state, len(now.members), now.generation) == (RUN, ranks, generation)
 
-    def errors(self, proc: int) -> str:
-        return (self._folder / f"box{proc}/err").read_text()
+    def log(self, proc: int) -> str:
+        return (self._folder / f"box{proc}/agent.log").read_text()
 
-    def words(self, proc: int) -> list[str]:
-        return (self._folder / f"box{proc}/out").read_text().splitlines()
+    def words(self, proc: int, trial: str = "") -> list[str]:
+        """What its rank printed in the present generation; rank 0 in all of them."""
+        out = self._folder / f"box{proc}/trials/{trial or self.place.root.name}/out"
+        return out.read_text().splitlines() if out.exists() else []
 
 
 @contextmanager
@@ -273,11 +309,20 @@ def test_ranks_join_leave_and_end(gang: Gang) -> None:
     gang.agents[0].send_signal(signal.SIGTERM)  # an eviction
     gang.keep(lambda: gang.trains(2, 3) and gang.agents[0].poll() is not None)
     assert gang.agents[0].returncode == 85
-    gang.keep(lambda: len(gang.words(1)) == 3)
-    assert int(gang.words(1)[2].rpartition(" ")[2]) >= step
+    gang.keep(lambda: "generation 3" in "".join(gang.words(1)))
+    assert int(gang.words(1)[-1].rpartition(" ")[2]) >= step
     gang.gate.touch()
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
     assert (gang.agents[1].returncode, gang.agents[2].returncode) == (0, 0)
+    assert (gang.told.say, gang.told.ended.code, gang.told.trial) == (
+        "told",
+        0,
+        gang.place.root.name,
+    )
+    assert gang.told.job == "5.1"
+    assert (gang.told.ended.memory_mb or 0) > 1
+    said = [line.split()[5] for line in gang.place.out.read_text().splitlines()]
+    assert (said[0], said[-1]) == ("1,", "3,"), "what rank 0 printed goes on with the checkpoint"
     assert json.loads(gang.place.result.read_text())["status"] == "complete"
 
 
@@ -307,6 +352,7 @@ def test_checkpoints_travel_by_s3_where_the_study_wants_it(
         assert f"some/run/{gang.roster.start}" in there
         gang.gate.touch()
         gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+        assert gang.told.ended.code == 0
         assert json.loads(gang.place.result.read_text())["status"] == "complete"
     gang.keep(lambda: not gang.checkpoints())
     store.close()
@@ -321,4 +367,112 @@ def test_a_checkpoint_that_s3_refuses_goes_by_the_access_point(gang: Gang) -> No
         gang.start(proc)
     gang.keep(lambda: bool(gang.checkpoints()))
     assert not any(map(pointer_of, gang.checkpoints()))
-    assert "000001.tar goes by the access point: S3: " in gang.errors(0)
+    assert "000001.tar goes by the access point: S3: " in gang.log(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "over"), [({"memory_mb": 1.0}, "memory"), ({"seconds": 1.0}, "time")]
+)
+def test_a_rank_that_takes_too_much_ends_the_trial(
+    gang: Gang, limit: dict[str, Any], over: str
+) -> None:
+    gang.order(**limit)
+    for proc in (0, 1):
+        gang.start(proc)
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert (gang.told.ended.over, gang.told.ended.code) == (over, -9)
+    assert gang.place.out.read_text().startswith("rank ")
+
+
+FAILS = """\
+import os, sys
+from pathlib import Path
+print(f"rank {os.environ['RANK']} has a fault", file=sys.stderr)
+sys.exit(7 if os.environ["RANK"] == "1" else __import__("time").sleep(60))
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_again_and_again_says_why(gang: Gang) -> None:
+    for proc in (0, 1):
+        gang.start(proc, FAILS)
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert gang.roster.generation == 3
+    assert gang.told.ended.code == 7
+    assert gang.place.err.read_text() == "rank 1 has a fault\n"
+    assert [agent.returncode for agent in gang.agents.values()] == [7, 7]
+
+
+SPAWNS = """\
+import os, subprocess, sys, time
+from pathlib import Path
+import trial
+t = trial.start()
+if t.rank == 1:
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    Path(t.params["gate"] + ".pid").write_text(str(child.pid))
+t.complete(loss=1.0)
+"""
+
+
+@pytest.mark.slow
+def test_nothing_of_a_trial_runs_on(gang: Gang) -> None:
+    for proc in (0, 1):
+        gang.start(proc, SPAWNS)
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert gang.told.ended.code == 0
+    child = int(Path(f"{gang.gate}.pid").read_text())
+    assert not Path(f"/proc/{child}").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_gang_trains_one_trial_after_another(gang: Gang, is_killed: bool) -> None:
+    first, second = "A.l1.t01", "A.l1.t02"
+    gang.is_killed = is_killed
+    gang.order(do="ask", last=False)
+    gang.start(0)
+    gang.keep(lambda: gang.roster.short and gang.roster.generation == 1)
+    assert read_said(gang.place) is None, "it has no trial before it has its slots"
+    gang.start(1)
+    asked = gang.answers("train", name=first)
+    assert (asked.say, asked.turn.number, asked.trial) == ("ask", 1, "")
+    gang.keep(lambda: gang.trains(2, 1) and bool(gang.checkpoints()))
+    gang.gate.with_name(first).touch()
+    told = gang.answers("train", name=second)
+    assert (told.say, told.trial, told.ended.code, told.wants) == ("told", first, 0, True)
+    assert (gang.place.words / f"{first}.result.tar").stat().st_size > 0
+    gang.keep(lambda: gang.trains(2, 2) and len(gang.words(0, second)) == 1)
+    assert gang.roster.start is None
+    assert gang.words(0, second) == ["rank 0 of 2, generation 2, step 0"]
+    gang.gate.with_name(second).touch()
+    told = gang.answers("leave", trial=None, code=3, why="that was all")
+    assert (told.trial, told.ended.code) == (second, 0)
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert [agent.returncode for agent in gang.agents.values()] == [3, 3]
+    assert gang.checkpoints() == []
+
+
+@pytest.mark.slow
+def test_what_a_keeper_told_counts_though_it_was_killed_before_it_knew(
+    gang: Gang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for proc in (0, 1):
+        gang.start(proc)
+    gang.keep(lambda: gang.trains(2, 1))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    gang.gate.touch()
+    with monkeypatch.context() as context:
+        context.setattr("trialfleet.workflows.gang.keeper._write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            gang.keep(lambda: False)
+    assert gang.roster.code is None
+    assert gang.told.ended.code == 0
+    gang.agents[0].kill()  # its rank 0 with it: nothing says any more that the trial is over
+    gang.keep(lambda: gang.agents[1].poll() is not None)
+    assert gang.agents[1].returncode == 0
+    assert gang.told.turn.number == 1, "it was told once"

@@ -11,6 +11,7 @@ from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
+from trialfleet.workflows.jobs.agent_words import read_order
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.planning import write_plan
@@ -80,14 +81,15 @@ def test_what_a_rank_needs_travels_with_it(place: Path) -> None:
 def test_an_attempt_begins_with_nothing_of_the_one_before(place: Path) -> None:
     study, run = planned(place)
     trial = attempt(study, run)
-    left = [trial.roster, trial.of_proc(trial.err, 3), trial.of_proc(trial.out, 0)]
-    for file in left:
-        file.write_text("{}")
-    trial.err.symlink_to("err.3")
+    for file in (logs := trial.agent_logs(4)):
+        file.write_text("words")
+    trial.roster.write_text("{}")
     attempt(study, run)
     assert trial.gang.is_dir()
-    assert not any(file.exists() for file in (trial.roster, trial.err))
-    assert [file.read_text() for file in left[1:]] == ["", ""]
+    assert not trial.roster.exists()
+    assert [file.read_text() for file in logs] == [""] * 4
+    assert (order := read_order(trial)) is not None
+    assert order.name == "A.l1.t01"
 
 
 def test_an_attempt_has_a_place_of_its_own_in_s3_where_the_study_wants_it(place: Path) -> None:

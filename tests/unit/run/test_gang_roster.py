@@ -11,31 +11,36 @@ import pytest
 
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member, parsed
-from trialfleet.workflows.gang.roster import (
+from trialfleet.workflows.gang.decision import (
     APART_SECONDS,
+    JOIN_SECONDS,
+    MOST_FAILURES,
+    SAVE_SECONDS,
+    decide,
+    superseded,
+    to_remove,
+)
+from trialfleet.workflows.gang.roster import (
     DONE,
     FORM,
     HELD,
     IDLE,
-    JOIN_SECONDS,
-    MOST_FAILURES,
     RUN,
     RUNNING,
-    SAVE_SECONDS,
     STARTING_SECONDS,
     Apart,
     Job,
     Roster,
     Seat,
     Size,
-    decide,
-    superseded,
-    to_remove,
+    finished,
+    of_next,
 )
 
 SIZE = Size(2, 3)
 NOW = 1000.0
 FIRST = "checkpoint.000001.000001.tar"
+RESULT = "result.000001.000000.tar"
 
 
 def agent(proc: int, phase: str, generation: int = 1, **more: object) -> Member:
@@ -66,13 +71,11 @@ def seats(*procs: int) -> tuple[Seat, ...]:
 
 
 def formed(**more: object) -> Roster:
-    return replace(Roster(cluster=7, since=NOW - 1), **more)  # type: ignore[arg-type]
+    return replace(Roster(cluster=7, since=NOW - 1, trial="A.l1.t01"), **more)  # type: ignore[arg-type]
 
 
 def training(*procs: int, **more: object) -> Roster:
-    own = Roster(
-        cluster=7, state=RUN, since=NOW - 60, members=seats(*procs), kill=False, short=False
-    )
+    own = formed(state=RUN, since=NOW - 60, members=seats(*procs), kill=False, short=False)
     return replace(own, **more)  # type: ignore[arg-type]
 
 
@@ -93,7 +96,7 @@ def test_a_line_says_all_of_a_member() -> None:
 
 def test_plain_data_says_all_of_a_roster() -> None:
     apart = (Apart("t1", "h", "g", NOW, 60.0),)
-    own = training(0, 2, start=FIRST, code=3, proc=2, apart=apart)
+    own = training(0, 2, start=FIRST, code=3, result=RESULT, over="time", apart=apart)
     assert Roster.of_json(json.dumps(own.as_json()).encode()) == own
     with pytest.raises(ValueError, match="cluster"):
         Roster.of_json(b"{}")
@@ -267,16 +270,13 @@ def test_packages_go_when_nothing_starts_from_them() -> None:
     assert superseded(replace(own, state=DONE), [*names, *others]) == {*names, others[2]}
 
 
-RESULT = "result.000001.000000.tar"
-
-
 @pytest.mark.parametrize("state", [RUN, FORM])
 def test_the_end_is_rank_0s_result(state: str) -> None:
     own = training(0, 1, 2) if state == RUN else training(0, 1, 2, state=FORM, generation=2)
     jobs = [job(agent(0, member.FINISHED)), *trains[1:]]
-    assert after(own, jobs).state != DONE, "not delivered yet"
+    assert after(own, jobs).code is None, "not delivered yet"
     roster = after(own, jobs, RESULT)
-    assert (roster.state, roster.code, roster.proc) == (DONE, 0, 0)
+    assert (roster.code, roster.result) == (0, RESULT)
     assert after(roster, [], RESULT) == roster
 
 
@@ -286,9 +286,42 @@ def test_another_ranks_end_is_not_the_gangs() -> None:
 
 
 def test_parameters_that_a_rank_rejects_end_the_gang() -> None:
-    jobs = [*trains[:2], job(agent(2, member.FAILED, code=64))]
-    roster = after(training(0, 1, 2), jobs, "result.000001.000002.tar")
-    assert (roster.state, roster.code, roster.proc) == (DONE, 64, 2)
+    own, left = training(0, 1, 2), "result.000001.000002.tar"
+    said = agent(2, member.FAILED, code=64)
+    assert after(own, [*trains[:2], job(replace(said, busy=1))]) == own, "why is on its way"
+    roster = after(own, [*trains[:2], job(said)], left)
+    assert (roster.code, roster.result, roster.over) == (64, left, None)
+
+
+def test_a_limit_that_one_rank_goes_over_is_that_of_the_trial() -> None:
+    left = "result.000001.000002.tar"
+    jobs = [*trains[:2], job(agent(2, member.FAILED, code=-9, over="memory"))]
+    roster = after(training(0, 1, 2), jobs, left)
+    assert (roster.code, roster.result, roster.over) == (-9, left, "memory")
+
+
+def test_the_next_trial_begins_with_nothing_of_the_one_before() -> None:
+    own = replace(training(0, 1, generation=4, start=FIRST, failures=2), code=0, result=RESULT)
+    roster = of_next(own, "A.l1.t02", 3, NOW)
+    assert (roster.state, roster.generation, roster.first, roster.turn) == (FORM, 5, 5, 3)
+    old = ["checkpoint.000004.000001.tar", "result.000004.000000.tar"]
+    finished_before = [job(agent(0, member.FINISHED, 4)), *trains[1:]]
+    assert after(roster, finished_before, *old).code is None, "it is the former trial's end"
+    everyone = [job(agent(proc, member.READY, 5)) for proc in range(3)]
+    roster = after(replace(roster, since=NOW - 1), everyone, *old)
+    assert (roster.state, roster.start, roster.members) == (RUN, None, seats(0, 1, 2))
+    assert superseded(roster, old) == {*old}
+
+
+def test_a_gang_that_has_no_trial_yet_gets_ready() -> None:
+    waits = after(formed(trial=""), ready)
+    assert (waits.state, waits.short) == (FORM, False)
+    assert after(of_next(waits, "A.l1.t01", 1, NOW), ready).state == RUN
+
+
+def test_agents_leave_a_gang_that_is_finished() -> None:
+    assert finished(training(0, 1), 0, NOW).state == DONE
+    assert superseded(finished(training(0, 1), 0, NOW), [FIRST, RESULT]) == {FIRST, RESULT}
 
 
 def test_a_trainer_that_fails_again_and_again_is_to_blame() -> None:
@@ -308,8 +341,11 @@ def test_a_trainer_that_fails_again_and_again_is_to_blame() -> None:
     jobs = [replace(one, said=replace(one.said, generation=roster.generation)) for one in jobs]  # type: ignore[type-var]
     saved = f"checkpoint.{roster.generation:06}.000001.tar"
     assert after(roster, jobs, saved).failures == 1, "it got on meanwhile"
+    busy = [replace(one, said=replace(one.said, busy=1)) for one in jobs]  # type: ignore[type-var]
+    assert after(roster, busy) == roster, "its words are on their way"
     roster = after(roster, jobs)
-    assert (roster.state, roster.code, roster.proc) == (DONE, 7, 1), "what failed first"
+    left = f"result.{roster.generation:06}.000001.tar"
+    assert (roster.code, roster.result) == (7, left), "what failed first"
 
 
 def test_jobs_that_nobody_waits_for_are_removed() -> None:
@@ -337,7 +373,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311
         self.now = NOW
-        self.roster = Roster(cluster=7, since=NOW)
+        self.roster = Roster(cluster=7, since=NOW, trial="A.l1.t01")
         self.jobs = [Job(proc=proc, status=IDLE) for proc in range(3)]
         self.files: set[str] = set()
         self.trained = self.saved = 0  # steps; those that a checkpoint holds
@@ -407,7 +443,7 @@ def test_whatever_happens_a_gang_comes_to_its_end(seed: int) -> None:
     world = World(seed)
     for turn in range(6000):
         world.turn(disturb=turn < 3000)
-        if world.roster.state == DONE:
+        if world.roster.code is not None:
             break
     assert world.roster.code == 0
     assert world.trained == 400

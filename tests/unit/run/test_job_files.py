@@ -14,17 +14,14 @@ import pytest
 
 from trialfleet import job_files
 from trialfleet.job_files import JobFileError
-from trialfleet.nodes import CHECKPOINT
-from trialfleet.nodes.gang import packages as gang_packages
 from trialfleet.nodes.job import packages
 from trialfleet.nodes.job.packages import DamagedPackageError
 from trialfleet.workflows.attempts.outcome import Failed, outcome_of, read_stop
-from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.gang.keeper import Keeper
 from trialfleet.workflows.gang.records import read_roster
-from trialfleet.workflows.gang.results import take_result
-from trialfleet.workflows.gang.roster import DONE, Roster
+from trialfleet.workflows.gang.roster import Roster
 from trialfleet.workflows.jobs.agent_words import read_order, read_said
+from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.jobs.job_log import read_job
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.status.progress import last_report, read_reports
@@ -211,12 +208,11 @@ def test_a_package_stays_in_its_folder(
     place: TrialFolder, tmp_path: Path, hostile: str, form: int
 ) -> None:
     content = package(*HOSTILE[hostile], form=form).read()
-    (place.gang / "result.000001.000000.tar").write_bytes(content)
-    ended = Roster(cluster=1, generation=1, state=DONE, code=0, proc=0)
-    take_result(place, ended, most=1000)
+    place.left.write_bytes(content)
+    take_left(place, place.left, most=1000)
     said = json.loads(place.result.read_text())
     assert said["status"] == "failed"
-    assert said["error"].startswith("its result can't be used: result.000001.000000.tar: ")
+    assert said["error"].startswith("its result can't be used: trial.result.tar: ")
     found = {path.name for path in tmp_path.rglob("*")}
     assert "outside" not in found
     assert ".unpacked" not in found
@@ -241,7 +237,8 @@ def test_what_an_agent_packs_comes_out_whole(tmp_path: Path) -> None:
     (box / "checkpoint/above").symlink_to("..")
     (box / "checkpoint/gone").symlink_to("missing")
     os.mkfifo(box / "checkpoint/pipe")
-    gang_packages.pack(CHECKPOINT, box, tmp_path / "package")
+    with (tmp_path / "package").open("wb") as file:
+        packages.pack(["checkpoint"], box, file.write)
     to.mkdir()
     packages.unpack(tmp_path / "package", to)
     for folder in (name, "last"):
@@ -254,18 +251,17 @@ def test_what_an_agent_packs_comes_out_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["checkpoint.000001.000001.tar.part", "anything"])
-def test_a_gang_that_puts_more_here_than_its_disk_is_removed(
-    place: TrialFolder, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(job_queue, "act", lambda *words: asked.append(words))
+def test_a_gang_that_puts_more_here_than_its_disk_has_failed(place: TrialFolder, name: str) -> None:
     keeper = Keeper(RunFolder(place.root))
     ad = {"ClusterId": 5, "ProcId": 0, "Iwd": str(place.root), "JobStatus": 2, "RequestDisk": 1024}
-    ad |= {"TrialfleetNode": "A.l1.t01", "TrialfleetGangMin": 1, "TrialfleetGangMax": 2}
+    ad |= {"TrialfleetNode": "trial", "TrialfleetGangMin": 1, "TrialfleetGangMax": 2}
+    order = {"token": "", "turn": 0, "do": "train", "name": "trial", "trial": {}, "last": True}
+    job_files.write_json(place.order, order)
     keeper._keep(5, [ad])
-    assert asked == []
+    assert read_said(place) is None
     sparse(place.gang / name)
     keeper._keep(5, [ad])
-    why = "over its disk: its ranks put 1048576 MB on the access point, of 4 MB"
-    assert asked == [("Remove", "ClusterId == 5", why)]
+    said = read_said(place)
+    assert said is not None
+    assert (said.say, said.trial, said.ended.code, said.ended.over) == ("told", "trial", 1, "disk")
     assert not (place.gang / name).exists()

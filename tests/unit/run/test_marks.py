@@ -89,6 +89,21 @@ def test_a_trial_that_goes_on_elsewhere_begins_there(place: TrialFolder) -> None
     assert len(marks(place)) == 2
 
 
+def test_a_gang_trains_on_while_one_of_its_jobs_begins_again(place: TrialFolder) -> None:
+    submitted, executes = EXECUTES
+    both = [text.replace(".000.000)", f".{proc:03}.000)") for text in EXECUTES for proc in (1, 0)]
+    place.log.write_text("".join(both))
+    note_begin(place, "6.0", WHEN)
+    with place.log.open("a") as log:
+        log.write(EVICTED.format(at="07:08:05") + executes)
+    note_begin(place, "6.1", WHEN + 60)
+    assert len(marks(place)) == 1
+    with place.log.open("a") as log:
+        log.write(submitted.replace("(006.", "(007.") + executes.replace("(006.", "(007."))
+    note_begin(place, "7.0", WHEN + 90)
+    assert len(marks(place)) == 2
+
+
 def test_a_log_that_a_link_leads_to_is_not_written(place: TrialFolder, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     place.log.rename(elsewhere)

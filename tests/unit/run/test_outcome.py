@@ -127,7 +127,7 @@ def test_a_hold_that_was_released_is_not_why_a_job_was_removed(folder: TrialFold
     assert "condor_hold" not in outcome.error
 
 
-PLACES = {"resources.memory": "/s/study.yaml:12", "trainer.minutes": "/s/study.yaml"}
+PLACES = {"resources.memory": "/s/study.yaml:12"}
 
 
 @pytest.mark.parametrize(
@@ -148,16 +148,6 @@ PLACES = {"resources.memory": "/s/study.yaml:12", "trainer.minutes": "/s/study.y
             34,
             "over its memory: used 612 MB of 512 MB; raise resources.memory in /s/study.yaml:12",
         ),
-        (
-            "The job exceeded allowed execute duration of 00:09",
-            47,
-            "over its time: ran for more than 0.15 min; raise trainer.minutes in /s/study.yaml",
-        ),
-        (
-            "The job exceeded allowed execute duration of 1+01:30:00",
-            47,
-            "over its time: ran for more than 1530 min; raise trainer.minutes in /s/study.yaml",
-        ),
         ("Transfer output files failure", 12, "Transfer output files failure"),
         ("somebody's own limit", 3, "somebody's own limit"),
     ],
@@ -169,15 +159,6 @@ def test_a_trial_over_a_limit_is_told_with_what_to_raise(
     outcome = outcome_of(folder, -1002, "auc", PLACES)
     assert isinstance(outcome, Failed)
     assert outcome.error == expected
-
-
-def test_a_gang_that_was_removed_for_what_it_put_here_is_told_so(folder: TrialFolder) -> None:
-    reason = "over its disk: its ranks put 90 MB on the access point, of 80 MB"
-    submitted, _, _ = HELD_LOG.partition("012 ")
-    aborted = f"009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\t{reason} (by user me)\n"
-    folder.log.write_text(f"{submitted}{aborted}...\n")
-    error = f"{reason}; raise resources.disk in the study"
-    assert outcome_of(folder, -1002, "auc", {}) == Failed(error=error, final=True)
 
 
 def test_a_hold_of_an_attempt_before_is_not_blamed(folder: TrialFolder) -> None:

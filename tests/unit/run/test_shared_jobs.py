@@ -217,3 +217,68 @@ def test_what_goes_on_lasts_until_now(lane: Lane) -> None:
     assert (stay.end, stay.seconds) == (End.DONE, 8)
     assert [each.seconds for each in read_between(lane.root / "log", now=now)] == [2, 80]
     assert not is_executing(lane.trial(1))
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Lane:
+    """A lane whose gang of two jobs executes since 10."""
+    lane = Lane(tmp_path)
+    lane.log.submitted(0, procs=2)
+    for lane.log.proc in (1, 0):
+        lane.log.executes(10, "ab"[lane.log.proc])
+    return lane
+
+
+def paid(lane: Lane, trials: int, now: float | None = None) -> float:
+    """What all of a lane's time costs, in seconds of a slot."""
+    stays = [s for n in range(1, trials + 1) for s in read_stays(lane.trial(n), now=now)]
+    between = read_between(lane.root / "log", now=now)
+    return round(sum(stay.usd or 0.0 for stay in [*stays, *between]) / USD_PER_SECOND, 3)
+
+
+def test_the_time_of_all_of_a_gangs_jobs_is_divided(gang: Lane) -> None:
+    gang.begins(12, 1)
+    gang.log.proc = 1
+    gang.log.evicted(15)
+    gang.log.executes(18, "c")
+    gang.ends(20, 1)  # whichever of its jobs the mark names
+    gang.begins(21, 2)
+    gang.ends(31, 2, code=-9)
+    for gang.log.proc in (0, 1):
+        gang.log.terminated(33)
+    assert gang.spans(1) == [(12, 15, End.EVICTED), (12, 20, End.DONE), (18, 20, End.DONE)]
+    assert gang.spans(2) == [(21, 31, End.FAILED)] * 2
+    assert sorted(gang.between()) == sorted(
+        [(10, 12, End.DONE), (20, 21, End.DONE), (31, 33, End.DONE)] * 2
+    )
+    assert paid(gang, 2) == 2 * 23 - 3
+    job = read_job(gang.trial(1))
+    assert job is not None
+    assert (job.attempts, job.cpu_seconds, job.memory_mb) == (1, 4.5, 231.0)
+    assert job.wall_seconds == 8, "they train at the same time"
+    assert job.lost_usd == pytest.approx(3 * USD_PER_SECOND), "of what was cut off"
+
+
+def test_a_gang_goes_on_until_now(gang: Lane) -> None:
+    gang.begins(12, 1)
+    gang.ends(20, 1)
+    assert paid(gang, 1, now=gang.log.at(100)) == 2 * 90
+    assert sum(end is End.RUNNING for *_, end in gang.between()) == 2
+    gang.begins(21, 2)
+    assert gang.spans(2) == [(21, 21, End.RUNNING)] * 2
+    assert paid(gang, 2, now=gang.log.at(100)) == 2 * 90
+
+
+def test_a_gangs_trial_that_its_jobs_did_not_end_is_tried_again(gang: Lane) -> None:
+    gang.begins(12, 1)
+    for gang.log.proc in (0, 1):
+        gang.log.removed(20)
+    gang.log.submitted(22, procs=2)
+    for gang.log.proc in (1, 0):
+        gang.log.executes(30)
+    gang.begins(31, 1)
+    gang.ends(40, 1)
+    job = read_job(gang.trial(1))
+    assert job is not None
+    assert job.attempts == 2
+    assert gang.spans(1) == [(12, 20, End.FAILED)] * 2 + [(31, 40, End.DONE)] * 2

@@ -1,4 +1,4 @@
-"""What a gang's node is judged by: the keeper's last word, else the first job that failed."""
+"""What an attempt is judged by: what was told of it, else the first job that failed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.run.test_job_log import SUBMITTED, TERMINATED, executing, of
-from trialfleet.workflows.attempts.gangs import settled
-from trialfleet.workflows.attempts.outcome import JOB_REMOVED, Complete, Failed, outcome_of
+from trialfleet.workflows.attempts.outcome import JOB_REMOVED, Complete, outcome_of
+from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.gang.records import in_words, ranks_and_generation
 from trialfleet.workflows.gang.roster import DONE, FORM, RUN, Apart, Roster, Seat
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -22,14 +22,13 @@ SEATS = (Seat(0, "a", "h", 1), Seat(2, "b", "h", 2))
 @pytest.fixture
 def place(tmp_path: Path) -> TrialFolder:
     (tmp_path / "words/gang").mkdir(parents=True)
-    for proc in range(3):
-        (tmp_path / f"err.{proc}").write_text(f"words of {proc}\n")
     (tmp_path / "result.json").write_text("")
     return TrialFolder(tmp_path)
 
 
 def says(place: TrialFolder, **more: object) -> Roster:
-    roster = replace(Roster(cluster=6, generation=3, members=SEATS), **more)  # type: ignore[arg-type]
+    own = Roster(cluster=6, generation=3, members=SEATS, trial=place.root.name)
+    roster = replace(own, **more)  # type: ignore[arg-type]
     place.roster.write_text(json.dumps(roster.as_json()))
     return roster
 
@@ -38,23 +37,15 @@ def test_a_job_by_itself_is_judged_by_dagmans_word(tmp_path: Path) -> None:
     assert settled(TrialFolder(tmp_path), 7) == 7
 
 
-def test_the_result_counts_although_a_job_that_waited_was_removed(place: TrialFolder) -> None:
-    says(place, state=DONE, code=0, proc=0)
+def test_what_was_told_counts_although_a_job_that_waited_was_removed(place: TrialFolder) -> None:
     result = {"status": "complete", "metrics": {"loss": 0.5}}
     place.result.write_text(json.dumps(result))
+    told = {"job": "6.0", "token": "00000006", "turn": 1, "say": "told", "trial": place.root.name}
+    place.said.write_text(json.dumps({**told, "code": 0}))
     outcome = outcome_of(place, settled(place, JOB_REMOVED), "loss", {})
     assert isinstance(outcome, Complete)
-
-
-def test_the_rank_that_failed_first_says_why(place: TrialFolder) -> None:
-    says(place, state=DONE, code=3, proc=2)
-    outcome = outcome_of(place, settled(place, 1), "loss", {})
-    assert isinstance(outcome, Failed)
-    assert outcome.error == "exit code 3: words of 2"
-    assert place.err.read_text() == "words of 2\n"
-    says(place, state=DONE, code=-9, proc=0)
-    assert settled(place, 1) == -9
-    assert place.err.read_text() == "words of 0\n"
+    place.said.write_text(json.dumps({**told, "code": 3}))
+    assert settled(place, JOB_REMOVED) == 3
 
 
 def test_without_the_keepers_word_the_first_job_that_failed_counts(place: TrialFolder) -> None:
@@ -83,5 +74,9 @@ def test_how_far_a_gang_is(place: TrialFolder) -> None:
     )
     says(place, state=RUN, apart=(left_out[0]._replace(until=time.time() - 1),))
     assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
-    says(place, state=DONE, code=0)
-    assert ranks_and_generation(place) == {"ranks": 2, "generation": 3}
+    for state in (DONE, RUN):
+        says(place, state=state, code=0)
+        assert ranks_and_generation(place) == {"ranks": 2, "generation": 3}
+        assert in_words(place, 2, 2) == ("", False)
+    says(place, state=RUN, trial="another")
+    assert ranks_and_generation(place) == {}

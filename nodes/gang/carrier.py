@@ -1,0 +1,89 @@
+"""Checkpoints and results of a gang on their way to and from the access point, or S3."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.nodes import GANG, WORDS
+from trialfleet.nodes.gang import store
+from trialfleet.nodes.job.packages import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from trialfleet.nodes.gang.packages import Package
+    from trialfleet.nodes.job.chirp import Chirp
+
+REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
+
+
+class Carrier:
+    """Carries packages.
+
+    Args:
+        chirp: the way to the access point.
+        sandbox: where a package lies meanwhile.
+        most_bytes: that the files of one may have.
+        meanwhile: called between blocks.
+    """
+
+    def __init__(
+        self, chirp: Chirp, sandbox: Path, most_bytes: float, meanwhile: Callable[[], None]
+    ) -> None:
+        self._chirp, self._sandbox = chirp, sandbox
+        self._most_bytes, self._meanwhile = most_bytes, meanwhile
+
+    def fetch(self, name: str, folder: Path) -> None:
+        """Put what a package holds into a trial's folder.
+
+        Raises:
+            OSError: it can't be had.
+        """
+        local = self._sandbox / f".{name}"
+        try:
+            self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)
+            if pointer := store.pointer_of(local):
+                store.download(pointer, self._links().get.get(name), local, self._meanwhile)
+            unpack(local, folder)
+        finally:
+            local.unlink(missing_ok=True)
+
+    def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
+        """Make a package of what lies in a trial's folder; return whether it has arrived.
+
+        Raises:
+            TooLargeError: it has more than the job's disk.
+        """
+        local = self._sandbox / f".{package.name}"
+        try:
+            with local.open("wb") as file:
+                pack(names, folder, file.write, self._most_bytes)
+            self._send_by_s3(package, local)
+            self._chirp.put(local, f"{REMOTE}/{package.part}", self._meanwhile)
+            self._chirp.rename(f"{REMOTE}/{package.part}", f"{REMOTE}/{package.name}")
+        except OSError as error:
+            print(f"gang: {package.name} can't be sent: {error}", file=sys.stderr)
+            return False
+        finally:
+            local.unlink(missing_ok=True)
+        return True
+
+    def _send_by_s3(self, package: Package, local: Path) -> None:
+        """Put a package into S3 where the keeper has signed an address; it becomes a pointer here.
+
+        Where S3 refuses, it stays as it is, and goes by the access point.
+        """
+        address = self._links().put.get(package.name)
+        if address is None:
+            return
+        try:
+            pointer = store.upload(local, address, self._meanwhile)
+        except store.StoreError as error:
+            print(f"gang: {package.name} goes by the access point: {error}", file=sys.stderr)
+        else:
+            local.write_bytes(pointer.as_bytes())
+
+    def _links(self) -> store.Links:
+        return store.Links.of(self._chirp.read(f"{REMOTE}/{store.LINKS}"))

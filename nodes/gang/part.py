@@ -1,0 +1,125 @@
+"""This machine's part in a gang's trial: its workers, what they take, and what they leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.nodes.job.processes import Family, is_stopped
+from trialfleet.nodes.job.reports import Reports
+from trialfleet.nodes.job.training import Bounds, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trialfleet.nodes.gang.workers import Server
+    from trialfleet.nodes.job.chirp import Chirp
+    from trialfleet.nodes.job.words import Order
+
+STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is given up
+
+
+class Part:
+    """The workers of one trial here, from generation to generation.
+
+    Args:
+        order: the trial's.
+        family: all processes of this job.
+        server: starts them.
+
+    Attributes:
+        order: the trial's.
+        folder: where the present generation trains.
+        reports: what it reports.
+        over: the limit for which they were ended: memory, time or disk; empty: none.
+        code: with which those of the last generation ended.
+    """
+
+    folder: Path
+    reports: Reports
+
+    def __init__(self, order: Order, family: Family, server: Server) -> None:
+        until = time.monotonic() + order.seconds if order.seconds else None
+        self.order, self.over, self.code = order, "", 0
+        self._bounds = Bounds(family, Limits(order.memory_mb, until, None))
+        self._family, self._server = family, server
+        self._cpu_before = family.cpu_seconds(server.pid)
+        self._workers: list[int] = []
+        self._is_told_to_save = False
+        self._stopped_since: float | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether there are workers."""
+        return bool(self._workers)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time of those that have ended."""
+        return self._family.cpu_seconds(self._server.pid) - self._cpu_before
+
+    @property
+    def memory_mb(self) -> float:
+        """The most memory that they were seen to have together."""
+        return self._bounds.peak_mb or self._family.largest_mb
+
+    def prepare(self, folder: Path, chirp: Chirp) -> None:
+        """Have the next generation train in a folder."""
+        self.folder, self._is_told_to_save, self._stopped_since = folder, False, None
+        self.reports = Reports(folder, chirp, self.order.name)
+
+    def start(self, variables: Mapping[str, str]) -> None:
+        """Start a worker.
+
+        Raises:
+            OSError: it can't be started.
+        """
+        self._workers.append(self._server.start(self.folder, variables))
+        self._family.began(self._workers[-1])
+
+    def ask_to_save(self) -> None:
+        """Tell the first worker, once, that it is to save and to end."""
+        if self._workers and not self._is_told_to_save:
+            self._is_told_to_save = True
+            if not self._family.has_reaped(self._workers[0]):
+                os.kill(self._workers[0], signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the workers and all that they have started."""
+        self._family.end(but=self._server.pid)
+        self._workers = []
+
+    def has_ended(self) -> bool:
+        """Tell whether the workers have ended since the last call, one by itself or all."""
+        statuses = [self._family.status_of(worker) for worker in self._workers]
+        codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
+        failed = [code for code in codes if code]
+        if not failed and None in codes:
+            if not self._is_to_end():
+                return False
+            failed = [-signal.SIGKILL]
+        if codes:
+            self.code = failed[0] if failed else 0
+            self.kill()
+        return bool(codes)
+
+    def _is_to_end(self) -> bool:
+        """Tell whether they take more than they may, or somebody has stopped one.
+
+        The others would wait for that one without an end.
+        """
+        now = time.monotonic()
+        self._bounds.look(now)
+        self.over = self._bounds.over or ""
+        if not any(map(is_stopped, self._workers)):
+            self._stopped_since = None
+            return bool(self.over)
+        self._stopped_since = self._stopped_since or now
+        is_to_end = now - self._stopped_since > STOPPED_SECONDS
+        if is_to_end:
+            print("gang: a worker was stopped (SIGSTOP), and is ended", file=sys.stderr)
+        return is_to_end or bool(self.over)

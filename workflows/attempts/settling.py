@@ -1,0 +1,28 @@
+"""How a training ended: as its agent told, or the keeper of a gang; else as its job did."""
+
+from __future__ import annotations
+
+import math
+
+from trialfleet.workflows.jobs.agent_words import read_ended
+from trialfleet.workflows.jobs.delivery import take_left
+from trialfleet.workflows.jobs.job_log import first_failure
+from trialfleet.workflows.plan.folder import TrialFolder
+
+
+def settled(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
+    """Return the code by which an attempt is judged, with what it left in its place.
+
+    Args:
+        place: the trial's folder.
+        return_code: what DAGMan told; of a job that goes on, what its agent told.
+        most: bytes that what it left may have together.
+
+    Raises:
+        OSError: there is no room, say.
+    """
+    take_left(place, place.left, most)
+    if ended := read_ended(place):
+        return ended.code
+    # Of a gang DAGMan may tell the end of a job that was removed because others had failed.
+    return first_failure(place.log) or return_code
