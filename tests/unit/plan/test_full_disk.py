@@ -45,7 +45,6 @@ def test_a_model_that_meets_a_full_disk_does_not_stop_its_region(
     full = Full(1)
     ungated = SimpleNamespace(study=SimpleNamespace(gate=None))
     monkeypatch.setattr(publish_node, "load_frozen", lambda _: ungated)
-    monkeypatch.setattr(publish_node, "adopt", lambda _: None)
     monkeypatch.setattr(publish_node, "publish", lambda *_: full())
     folder = RunFolder(tmp_path)
     folder.region("A").best.root.mkdir(parents=True)
