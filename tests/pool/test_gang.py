@@ -212,10 +212,15 @@ def test_a_gang_that_lost_a_rank_goes_on_from_a_checkpoint_in_s3(
 def test_a_gangs_jobs_train_one_trial_after_another_and_the_best_in_full(
     make_gang: MakeGang, wait_for: WaitFor
 ) -> None:
-    own = make_gang(steps=150, budget={"trials": 3, "lanes": 1}, publish="models")
+    own = make_gang(steps=300, budget={"trials": 3, "lanes": 1}, publish="models")
     own.run.submit()
     second = FIRST.replace("t01", "t02")
-    wait_for(lambda: own.trains() and own.roster is not None and own.roster.trial == second)
+
+    def trains_second() -> bool:
+        is_second = own.roster is not None and own.roster.trial == second
+        return is_second and own.trains() and own.has_saved()
+
+    wait_for(trains_second)
     for process in [*keepers(own), *services(own.run)]:
         process.kill()
     kill_worker(own)
@@ -230,7 +235,7 @@ def test_a_gangs_jobs_train_one_trial_after_another_and_the_best_in_full(
     assert all((record.memory_mb or 0) > 1 for record in records), records
     log = own.place.log.read_text()
     assert log.count("Job submitted from host") == 3, "the jobs of one gang"
-    assert [word in log for word in ("t01 ends code=0", "t03 ends code=0", " best ends code=0")]
+    assert all(f"{name} ends code=0" in log for name in ("t01", "t03", "best"))
     place = RunFolder(own.run.folder).region("north").best
     assert json.loads(place.by_lane.read_text())["done"]
 
