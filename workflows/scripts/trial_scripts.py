@@ -150,8 +150,7 @@ class TrialScripts:
             self.settle(slug, node)
             return Reply(EXITS["retry"], f"{node}: its job had no answer, and another one goes on")
         self._studies.ended(place)  # for the mark of its end
-        job = last_job(place.log) if place.is_shared else ""
-        reply = self.judge(slug, name, int(return_code), job, retries)
+        reply = self.judge(slug, name, int(return_code), last_job(place.log), retries)
         is_done = reply.exit_code == EXITS["done"]
         return self._after(slug, node) if is_done and place.is_shared else reply
 
@@ -174,7 +173,8 @@ class TrialScripts:
             slug: the region's.
             name: the trial's.
             code: with which it ended, or its job.
-            job: the HTCondor job, such as 12.0; empty where each trial has its own.
+            job: the HTCondor job, such as 12.0, in which a trial fails once at most; empty where
+                there was none.
             retries: how often DAGMan has tried its node, where the job is over.
 
         Returns:
@@ -198,7 +198,8 @@ class TrialScripts:
             return Reply(EXITS["done"], f"{name}: given up: {over}")
         attempts = Attempts(place, self._study)
         outcome = attempts.with_machine(outcome, study.failures(name))
-        more = attempts.kept(outcome) | ({"job": job} if job else {})
+        first = f"{job.partition('.')[0]}.0"  # of a gang's, which are one
+        more = attempts.kept(outcome) | ({"job": first} if job else {})
         noted = study.note_failure(name, attempt=attempt, error=outcome.error, **more)
         is_last = attempts.over(outcome, noted, retries)
         if is_last:

@@ -29,6 +29,7 @@ from trialfleet.workflows.status.status import StatusReader
 pytestmark = pytest.mark.slow
 
 OPERATIONS = {
+    "attend": ("A",),
     "begin": ("A",),
     "end": ("A", "1"),
     "ask": ("A", "A.l1.t01"),

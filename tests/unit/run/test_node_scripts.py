@@ -10,7 +10,7 @@ import os
 import unittest.mock
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -503,15 +503,6 @@ def test_a_run_that_publishes_late_says_why_its_model_is_not_the_latest(
     assert StatusReader(monday.folder).read().regions[0].not_latest is None
     assert publish_region(tuesday.folder, "A") == EXITS["done"]  # DAGMan may run it again
     assert latest.readlink().name == "z"
-
-
-def test_a_run_of_a_release_that_noted_no_time_is_as_old_as_its_study(scripts: Scripts) -> None:
-    frozen = load_frozen(scripts.folder.study)
-    text = scripts.folder.study.read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("created:")]
-    scripts.folder.study.write_text("\n".join(lines))
-    os.utime(scripts.folder.study, (frozen.created.timestamp(), frozen.created.timestamp()))
-    assert abs(load_frozen(scripts.folder.study).created - frozen.created) < timedelta(seconds=1)
 
 
 def test_a_model_that_cant_be_published_stops_its_region_and_says_why(

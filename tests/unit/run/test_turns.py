@@ -291,6 +291,23 @@ def test_a_failed_attempt_whose_package_alone_tells_counts_once(job: Job) -> Non
     assert job.states["A.l1.t01"] == "failed"
 
 
+@pytest.mark.parametrize("trials_per_job", ["all", 1])
+def test_a_failed_attempt_that_was_told_counts_once(
+    make_run: MakeRun, trials_per_job: str | int
+) -> None:
+    run = make_run(budget={"trials": 3, "lanes": 1, "trials_per_job": trials_per_job})
+    job = Job(run, "A.l1" if trials_per_job == "all" else "A.l1.t01")
+    job.submit()
+    job.tell("A.l1.t01", None, code=1, err="it broke")
+    assert job.post("1").exit_code == EXITS["retry"]
+    job.submit("t2")
+    assert job.states == {"A.l1.t01": "unknown"}
+    assert job.order["trial"]["node"] == "A.l1.t01"
+    job.tell("A.l1.t01", 0.5)
+    job.post("0", retry=1)
+    assert next((each.state, each.attempts) for each in run.trials()) == ("complete", 2)
+
+
 def test_a_limit_is_told_by_the_package_alone(job: Job) -> None:
     job.submit()
     job.leave("A.l1.t01", None, ended={**GOOD, "code": -9, "over": "memory"})
