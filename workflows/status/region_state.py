@@ -12,6 +12,7 @@ from trialfleet.files import read_record
 from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
 from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.jobs.agent_words import read_order
 from trialfleet.workflows.jobs.current import current_trial
 from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
@@ -63,11 +64,20 @@ def unfinished_of(
 
 
 def jobs_without_trial(
-    region: RegionGraph, unfinished: Iterable[str], queued: QueuedRun | None
+    files: RegionFolder,
+    region: RegionGraph,
+    unfinished: Iterable[str],
+    queued: QueuedRun | None,
 ) -> int:
-    """Return how many of a region's jobs wait for a slot to ask there what they are to train."""
-    idle = queued.idle.intersection(region.trial_nodes) if queued else frozenset()
-    return len(idle - {region.node_of(name) for name in unfinished})
+    """Return how many of a region's lanes wait for slots to ask there what they are to train."""
+    if queued is None:
+        return 0
+    waiting = queued.idle.intersection(region.trial_nodes)
+    if region.gangs:  # one may lack slots while some of its jobs have theirs
+        some = queued.running.intersection(region.trial_nodes)
+        orders = ((node, read_order(files.trial(node))) for node in some)
+        waiting |= {node for node, order in orders if order and order.trial is None}
+    return len(waiting - {region.node_of(name) for name in unfinished})
 
 
 def state_of(

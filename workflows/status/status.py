@@ -301,7 +301,7 @@ class StatusReader:
             pruned=pruned,
             stopped_early=stopped_early,
             running=count[TrialState.RUNNING],
-            queued=count[TrialState.QUEUED] + jobs_without_trial(region, unfinished, queued),
+            queued=count[TrialState.QUEUED] + jobs_without_trial(files, region, unfinished, queued),
             on_hold=count[TrialState.HELD],
             interrupted=count[TrialState.INTERRUPTED],
             budget=region.trials,

@@ -130,9 +130,9 @@ def test_reports_count_for_the_trial_that_they_are_of(views: Views) -> None:
 
 
 def test_a_job_that_waits_without_a_trial_is_counted(views: Views) -> None:
-    assert jobs_without_trial(views.graph, views.unfinished(), QUEUED) == 1
+    assert jobs_without_trial(views.files, views.graph, views.unfinished(), QUEUED) == 1
     views.stored.add("A", stored_trial("A.l2.t01", BEGIN, None, state=Stored.RUNNING))
-    assert jobs_without_trial(views.graph, views.unfinished(), QUEUED) == 0
+    assert jobs_without_trial(views.files, views.graph, views.unfinished(), QUEUED) == 0
 
 
 def test_a_lane_that_told_trials_did_not_start_in_vain(views: Views) -> None:
