@@ -25,7 +25,7 @@ from trialfleet.workflows.attempts.outcome import (
 )
 from trialfleet.workflows.attempts.retries import Attempts, Retries
 from trialfleet.workflows.jobs.agent_words import is_answered, read_order, read_said
-from trialfleet.workflows.jobs.job_log import last_job
+from trialfleet.workflows.jobs.job_log import first_failure, last_job
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.budgets import Budgets
@@ -146,7 +146,9 @@ class TrialScripts:
         said, order = read_said(place), read_order(place)
         if order and order.code and said and said.tells_of(name) and is_answered(said, order):
             return self._try_again(slug, name, order, is_last=retries.so_far >= retries.most)
-        if place.is_shared and int(return_code) == EXIT_UNANSWERED:
+        # Of a gang DAGMan may tell how a job ended that was removed because the others had left.
+        codes = {int(return_code), first_failure(place.log)}
+        if place.is_shared and EXIT_UNANSWERED in codes:
             self.settle(slug, node)
             return Reply(EXITS["retry"], f"{node}: its job had no answer, and another one goes on")
         self._studies.ended(place)  # for the mark of its end

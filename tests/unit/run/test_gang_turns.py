@@ -151,6 +151,18 @@ def test_a_gang_whose_time_is_up_leaves_and_another_goes_on(gang: Gang) -> None:
     assert (gang.roster.state, gang.roster.trial) == (RUN, "A.l1.t02")
 
 
+def test_a_gang_that_nobody_answered_costs_no_attempt(gang: Gang) -> None:
+    gang.submit()
+    gang.go_on()
+    gang.log.proc = 1
+    gang.log.terminated(1, code=75)
+    gang.log.proc = 0
+    gang.log.removed(2)
+    assert gang.post() == EXITS["retry"]
+    assert gang.run.trials()[0].state == "unknown"
+    assert gang.service._studies.of("A").failures("A.l1.t01") == {}
+
+
 def test_parameters_that_a_rank_rejects_end_the_trial_and_the_gang_goes_on(gang: Gang) -> None:
     gang.submit()
     gang.go_on()
