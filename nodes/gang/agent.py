@@ -198,7 +198,7 @@ class Agent:
         folder = self._folders.make(order)
         if roster.start:
             self._carrier.fetch(roster.start, folder)
-        if rank:  # what rank 0 printed goes on with it
+        if rank:  # the checkpoint brings rank 0's output, which only rank 0 continues
             for name in (OUT, ERR):
                 (folder / name).write_bytes(b"")
         part = self._part or Part(order, self._family, self._server)
@@ -262,7 +262,7 @@ class Agent:
         """Bring what they left to the access point, and then say so."""
         phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
         is_leaving = self._leave_at is not None
-        if is_leaving and phase == member.FAILED:  # it goes on without this one
+        if is_leaving and phase == member.FAILED:  # the gang goes on without it
             return
         self._to_deliver = left if self._rank == 0 or phase == member.FAILED else None
         self._deliver_at = 0.0

@@ -54,7 +54,7 @@ class Part:
 
     @property
     def trains(self) -> bool:
-        """Whether there are workers."""
+        """True while workers of the trial run here."""
         return bool(self._workers)
 
     @property

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.words import Order, Words
 
 EXIT_CHECKPOINTED = 85
-SAVED = (CHECKPOINT, PROGRESS, folders.OUT, folders.ERR)  # what it printed goes on with it, too
+SAVED = (CHECKPOINT, PROGRESS, folders.OUT, folders.ERR)  # with the output, which is continued
 # Seconds between two turns of what is carried; after so many seconds of a trial that nobody stops.
 CARRY, SLOW_CARRY, SLOW_AFTER = 2.0, 10.0, 60.0
 

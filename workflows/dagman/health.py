@@ -146,18 +146,13 @@ def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
 
 def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
     """Agents that ask while no service runs: no script begins meanwhile, which would start one."""
-    asking = [
-        ad
-        for ad in ads
-        if ad["JobStatus"] == RUNNING
-        and "TrialfleetNode" in ad
-        and asked_since(place_of(folder, ad)) is not None
-    ]
-    if not asking or is_served(str(folder.root)):
+    running = (ad for ad in ads if ad["JobStatus"] == RUNNING and "TrialfleetNode" in ad)
+    asks = next((ad for ad in running if asked_since(place_of(folder, ad)) is not None), None)
+    if asks is None or is_served(str(folder.root)):
         return []
     return [
         Fault(
-            region=asking[0]["TrialfleetRegion"],
+            region=asks["TrialfleetRegion"],
             job=None,
             what="jobs wait for the optimiser's service, which does not run",
             remedy=Remedy.SERVE,

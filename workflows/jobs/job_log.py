@@ -229,9 +229,9 @@ def first_failure(log: Path) -> int | None:
 
 
 def last_job(log: Path) -> str:
-    """Return the job of the last attempt, a gang's first; empty where there was none."""
+    """Return the job of the last attempt, such as 12.0; empty where there was none."""
     events = submissions(events_of(log))[-1]
-    return f"{events[0].cluster}.0" if events else ""
+    return f"{events[0].cluster}.{events[0].proc}" if events else ""
 
 
 def read_starts(place: TrialFolder) -> list[Execution]:

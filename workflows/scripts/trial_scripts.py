@@ -200,7 +200,7 @@ class TrialScripts:
             return Reply(EXITS["done"], f"{name}: given up: {over}")
         attempts = Attempts(place, self._study)
         outcome = attempts.with_machine(outcome, study.failures(name))
-        first = f"{job.partition('.')[0]}.0"  # of a gang's, which are one
+        first = f"{job.partition('.')[0]}.0"  # a gang's jobs are one attempt
         more = attempts.kept(outcome) | ({"job": first} if job else {})
         noted = study.note_failure(name, attempt=attempt, error=outcome.error, **more)
         is_last = attempts.over(outcome, noted, retries)
