@@ -147,8 +147,10 @@ def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
 def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
     """Agents that ask while no service runs: no script begins meanwhile, which would start one."""
     running = (ad for ad in ads if ad["JobStatus"] == RUNNING and "TrialfleetNode" in ad)
+    if is_served(str(folder.root)):  # first: a thousand jobs' words are two thousand files
+        return []
     asks = next((ad for ad in running if asked_since(place_of(folder, ad)) is not None), None)
-    if asks is None or is_served(str(folder.root)):
+    if asks is None:
         return []
     return [
         Fault(
