@@ -27,6 +27,7 @@ from typing import Protocol
 
 from trialfleet.errors import OptimizerError, TrialfleetError
 from trialfleet.optimizer.client import EXIT_NO_SERVICE, LOCK, SOCKET, open_lock
+from trialfleet.updates import Updates, begin_anew
 
 LARGEST_HEAD = 7  # digits of a request's length
 LARGEST_REQUEST = 1 << 20  # bytes
@@ -215,6 +216,7 @@ class _Loop:
         self._clients: dict[int, _Client] = {}
         self._requests: deque[tuple[socket.socket, list[str]]] = deque()
         self._selector = selectors.DefaultSelector()
+        self._updates = Updates()
 
     def run(self) -> None:
         """Serve until asked to stop, idle for too long, or out of reach."""
@@ -231,6 +233,9 @@ class _Loop:
         heard = self._receive(0 if self._requests else self._pause())
         if self._stop.requested:
             return False
+        if self._updates.have_come():  # whoever waits for a reply asks again
+            log.info("trialfleet was updated: beginning anew")
+            begin_anew()
         if self._requests:
             self._serve_next()
             self._may_work = True

@@ -26,6 +26,7 @@ import platformdirs
 from trialfleet.errors import InputError, PoolError, TrialfleetError
 from trialfleet.files import open_lock, read_json, write_json
 from trialfleet.infra.pool.connection import NoAddressError
+from trialfleet.updates import Updates, begin_anew
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.deaf_schedd import DeafSchedd
 from trialfleet.workflows.dagman.health import PROJECTION, Ad, Fault, Remedy, faults, is_dagman
@@ -170,8 +171,10 @@ def supervise(state: Path) -> None:
         state: a folder of this supervisor's own, where it keeps which runs there are.
     """
     supervisor, known, watchers = Supervisor(mend_alone), _Known(state / "runs.json"), Watchers()
-    watch, deaf = ClockWatch(state / "clock.json"), DeafSchedd()
+    watch, deaf, updates = ClockWatch(state / "clock.json"), DeafSchedd(), Updates()
     while True:
+        if updates.have_come():
+            begin_anew()
         watch.look(time.time(), time.monotonic())
         try:
             ads = job_queue.query("TrialfleetFolder =!= undefined", PROJECTION)

@@ -1,6 +1,6 @@
 """The optimiser's service alone: agents' words are files, so a thousand lanes need no HTCondor.
 
-    OMP_NUM_THREADS=1 python -m tests.bench.lanes.service --regions 50 --lanes 20 --turns 2000 [--profile 40]
+    OMP_NUM_THREADS=1 python -m tests.bench.lanes.service --lanes 20 --turns 2000 [--profile 40]
 
 Each turn, an agent says that its trial has ended and wants another. Printed are the processor's and
 the clock's time of an answer, fsyncs included.

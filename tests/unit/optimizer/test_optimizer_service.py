@@ -28,12 +28,20 @@ pytestmark = pytest.mark.slow
 CLIENT = Path(client.__file__).resolve()
 HANDLER = """
 import os, sys, time
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 folder, idle_timeout, wait = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "wait"
 with open(folder / "started", "a") as started:
     started.write(f"{os.getpid()}\\n")
+from trialfleet import updates
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.optimizer.service import Reply, serve
+
+updates.SECONDS = 0.2
+if (folder / "release.py").exists():
+    spec = spec_from_file_location("trialfleet.release_of_a_test", folder / "release.py")
+    release = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(release)
 
 
 class Notes:
@@ -52,6 +60,8 @@ class Notes:
             raise InputError("no such region: é")
         if words[0] == "bug":
             raise ZeroDivisionError("a mistake")
+        if words[0] == "release":
+            return Reply(0, f"{os.getpid()} {release.NAME}")
         if words[0] == "threads":
             return Reply(0, os.environ["OMP_NUM_THREADS"])
         with open(folder / "served", "a", errors="surrogateescape") as notes:
@@ -520,6 +530,21 @@ def test_a_service_whose_socket_is_gone_ends_so_that_another_can_start(run: Run)
     first, second = run.pids()
     assert not is_alive(first)
     assert is_alive(second)
+
+
+def test_a_service_goes_on_as_the_release_that_an_update_brings(run: Run) -> None:
+    """It would write templates and files of the new one by the code of the old one."""
+    release = run.folder / "release.py"
+    release.write_text("NAME = 'old'")
+    pid, name = run.ok("release").split()
+    assert name == "old"
+
+    new = release.with_suffix(".new")
+    new.write_text("NAME = 'newer'")
+    new.replace(release)
+
+    wait_until(lambda: run.ok("release").split() == [pid, "newer"])
+    assert run.started() == [int(pid), int(pid)]
 
 
 def test_the_lock_is_held_while_the_service_lives(run: Run) -> None:

@@ -1,0 +1,57 @@
+"""A process that lives long and an update of trialfleet beneath it: it goes on as the new release.
+
+One that went on with the code in its memory would speak to jobs, scripts and templates of another.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+SECONDS = 5.0  # between two looks; a change counts once two of them have found the same
+
+_Stamp = tuple[int, int, int]  # inode, bytes, time of the last change in ns
+
+
+class Updates:
+    """Looks at the files of the modules that are loaded when it is made."""
+
+    def __init__(self) -> None:
+        own = [module for name, module in sys.modules.items() if name.split(".")[0] == __package__]
+        files = [file for module in own if (file := getattr(module, "__file__", None))]
+        self._files = [Path(file) for file in files]
+        self._began = self._before = self._stamps()
+        self._next = time.monotonic() + SECONDS
+
+    def have_come(self) -> bool:
+        """Whether a file is another than it was, and no more of them changes just now.
+
+        To be asked as often as one likes: it looks once in `SECONDS`.
+        """
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + SECONDS
+        stamps = self._stamps()
+        is_whole = stamps == self._before
+        self._before = stamps
+        return is_whole and stamps != self._began and any(stamps)
+
+    def _stamps(self) -> list[_Stamp | None]:
+        return [_stamp(file) for file in self._files]
+
+
+def _stamp(file: Path) -> _Stamp | None:
+    """What shows that a file was replaced or written; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def begin_anew() -> NoReturn:
+    """Replace this process by one that was started in the same way: same id, same arguments."""
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - its own command line
