@@ -104,6 +104,7 @@ def serve(
     )
     for name in SINGLE_THREADED:  # more threads gain the sampler nothing; before numpy and torch
         os.environ.setdefault(name, "1")
+    updates = Updates()
     with _signals() as stop, _locked(folder, wait=wait_for_lock) as is_locked:
         if not is_locked:
             return
@@ -116,7 +117,7 @@ def serve(
         with _listening(folder) as listener:
             stop.is_graceful = True
             log.info("listening")
-            _Loop(folder, listener, handler, stop, idle_timeout).run()
+            _Loop(folder, listener, handler, stop, updates, idle_timeout).run()
 
 
 @dataclass
@@ -203,6 +204,7 @@ class _Loop:
         listener: socket.socket,
         handler: Handler,
         stop: _Stop,
+        updates: Updates,
         idle_timeout: float | None,
     ) -> None:
         self._path = folder / SOCKET
@@ -216,7 +218,7 @@ class _Loop:
         self._clients: dict[int, _Client] = {}
         self._requests: deque[tuple[socket.socket, list[str]]] = deque()
         self._selector = selectors.DefaultSelector()
-        self._updates = Updates()
+        self._updates = updates
 
     def run(self) -> None:
         """Serve until asked to stop, idle for too long, or out of reach."""

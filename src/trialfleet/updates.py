@@ -17,13 +17,10 @@ _Stamp = tuple[int, int, int]  # inode, bytes, time of the last change in ns
 
 
 class Updates:
-    """Looks at the files of the modules that are loaded when it is made."""
+    """Looks at the files of the modules that are loaded; to be made as early as may be."""
 
     def __init__(self) -> None:
-        own = [module for name, module in sys.modules.items() if name.split(".")[0] == __package__]
-        files = [file for module in own if (file := getattr(module, "__file__", None))]
-        self._files = [Path(file) for file in files]
-        self._began = self._before = self._stamps()
+        self._began = self._before = _stamps()
         self._next = time.monotonic() + SECONDS
 
     def have_come(self) -> bool:
@@ -34,17 +31,20 @@ class Updates:
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + SECONDS
-        stamps = self._stamps()
+        stamps = _stamps()
+        self._began = stamps | self._began  # what was loaded since is as it was then
         is_whole = stamps == self._before
         self._before = stamps
-        return is_whole and stamps != self._began and any(stamps)
+        return is_whole and stamps != self._began and any(stamps.values())
 
-    def _stamps(self) -> list[_Stamp | None]:
-        return [_stamp(file) for file in self._files]
+
+def _stamps() -> dict[str, _Stamp | None]:
+    """What shows of each file whether it was replaced or written."""
+    own = [m for name, m in sys.modules.items() if name.split(".")[0] in {__package__, "__main__"}]
+    return {file: _stamp(Path(file)) for module in own if (file := getattr(module, "__file__", ""))}
 
 
 def _stamp(file: Path) -> _Stamp | None:
-    """What shows that a file was replaced or written; None where there is none."""
     try:
         found = file.stat()
     except OSError:

@@ -227,10 +227,11 @@ def _keeper_of(folder: RunFolder) -> Keeper:
 
 def keep(folder: RunFolder) -> None:
     """Keep the gangs of a run, once no other process does, until a signal ends this one."""
+    updates = Updates()
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keep_for(POOL_SECONDS)
-        keeper, updates = _keeper_of(folder), Updates()
+        keeper = _keeper_of(folder)
         log.info("keeps the gangs of %s", folder.root)
         while True:
             if updates.have_come():
