@@ -29,14 +29,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 
-if __package__ == "trialfleet.nodes.kernels":
-    from trialfleet.nodes.kernels import toolchain
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from kernels import toolchain
+from trialfleet.nodes.kernels import toolchain
 
 LIBRARY = "trialfleet_kernels.so"
 SYSTEM = Path("/var/lib/trialfleet/kernels")  # root's, built when the node booted

@@ -19,16 +19,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-if __package__ == "trialfleet.nodes.kernels":
-    from trialfleet.nodes.kernels import build, plain, toolchain
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from kernels import build, plain, toolchain
+from trialfleet.nodes.kernels import build, plain, toolchain
 
 NAMESPACE = "trialfleet"
 SCHEMA = Path(__file__).parent / "csrc" / "schema.cpp"

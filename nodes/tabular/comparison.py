@@ -10,26 +10,18 @@ Shapes: n rows, d numeric columns, k categorical columns, o outputs.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular import dataset, table
-    from trialfleet.nodes.tabular.evaluation import metrics_of
-    from trialfleet.nodes.tabular.network import loss_of, outputs_of
-    from trialfleet.nodes.tabular.predict import Model, load_model
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import table
-    import trial
-    from evaluation import metrics_of
-    from network import loss_of, outputs_of
-    from predict import Model, load_model
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, table
+from trialfleet.nodes.tabular.evaluation import metrics_of
+from trialfleet.nodes.tabular.network import loss_of, outputs_of
+from trialfleet.nodes.tabular.predict import Model, load_model
 
 SHOWN = 3  # columns of a note
 PARTS = {"val_": table.VALIDATION, "test_": table.TEST}

@@ -9,18 +9,12 @@ import dataclasses
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular import settings, table
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import settings
-    import table
-    import trial
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import settings, table
 
 FAR = 6.0  # deviations from the mean
 

@@ -6,19 +6,13 @@ Shapes: n rows, o outputs.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes.tabular import dataset
-    from trialfleet.nodes.tabular.network import Network, loss_of, outputs_of
-    from trialfleet.nodes.tabular.settings import METRICS
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    from network import Network, loss_of, outputs_of
-    from settings import METRICS
+from trialfleet.nodes.tabular import dataset
+from trialfleet.nodes.tabular.network import Network, loss_of, outputs_of
+from trialfleet.nodes.tabular.settings import METRICS
 
 
 def evaluate(

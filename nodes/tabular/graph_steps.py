@@ -28,30 +28,20 @@ ranks has not been seen on GPUs; tests/gpu has its test.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-if __package__:
-    from trialfleet.nodes.kernels import ops
-    from trialfleet.nodes.tabular import settings
-    from trialfleet.nodes.tabular.loader import Loader
-    from trialfleet.nodes.tabular.network import Network
-    from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
-    from trialfleet.nodes.tabular.pace import Pace
-    from trialfleet.nodes.tabular.ranks import Ranks
-    from trialfleet.nodes.tabular.steps import WholeSteps
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import settings
-    from kernels import ops
-    from loader import Loader
-    from network import Network
-    from optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
-    from pace import Pace
-    from ranks import Ranks
-    from steps import WholeSteps
+from trialfleet.nodes.kernels import ops
+from trialfleet.nodes.tabular import settings
+from trialfleet.nodes.tabular.loader import Loader
+from trialfleet.nodes.tabular.network import Network
+from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
+from trialfleet.nodes.tabular.pace import Pace
+from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.steps import WholeSteps
 
 WARM_UPS = 3  # before a capture: libraries choose their algorithms and take their memory
 AHEAD = 32  # steps between two looks at how far the device is, at most

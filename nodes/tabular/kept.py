@@ -8,18 +8,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular import dataset, loader, settings
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import loader
-    import settings
-    import trial
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, loader, settings
 
 _last: dict[object, dataset.Dataset] = {}  # the last table, by all that it depends on
 

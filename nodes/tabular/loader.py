@@ -14,20 +14,14 @@ import os
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular import dataset, settings
-    from trialfleet.nodes.tabular.ranks import Ranks
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import settings
-    import trial
-    from ranks import Ranks
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, settings
+from trialfleet.nodes.tabular.ranks import Ranks
 
 RESIDENT_SHARE = 0.5  # of the GPU memory to be had; the rest is for network, batches, evaluation
 CHUNK_SHARE = 0.05  # the same, for one chunk; two lie on the device

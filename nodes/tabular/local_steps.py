@@ -18,20 +18,14 @@ stay with their rank, as in the paper; a checkpoint has those of rank 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if __package__:
-    from trialfleet.nodes.tabular import settings
-    from trialfleet.nodes.tabular.graph_steps import GraphSteps
-    from trialfleet.nodes.tabular.ranks import Ranks
-    from trialfleet.nodes.tabular.steps import WholeSteps
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import settings
-    from graph_steps import GraphSteps
-    from ranks import Ranks
-    from steps import WholeSteps
+from trialfleet.nodes.tabular import settings
+from trialfleet.nodes.tabular.graph_steps import GraphSteps
+from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.steps import WholeSteps
 
 
 class LocalSteps(WholeSteps):

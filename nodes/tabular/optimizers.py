@@ -22,15 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-if __package__:
-    from trialfleet.nodes.tabular import settings
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import settings
+from trialfleet.nodes.tabular import settings
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 

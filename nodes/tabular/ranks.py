@@ -22,17 +22,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import distributed
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular.pace import Pace
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import trial
-    from pace import Pace
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular.pace import Pace
 
 MEETING = "TRIALFLEET_RANKS"  # in a rank's environment: the folder by which the ranks meet
 CODE = "code"  # in that folder: the exit code for HTCondor

@@ -6,21 +6,14 @@ save the same state: a checkpoint of one is one of the other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes.tabular import dataset, loader, settings
-    from trialfleet.nodes.tabular.network import Network, loss_of
-    from trialfleet.nodes.tabular.optimizers import Optimizer, learning_rate_at
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import loader
-    import settings
-    from network import Network, loss_of
-    from optimizers import Optimizer, learning_rate_at
+from trialfleet.nodes.tabular import dataset, loader, settings
+from trialfleet.nodes.tabular.network import Network, loss_of
+from trialfleet.nodes.tabular.optimizers import Optimizer, learning_rate_at
 
 
 class Steps(Protocol):

@@ -18,6 +18,7 @@ sets what it depends on.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -25,28 +26,19 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+if not __package__:  # in a trial's folder
+    importlib.import_module("as_package")
 
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular import dataset, kept, loader, ranks, settings
-    from trialfleet.nodes.tabular.evaluation import evaluate
-    from trialfleet.nodes.tabular.network import Network, copy_weights
-    from trialfleet.nodes.tabular.steps import PlainSteps, Steps
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import kept
-    import loader
-    import ranks
-    import settings
-    import trial
-    from evaluation import evaluate
-    from network import Network, copy_weights
-    from steps import PlainSteps, Steps
-
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, kept, loader, ranks, settings
+from trialfleet.nodes.tabular.evaluation import evaluate
+from trialfleet.nodes.tabular.network import Network, copy_weights
+from trialfleet.nodes.tabular.steps import PlainSteps, Steps
 
 WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -86,10 +78,8 @@ def train_one(t: trial.Trial) -> None:
 
 def measure_models(t: trial.Trial) -> NoReturn:
     """Measure the trial's models, by one process whatever the number of its GPUs."""
-    if __package__:
-        from trialfleet.nodes.tabular.comparison import compare
-    elif not TYPE_CHECKING:
-        from comparison import compare
+    from trialfleet.nodes.tabular.comparison import compare
+
     if t.accelerator == "gpu":
         require_gpus(t)
     compare(t, choose_device(t, ranks.Ranks()))
@@ -189,12 +179,10 @@ def steps_of(
     if chosen.shards(numbers_of(network), memory):
         return sharded_steps(t, chosen, network, data, team, device, memory)
     network.to(device)
-    if __package__:  # the kernels travel with trials for GPUs, and with gangs
-        from trialfleet.nodes.tabular.graph_steps import GraphSteps
-        from trialfleet.nodes.tabular.local_steps import LocalSteps
-    elif not TYPE_CHECKING:
-        from graph_steps import GraphSteps
-        from local_steps import LocalSteps
+    # the kernels travel with trials for GPUs, and with gangs
+    from trialfleet.nodes.tabular.graph_steps import GraphSteps
+    from trialfleet.nodes.tabular.local_steps import LocalSteps
+
     # Beside its loader, a step takes 4 bytes for each value of a column and 256 rows of the batch:
     # embedding.cu. Where that is too much, the trial is rejected for want of memory.
     source = loader.loader_of(data, chosen, device, t, team)
@@ -225,10 +213,9 @@ def sharded_steps(
     memory: float,
 ) -> Steps:
     """Return the steps of ranks that hold a part of the network each, in so many bytes."""
-    if __package__:  # what they need of torch takes as long to import as torch
-        from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
-    elif not TYPE_CHECKING:
-        from sharded.steps import ShardedSteps
+    # what they need of torch takes as long to import as torch
+    from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
+
     t.stays = False  # a process group, and what torch keeps beside it
     offload = chosen.offloads(
         numbers_of(network),

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-if __package__ == "trialfleet.nodes.tabular.sharded":
-    from trialfleet.nodes.tabular.ranks import Ranks
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from ranks import Ranks
+from trialfleet.nodes.tabular.ranks import Ranks
 
 
 class Rows(Protocol):

@@ -15,17 +15,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-if __package__ == "trialfleet.nodes.tabular.sharded":
-    from trialfleet.nodes.tabular.settings import SettingError, Settings
-    from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from settings import SettingError, Settings
-    from sharded.missed_steps import MissedSteps
+from trialfleet.nodes.tabular.settings import SettingError, Settings
+from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
 
 _FREE = -1
 _PIECE = 1 << 20  # numbers that are caught up at once where all rows are

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if __package__ == "trialfleet.nodes.tabular.sharded":
-    from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON
-    from trialfleet.nodes.tabular.settings import Settings
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from optimizers import BETA_1, BETA_2, EPSILON
-    from settings import Settings
+from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON
+from trialfleet.nodes.tabular.settings import Settings
 
 _ADAMW_STEPS = 216  # J of `MissedSteps`
 _TERMS = 7  # of AdamW's series

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -25,37 +25,25 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-if __package__ == "trialfleet.nodes.tabular.sharded":
-    from trialfleet.nodes.tabular import dataset, settings
-    from trialfleet.nodes.tabular.network import Network, loss_of
-    from trialfleet.nodes.tabular.optimizers import learning_rate_at
-    from trialfleet.nodes.tabular.ranks import Ranks
-    from trialfleet.nodes.tabular.settings import HOT_SHARE, STATE_BYTES
-    from trialfleet.nodes.tabular.sharded.embedding import (
-        DeviceRows,
-        Route,
-        Rows,
-        ShardedEmbedding,
-    )
-    from trialfleet.nodes.tabular.sharded.host_rows import HostRows
-    from trialfleet.nodes.tabular.sharded.layers import (
-        HiddenLayer,
-        parts_of,
-        shard_layers,
-        side_by_side,
-    )
-    from trialfleet.nodes.tabular.steps import PlainSteps
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import settings
-    from network import Network, loss_of
-    from optimizers import learning_rate_at
-    from ranks import Ranks
-    from settings import HOT_SHARE, STATE_BYTES
-    from sharded.embedding import DeviceRows, Route, Rows, ShardedEmbedding
-    from sharded.host_rows import HostRows
-    from sharded.layers import HiddenLayer, parts_of, shard_layers, side_by_side
-    from steps import PlainSteps
+from trialfleet.nodes.tabular import dataset, settings
+from trialfleet.nodes.tabular.network import Network, loss_of
+from trialfleet.nodes.tabular.optimizers import learning_rate_at
+from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.settings import HOT_SHARE, STATE_BYTES
+from trialfleet.nodes.tabular.sharded.embedding import (
+    DeviceRows,
+    Route,
+    Rows,
+    ShardedEmbedding,
+)
+from trialfleet.nodes.tabular.sharded.host_rows import HostRows
+from trialfleet.nodes.tabular.sharded.layers import (
+    HiddenLayer,
+    parts_of,
+    shard_layers,
+    side_by_side,
+)
+from trialfleet.nodes.tabular.steps import PlainSteps
 
 _PIECE = 1 << 22  # numbers of a rank that travel at once where a tensor is gathered
 _IN_FILE = 1 << 24  # numbers of a whole tensor that are gathered into a file

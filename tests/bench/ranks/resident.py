@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import ranks  # type: ignore[import-not-found]
-import train  # type: ignore[import-not-found]
+import as_package  # type: ignore[import-not-found]  # noqa: F401
+
+from trialfleet.nodes.tabular import ranks, train
 
 STATUS = Path("/proc/self/status")
 made = train.Network

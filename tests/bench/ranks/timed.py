@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import graph_steps  # type: ignore[import-not-found]
-import ranks  # type: ignore[import-not-found]
+import as_package  # type: ignore[import-not-found]  # noqa: F401
 import torch
-import train  # type: ignore[import-not-found]
+
+from trialfleet.nodes.tabular import graph_steps, ranks, train
 
 take = graph_steps.GraphSteps.take
 found: list[float] = []

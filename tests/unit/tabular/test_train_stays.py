@@ -145,7 +145,8 @@ def test_a_trial_leaves_the_same_whatever_its_process_trained_before(
 
 
 READER = """
-import table, train
+import as_package
+from trialfleet.nodes.tabular import table, train
 read = table.read_table
 table.read_table = lambda path: print("reads") or read(path)
 train.main()
