@@ -41,7 +41,7 @@ from trialfleet.nodes.tabular.network import Network
 from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
 from trialfleet.nodes.tabular.pace import Pace
 from trialfleet.nodes.tabular.ranks import Ranks
-from trialfleet.nodes.tabular.steps import WholeSteps
+from trialfleet.nodes.tabular.steps import Steps
 
 WARM_UPS = 3  # before a capture: libraries choose their algorithms and take their memory
 AHEAD = 32  # steps between two looks at how far the device is, at most
@@ -126,7 +126,7 @@ class Forward(nn.Module):
         return functional.linear(x.float(), weight, bias), target
 
 
-class GraphSteps(WholeSteps):
+class GraphSteps(Steps):
     """See the module, and `steps.Steps`.
 
     Args:

@@ -25,10 +25,10 @@ import torch
 from trialfleet.nodes.tabular import settings
 from trialfleet.nodes.tabular.graph_steps import GraphSteps
 from trialfleet.nodes.tabular.ranks import Ranks
-from trialfleet.nodes.tabular.steps import WholeSteps
+from trialfleet.nodes.tabular.steps import Steps
 
 
-class LocalSteps(WholeSteps):
+class LocalSteps(Steps):
     """See the module, and `steps.Steps`.
 
     Args:

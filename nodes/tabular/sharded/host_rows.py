@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from trialfleet.nodes.tabular.settings import SettingError, Settings
+from trialfleet.nodes.tabular.sharded.embedding import Rows
 from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
 
 _FREE = -1
@@ -45,7 +46,7 @@ class _Arrival:
     done: int
 
 
-class HostRows:
+class HostRows(Rows):
     """Rows of a table, with the optimiser's means, in main memory; those in use on a device.
 
     Args:
@@ -198,7 +199,7 @@ class HostRows:
         return self.table
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Return the optimiser's means and means of squares [R, e] of the settled table."""
+        """See `Rows`."""
         return self.m, self.v
 
     def load(self, table: Tensor) -> None:
@@ -272,13 +273,9 @@ class _CudaWay(_Way):
         self._device = device
         self._staging: list[Tensor] = []
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._copied, self._ready = (
-            torch.cuda.Event()  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
+        self._copied, self._ready = torch.cuda.Event(), torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def working(self) -> ExitStack:
-        """See `_Way`."""
         stack = ExitStack()
         # A thread begins on GPU 0, and would go back there to take memory for nothing.
         stack.enter_context(torch.cuda.device(self._device))
@@ -286,7 +283,6 @@ class _CudaWay(_Way):
         return stack
 
     def send(self, host: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
-        """See `_Way`."""
         self._copied.synchronize()  # the former copy has been read out of the staging
         if not self._staging or len(self._staging[0]) < len(rows):
             shape = max(1, len(rows)), host[0].shape[1]
@@ -299,11 +295,9 @@ class _CudaWay(_Way):
         return numbers
 
     def sent(self) -> None:
-        """See `_Way`."""
         self._ready.record(self._stream)
 
     def arrived(self, numbers: list[Tensor]) -> None:
-        """See `_Way`."""
         training = torch.cuda.current_stream(self._device)
         training.wait_event(self._ready)
         for each in numbers:  # taken on the other stream: not free before this one has read them

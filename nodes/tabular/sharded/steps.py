@@ -31,7 +31,6 @@ from trialfleet.nodes.tabular.optimizers import learning_rate_at
 from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.settings import HOT_SHARE, STATE_BYTES
 from trialfleet.nodes.tabular.sharded.embedding import (
-    DeviceRows,
     Route,
     Rows,
     ShardedEmbedding,
@@ -126,7 +125,7 @@ class ShardedSteps(PlainSteps):
         """Return this rank's rows of a table, where they are to lie."""
         mine = table[self._team.rank :: self._team.count]
         if offload == "none":
-            return DeviceRows(mine, self._device)
+            return Rows(mine, self._device)
         per_epoch = math.ceil(len(data.train) / chosen.batch_size)
         in_batch = chosen.batch_size * data.train.categorical.shape[1]
         room = 0.0  # a CPU has no faster memory than that where all rows are
