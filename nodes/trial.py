@@ -312,11 +312,7 @@ class Trial:
             file.write(json.dumps(line) + "\n")
 
     def evaluated(
-        self,
-        name: str,
-        losses: Iterable[float] | None = None,
-        note: str = "",
-        **metrics: float,
+        self, name: str, losses: Iterable[float] | None = None, note: str = "", **metrics: float
     ) -> None:
         """Tell how good a model is, in mode "evaluate"; `complete()` ends it.
 

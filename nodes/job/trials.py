@@ -262,12 +262,7 @@ class _Carrier:
     """
 
     def __init__(
-        self,
-        reports: Reports,
-        words: Words,
-        at_first: Callable[[], None],
-        *,
-        is_stoppable: bool,
+        self, reports: Reports, words: Words, at_first: Callable[[], None], *, is_stoppable: bool
     ) -> None:
         self._reports, self._words, self._at_first = reports, words, at_first
         self._is_stoppable, self._is_begun = is_stoppable, False

@@ -30,7 +30,7 @@ PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
 def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     """Measure the trial's models and a constant prediction, and leave with the result."""
     source = table.read_table(t.data[0])
-    held = held_out(source)
+    held = chosen(source, source.split != table.TRAIN)  # what no model was trained on today
     try:
         models = {name: load_model(folder) for name, folder in t.models.items()}
     except (ValueError, OSError) as error:
@@ -55,11 +55,6 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     outputs, target = constant(source, held, scale)
     measure(t, "baseline", outputs, target, held, scale)
     t.complete()
-
-
-def held_out(source: table.Table) -> table.Table:
-    """Return the rows that no model was trained on today."""
-    return chosen(source, source.split != table.TRAIN)
 
 
 def chosen(source: table.Table, rows: npt.NDArray[np.bool_]) -> table.Table:

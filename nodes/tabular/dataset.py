@@ -19,7 +19,7 @@ from trialfleet.nodes.tabular import settings, table
 FAR = 6.0  # deviations from the mean
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rows:
     """Some of a region's rows: numeric [n, d], categorical [n, k], target [n]."""
 
@@ -42,26 +42,21 @@ class Rows:
 
     def to(self, device: torch.device) -> Rows:
         """Return the rows on the device."""
-        numeric, categorical, target = (tensor.to(device) for tensor in self.tensors)
-        return Rows(numeric=numeric, categorical=categorical, target=target)
+        return Rows(*(tensor.to(device) for tensor in self.tensors))
 
     def empty(self, count: int, device: torch.device, *, pinned: bool = False) -> Rows:
         """Return room for so many rows of this kind, zero for now."""
-        numeric, categorical, target = (
+        room = (
             torch.zeros(
                 (count, *tensor.shape[1:]), dtype=tensor.dtype, device=device, pin_memory=pinned
             )
             for tensor in self.tensors
         )
-        return Rows(numeric=numeric, categorical=categorical, target=target)
+        return Rows(*room)
 
     def at(self, index: Tensor) -> Rows:
         """Return the rows at `index` [b]."""
-        return Rows(
-            numeric=self.numeric.index_select(0, index),
-            categorical=self.categorical.index_select(0, index),
-            target=self.target.index_select(0, index),
-        )
+        return Rows(*(tensor.index_select(0, index) for tensor in self.tensors))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +104,7 @@ class Scale:
 
     @staticmethod
     def read(description: dict[str, list[float]]) -> Scale:
-        """Return the scale that `describe` described; one of an earlier release has no bounds."""
+        """Return the scale that `describe` described."""
         return Scale(
             **{
                 name: torch.tensor(values, dtype=torch.float64)

@@ -120,8 +120,7 @@ class Forward(nn.Module):
         )
         for i in range(0, len(hidden), 2):
             product = functional.linear(x, hidden[i])
-            random = self._clock[2:]
-            offset = first * product.shape[1]
+            offset, random = first * product.shape[1], self._clock[2:]
             x = ops.bias_relu_dropout(product, hidden[i + 1], self._dropout, random, i // 2, offset)
         return functional.linear(x.float(), weight, bias), target
 
@@ -162,10 +161,8 @@ class GraphSteps(Steps):
         self._schedule = torch.zeros(len(loader.sizes), 3, device=device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._optimizer = Optimizer(network, chosen)
-        self._forward, self._loss = (
-            Forward(network, chosen, loader, self._clock, dtype),
-            LOSSES[kind],
-        )
+        self._forward = Forward(network, chosen, loader, self._clock, dtype)
+        self._loss = LOSSES[kind]
         self._scale = SCALE if dtype == torch.float16 else 1.0
         # By a batch's rows, all ranks' together: this rank's rows.
         self._parts = dict(zip(loader.batches, loader.sizes, strict=True))

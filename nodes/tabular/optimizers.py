@@ -21,7 +21,6 @@ SGD:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,7 +37,8 @@ class Optimizer:
     def __init__(self, network: nn.Module, chosen: settings.Settings) -> None:
         self.settings = chosen
         self.weights: list[nn.Parameter] = list(network.parameters())
-        self.decays = decays_of(self.weights, chosen)
+        # Biases, which have one dimension, don't decay.
+        self.decays = [chosen.weight_decay if w.ndim > 1 else 0.0 for w in self.weights]
         self.steps = 0
         self.m = [torch.zeros_like(w) for w in self.weights]
         self.v = [torch.zeros_like(w) for w in self.weights]
@@ -77,11 +77,6 @@ class Optimizer:
         self.steps = state["steps"]
         for mine, saved in zip([*self.m, *self.v], [*state["m"], *state["v"]], strict=True):
             mine.copy_(saved)
-
-
-def decays_of(weights: Sequence[Tensor], chosen: settings.Settings) -> list[float]:
-    """Return each weight's decay: biases, which have one dimension, have none."""
-    return [chosen.weight_decay if w.ndim > 1 else 0.0 for w in weights]
 
 
 def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:

@@ -61,12 +61,7 @@ class Ranks:
     """
 
     def __init__(
-        self,
-        rank: int = 0,
-        count: int = 1,
-        *,
-        local_rank: int | None = None,
-        in_gang: bool = False,
+        self, rank: int = 0, count: int = 1, *, local_rank: int | None = None, in_gang: bool = False
     ) -> None:
         self.rank, self.count, self.in_gang = rank, count, in_gang
         self.local_rank = rank if local_rank is None else local_rank

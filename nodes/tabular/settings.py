@@ -11,7 +11,6 @@ class SettingError(ValueError):
     """A setting that the trainer doesn't have, or a value that it can't have."""
 
     def __init__(self, name: str, text: str) -> None:
-        """Say what is wrong with the setting of a name."""
         super().__init__(text)
         self.name = name
 
@@ -85,11 +84,7 @@ class Settings:
     hot_rows: int = 0
 
     def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            SettingError: a setting has the wrong type or is out of range.
-        """
+        """Raise SettingError for a setting of the wrong type, or out of range."""
         for field in dataclasses.fields(self):
             _check_type(field.name, getattr(self, field.name), type(field.default))
         for name, (low, high) in _RANGES.items():
@@ -174,8 +169,6 @@ METRICS = {  # beside the loss; of the validation rows "val_…", of the test ro
     "multiclass": ("accuracy",),
     "regression": ("rmse", "mae", "r2"),
 }
-
-
 GAINS = {"auc", "accuracy", "r2"}  # the greater, the better; of all others the smaller
 
 
@@ -193,10 +186,9 @@ STATE_BYTES = 16  # of a number: weight, gradient, the optimiser's two means
 HOT_SHARE = 0.25  # of a GPU's memory, for the rows of embeddings that lie in main memory
 STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpoint on its way
 
-PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
 _CHOICES = {
     "optimizer": ("adamw", "sgd"),
-    "precision": PRECISIONS,
+    "precision": ("auto", "float32", "tf32", "bfloat16", "float16"),
     "wire": ("float32", "bfloat16"),
     "parallel": ("auto", "data", "sharded"),
     "offload": ("auto", "none", "embeddings", "all"),

@@ -9,7 +9,6 @@ sets what it depends on.
     dataset      its rows, ready to train on   graph_steps   an epoch's steps on a GPU
     loader       how rows get to the GPU       optimizers    AdamW and SGD
     evaluation   loss and metrics              ranks         several GPUs or machines for one trial
-    kept         rows for a job's next trial
     local_steps    machines that bring their weights together now and then
     sharded/       machines that hold a part of the model each
     comparison   mode evaluate: two models on the same rows
@@ -35,12 +34,17 @@ import torch
 from torch import Tensor
 
 from trialfleet.nodes import trial
-from trialfleet.nodes.tabular import dataset, kept, loader, ranks, settings
+from trialfleet.nodes.tabular import dataset, loader, ranks, settings
 from trialfleet.nodes.tabular.evaluation import evaluate
 from trialfleet.nodes.tabular.network import Network, copy_weights
 from trialfleet.nodes.tabular.steps import PlainSteps, Steps
 
-WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TYPES = {
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 def main() -> NoReturn:
@@ -62,7 +66,7 @@ def train_one(t: trial.Trial) -> None:
         if t.gpus > 1 and not ranks.inside() and not ranks.in_gang():
             ranks.launch(t.gpus)
     team = ranks.Ranks.join()
-    team.wire = WIRES[chosen.wire]
+    team.wire = TYPES[chosen.wire]
     device = choose_device(t, team)
     try:
         train(t, chosen, device, team)
@@ -141,7 +145,7 @@ def train(
     t: trial.Trial, chosen: settings.Settings, device: torch.device, team: ranks.Ranks
 ) -> None:
     """Train, and leave with the result."""
-    data = kept.rows_of(t, chosen, device)
+    data = loader.rows_of(t, chosen, device)
     if len(data.train) < team.count:
         t.reject(f"{len(data.train)} training rows are too few for {team.count} ranks to share")
     torch.manual_seed(t.seed)
@@ -237,10 +241,8 @@ def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype
     """Return the type of the hidden layers' matrix products; float32 on a CPU."""
     if device.type == "cpu":
         return torch.float32
-    named = {"float32": torch.float32, "tf32": torch.float32}
-    named |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
     if chosen.precision != "auto":
-        return named[chosen.precision]
+        return TYPES[chosen.precision]
     capability = torch.cuda.get_device_capability(device)
     if capability >= (8, 0):
         return torch.bfloat16
@@ -384,10 +386,7 @@ def save_model(
 ) -> None:
     """Write what `predict.py` needs: weights.pt and model.json."""
     folder.mkdir(exist_ok=True)
-    torch.save(
-        {name: weight.cpu() for name, weight in weights.items()},
-        folder / "weights.pt",
-    )
+    torch.save({name: weight.cpu() for name, weight in weights.items()}, folder / "weights.pt")
     description = {
         "schema": 1,
         "columns": dataclasses.asdict(data.columns),

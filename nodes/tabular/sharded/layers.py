@@ -69,7 +69,8 @@ class HiddenLayer(nn.Linear):
     def split(self, mesh: DeviceMesh) -> None:
         """Leave this rank its units; the mesh has the ranks that stand side by side."""
         for name, whole in list(self.named_parameters()):
-            setattr(self, name, nn.Parameter(_placed(whole.detach(), mesh)))
+            mine = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
+            setattr(self, name, nn.Parameter(mine))
         widths = tuple(len(part) for part in parts_of(torch.empty(self.out_features), mesh.size()))
         self.peers = SideBySide(mesh.get_group(), mesh.get_local_rank(), widths)
 
@@ -124,11 +125,6 @@ class _AllUnits(torch.autograd.Function):
         mine = torch.empty_like(parts[0])
         distributed.reduce_scatter_tensor(mine, torch.cat(parts), group=peers.group)
         return mine[:, : peers.widths[peers.rank]].contiguous(), None
-
-
-def _placed(whole: Tensor, mesh: DeviceMesh) -> DTensor:
-    """Return a tensor that all ranks have, of which each keeps its rows."""
-    return distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
 
 
 def _own(weight: Tensor) -> Tensor:

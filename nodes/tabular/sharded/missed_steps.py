@@ -74,13 +74,6 @@ class MissedSteps:
         self._flips = torch.zeros(size, dtype=torch.float64)  # how many of them are negative
         self._ways = torch.zeros(size, self._terms, dtype=torch.float64)  # B or S
 
-    def _grow(self) -> None:
-        """Make room for twice as many steps."""
-        self._rates, self._logs, self._flips, self._ways = (
-            torch.cat([each, torch.zeros_like(each)])
-            for each in (self._rates, self._logs, self._flips, self._ways)
-        )
-
     def advance(self, done: int) -> None:
         """Count the steps up to so many.
 
@@ -95,8 +88,11 @@ class MissedSteps:
 
     def _count(self, step: int) -> None:
         now = step - self._base
-        if now == len(self._rates):
-            self._grow()
+        if now == len(self._rates):  # room for twice as many
+            self._rates, self._logs, self._flips, self._ways = (
+                torch.cat([each, torch.zeros_like(each)])
+                for each in (self._rates, self._logs, self._flips, self._ways)
+            )
         rate = self._rate_at(step)
         kept = _rounded(1 - rate * self._decay)
         self._rates[now] = rate

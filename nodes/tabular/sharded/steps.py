@@ -15,7 +15,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,7 @@ from trialfleet.nodes.tabular.network import Network, loss_of
 from trialfleet.nodes.tabular.optimizers import learning_rate_at
 from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.settings import HOT_SHARE, STATE_BYTES
-from trialfleet.nodes.tabular.sharded.embedding import (
-    Route,
-    Rows,
-    ShardedEmbedding,
-)
+from trialfleet.nodes.tabular.sharded.embedding import Route, Rows, ShardedEmbedding
 from trialfleet.nodes.tabular.sharded.host_rows import HostRows
 from trialfleet.nodes.tabular.sharded.layers import (
     HiddenLayer,
@@ -187,15 +183,11 @@ class ShardedSteps(PlainSteps):
         x = torch.cat([rows.numeric, embedded.flatten(1)], 1)
         random = torch.tensor([self._seed, self._optimizer.steps], device=x.device)
         hidden = [layer for layer in network.layers if isinstance(layer, HiddenLayer)]
-        with self._keeping(len(rows)):
+        with _ActivationsOnHost(len(rows)) if self._on_host else nullcontext():
             for number, layer in enumerate(hidden):
                 x = layer.train_rows(x, self._settings.dropout, random, number, batch.first)
             outputs: Tensor = network.layers[-1](x)
         return outputs
-
-    def _keeping(self, rows: int) -> AbstractContextManager[object]:
-        """Return what decides where activations wait for the way back."""
-        return _ActivationsOnHost(rows) if self._on_host else nullcontext()
 
     def state(self) -> dict[str, Any]:
         """See `Steps`; whole on rank 0. All ranks call it together."""
