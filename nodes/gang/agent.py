@@ -59,15 +59,7 @@ AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.p
 
 
 class Agent:
-    """One job's part in its gang.
-
-    Args:
-        command: the trainer's words.
-        cluster: the job's.
-        proc: likewise.
-        per_job: how many workers it has.
-        channel: the way to the access point.
-    """
+    """One job's part in its gang: it has the trainer's command run by `per_job` workers."""
 
     def __init__(
         self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel

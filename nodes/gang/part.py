@@ -26,11 +26,6 @@ STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is give
 class Part:
     """The workers of one trial here, from generation to generation.
 
-    Args:
-        order: the trial's.
-        family: all processes of this job.
-        server: starts them.
-
     Attributes:
         order: the trial's.
         folder: where the present generation trains.
@@ -73,11 +68,7 @@ class Part:
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Start a worker.
-
-        Raises:
-            OSError: it can't be started.
-        """
+        """Start a worker; OSError where it can't be started."""
         self._workers.append(self._server.start(self.folder, variables))
         self._family.began(self._workers[-1])
 

@@ -64,11 +64,7 @@ class Pointer(NamedTuple):
 
 
 def pointer_of(file: Path) -> Pointer | None:
-    """Return the pointer that a file is; None where it is a package itself.
-
-    Raises:
-        OSError: it can't be read.
-    """
+    """Return the pointer that a file is; None where it is a package itself."""
     with file.open("rb") as opened:
         return pointer_in(opened.read(MOST_OF_POINTER + 1))
 

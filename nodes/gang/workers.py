@@ -59,11 +59,7 @@ class Server:
         self._connection.settimeout(START_SECONDS)
 
     def start(self, folder: Path, variables: Mapping[str, str]) -> int:
-        """Start a worker, and return its process.
-
-        Args:
-            folder: the trial's.
-            variables: what its environment has beside the server's.
+        """Start a worker in a trial's folder, with more variables, and return its process.
 
         Raises:
             OSError: the server has ended.

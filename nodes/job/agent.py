@@ -32,12 +32,7 @@ JOB_SECONDS = "TRIALFLEET_JOB_SECONDS"  # in the environment: after so long it a
 
 
 class Agent:
-    """One job's agent.
-
-    Args:
-        command: the trainer's words.
-        channel: the way to the access point.
-    """
+    """One job's agent, which has the trainer's command train."""
 
     def __init__(self, command: Sequence[str], channel: Channel) -> None:
         self._events = Events()

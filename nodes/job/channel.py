@@ -6,8 +6,7 @@ owner on the access point. So the first process removes the file before it start
 the kernel refuses its memory, its environment and its open files to programs of the same account.
 
     channel = Channel.take()
-    with channel.chirp() as chirp:
-        ...
+    chirp = channel.chirp()
     channel.give_back()  # before exit code 85
 
 After exit code 85 HTCondor starts the job again in the same sandbox, and writes no file. So the

@@ -33,12 +33,7 @@ _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 
 
 class Trainer:
-    """A process that runs the trainer's command in a trial's folder.
-
-    Args:
-        command: its words.
-        folder: the first trial's.
-        family: all processes of this job.
+    """A process that runs the trainer's command in the first trial's folder.
 
     Attributes:
         pid: the process.
@@ -133,10 +128,6 @@ class Limits:
 class Bounds:
     """Whether a trial takes more than it may.
 
-    Args:
-        family: all processes of this job.
-        limits: what bounds the trial.
-
     Attributes:
         over: "memory" or "time", once it does.
         peak_mb: the most memory that it was seen to have; 0 of a short one.
@@ -166,12 +157,9 @@ class Bounds:
 
 
 class Training:
-    """A trainer's time with one trial.
+    """A trainer's time with one trial, which it has begun.
 
     Args:
-        trainer: it has begun.
-        family: all processes of this job.
-        limits: what bounds the trial.
         carry: takes its reports away, and returns whether the trial was told to stop and when it
             wants to be called next.
 

@@ -85,14 +85,7 @@ class Ended:
 
 
 class Trials:
-    """What trains them.
-
-    Args:
-        command: the trainer's words.
-        chirp: the way to the access point.
-        events: what wakes this process.
-        words: where a saved checkpoint is told.
-    """
+    """Has the trainer's command train them."""
 
     def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
         self._command, self._chirp = command, chirp
@@ -222,33 +215,28 @@ class Trials:
         """
         first = {ENDED: json.dumps(ended.as_words()).encode()} if ended else {}
         until_done(
-            lambda: self._put_if_wanted(package, names, folder, first),
+            lambda: self._put(package, names, folder, first),
             self._events,
             lambda: not self._events.is_too_late,
         )
-
-    def _put_if_wanted(
-        self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes]
-    ) -> None:
-        try:
-            self._put(package, names, folder, first)
-        except ChirpError as error:
-            if self._events.is_wanted_back and error.code in {REFUSED, MISSING}:
-                raise WantedBackError from error  # its folder is gone: nobody waits for the job
-            raise
 
     def _put(
         self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes]
     ) -> None:
         part = f"{WORDS}/{package}.part"
-        with self._chirp.sending(part) as send:
+        try:
+            with self._chirp.sending(part) as send:
 
-            def write(block: bytes) -> None:
-                self._events.check()
-                send(block)
+                def write(block: bytes) -> None:
+                    self._events.check()
+                    send(block)
 
-            packages.pack(names, folder, write, self._most_bytes, first)
-        self._chirp.rename(part, f"{WORDS}/{package}")
+                packages.pack(names, folder, write, self._most_bytes, first)
+            self._chirp.rename(part, f"{WORDS}/{package}")
+        except ChirpError as error:
+            if self._events.is_wanted_back and error.code in {REFUSED, MISSING}:
+                raise WantedBackError from error  # its folder is gone: nobody waits for the job
+            raise
 
 
 class _Carrier:
@@ -256,8 +244,8 @@ class _Carrier:
 
     Args:
         reports: the trial's.
-        words: what could not be said yet.
-        at_first: what else can be done while it trains.
+        words: may hold what could not be said yet.
+        at_first: is called at the first turn, for what can be done while the trial trains.
         is_stoppable: there may be an order to stop it.
     """
 

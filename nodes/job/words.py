@@ -106,12 +106,7 @@ class UnansweredError(Exception):
 
 
 class Words:
-    """This agent's part in what is said.
-
-    Args:
-        chirp: the way to the access point.
-        events: what ends waiting.
-    """
+    """This agent's part in what is said; where the access point is out of reach: OSError."""
 
     def __init__(self, chirp: Chirp, events: Events) -> None:
         self._chirp, self._events = chirp, events
@@ -121,20 +116,12 @@ class Words:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that the job was submitted with; None where it is another agent's.
-
-        Raises:
-            OSError: the access point is out of reach, for now.
-        """
+        """Return the order that the job was submitted with; None where it is another agent's."""
         order = Order.of(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
     def ended_before(self, order: Order) -> int | None:
-        """Return with which code an order's trial ended in an agent before this one, if it did.
-
-        Raises:
-            OSError: the access point is out of reach, for now.
-        """
+        """Return with which code an order's trial ended in an agent before this one, if it did."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
             if (said["say"], said["trial"]) == ("told", order.name):
@@ -165,11 +152,7 @@ class Words:
             self.deliver()
 
     def deliver(self) -> None:
-        """Say what could not be said before.
-
-        Raises:
-            OSError: nor can it now.
-        """
+        """Say what could not be said before; OSError where it can't be said now."""
         if self._unsaid is not None:
             self._chirp.write(AGENT, self._unsaid)
             self._unsaid = None

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -427,7 +428,7 @@ def test_an_agent_that_has_no_answer_leaves(
     point: AccessPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "PATIENCE", 0.05)
-    with Chirp(*point.server.address) as chirp:
+    with closing(Chirp(*point.server.address)) as chirp:
         asking = words.Words(chirp, Naps())  # type: ignore[arg-type]
         with pytest.raises(words.UnansweredError):
             asking.ask("ask", lambda: True)

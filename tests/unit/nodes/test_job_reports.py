@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def proxy(tmp_path: Path) -> Iterator[ChirpServer]:
 
 @pytest.fixture
 def one(folder: Path, proxy: ChirpServer) -> Iterator[Reports]:
-    with Chirp(*proxy.address) as chirp:
+    with closing(Chirp(*proxy.address)) as chirp:
         yield Reports(folder, chirp, "A.t1")
 
 
