@@ -77,10 +77,7 @@ class Condor:
 
         Args:
             reason: what the ad will say.
-            unclaimed_only: refuse, rather than vacate anything.
-
-        Raises:
-            CondorError: it can't be asked, or refuses.
+            unclaimed_only: refuse (CondorError), rather than vacate anything.
         """
         condition = ["-check", UNHELD] if unclaimed_only else []
         try:
@@ -90,11 +87,7 @@ class Condor:
         run(["condor_drain", "-graceful", "-reason", reason, *condition, address])
 
     def take_offline(self, gpus: Sequence[str]) -> None:
-        """Keep jobs from these GPUs from now on; those that were offline before come back.
-
-        Raises:
-            CondorError: the configuration can't be written, or the startd not be asked to read it.
-        """
+        """Keep jobs from these GPUs from now on; others come back. CondorError if that fails."""
         # Where packages have a folder of theirs, the machine's own is the last of the list.
         folders = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()
         if not folders:

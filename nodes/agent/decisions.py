@@ -235,17 +235,11 @@ def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
 
 
 def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return that the node was idle for too long, if it was."""
-    if not idle_too_long(memory, seen, rules):
-        return None
-    return f"idle for {rules.idle_minutes:g} minutes"
-
-
-def idle_too_long(memory: Memory, seen: Seen, rules: Rules) -> bool:
-    """Tell whether no slot has been claimed for the minutes of the settings."""
+    """Return that no slot has been claimed for the minutes of the settings, if so."""
     if memory.idle_since is None or not rules.idle_minutes:
-        return False
-    return seen.uptime - memory.idle_since >= 60 * rules.idle_minutes
+        return None
+    is_long = seen.uptime - memory.idle_since >= 60 * rules.idle_minutes
+    return f"idle for {rules.idle_minutes:g} minutes" if is_long else None
 
 
 def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
@@ -261,8 +255,7 @@ def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
         return leaving.reason if empty else f"{leaving.reason}; jobs did not leave in time"
     if leaving.cause == "rebalance" and empty:
         return leaving.reason
-    if empty and idle_too_long(memory, seen, rules):
-        reason = idle_reason(memory, seen, rules)
+    if empty and (reason := idle_reason(memory, seen, rules)):
         return reason if leaving.cause == "idle" else f"{reason}; before that: {leaving.reason}"
     return None
 
@@ -276,16 +269,11 @@ def changes(before: Memory, after: Memory) -> list[str]:
         lines.append(f"the lease ends at {at(after.expires)}")
     if after.leaving is None and before.leaving is not None:
         lines.append(f"stays after all ({before.leaving.cause})")
-    elif after.leaving is not None and named(before.leaving) != named(after.leaving):
+    elif after.leaving and (not before.leaving or before.leaving.cause != after.leaving.cause):
         lines.append(f"leaves ({after.leaving.cause}): {after.leaving.reason}")
     if after.offline != before.offline:
         lines.append(f"GPUs that are sick: {', '.join(after.offline) or 'none any more'}")
     return lines
-
-
-def named(leaving: Leaving | None) -> str | None:
-    """Return the cause, if there is one."""
-    return leaving.cause if leaving else None
 
 
 def at(moment: float) -> str:

@@ -5,20 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Protocol
 
-from trialfleet.instance_aws import AwsError
+from trialfleet.instance_aws import AwsError, Imds
 
 ACTION = "meta-data/spot/instance-action"  # {"action": "terminate", "time": "2026-…Z"}
 REBALANCE = "meta-data/events/recommendations/rebalance"  # {"noticeTime": "2026-…Z"}
 EXPIRES = "meta-data/tags/instance/trialfleet:expires"  # 2026-…Z
-
-
-class Metadata(Protocol):
-    """The instance's metadata service."""
-
-    def get(self, path: str) -> str | None:
-        """Return the text at a path, None where there is nothing; AwsError out of reach."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +30,7 @@ class Notices:
     problem: str | None = None
 
 
-def read(metadata: Metadata) -> Notices:
+def read(metadata: Imds) -> Notices:
     """Return what the metadata of the instance say; what can't be read hides nothing else."""
     problems: list[str] = []
 

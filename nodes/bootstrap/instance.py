@@ -31,12 +31,7 @@ class Instance:
 
 
 def identify(imds: Imds) -> Instance:
-    """Return which instance this is.
-
-    Raises:
-        StepError: the metadata lacks what every instance has.
-        AwsError: the metadata service can't be reached.
-    """
+    """Return which instance this is; StepError or AwsError where its metadata don't say it."""
     return Instance(
         id=_text(imds, "meta-data/instance-id"),
         type=_text(imds, "meta-data/instance-type"),

@@ -50,11 +50,7 @@ class Settings:
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> Settings:
-        """Return the settings of a table such as the user data's.
-
-        Raises:
-            StepError: it is of another schema, or lacks something.
-        """
+        """Return the settings of the user data's table; StepError where it isn't one."""
         if table.get("schema") != SCHEMA:
             raise StepError(f"settings of schema {table.get('schema')!r}, not {SCHEMA}")
         names = {field.name for field in fields(cls)}

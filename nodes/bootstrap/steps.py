@@ -25,6 +25,7 @@ from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.instance import Instance
 from trialfleet.nodes.bootstrap.settings import Settings
 from trialfleet.nodes.probe import kernel_log, privileged_readings
+from trialfleet.nodes.probe.classad import literal
 
 PROBE_SECONDS = 300
 POOL_SECONDS = 5  # for the collector to say what other nodes measured
@@ -112,7 +113,7 @@ def probe(node: Node) -> str:
         command = (python, "-m", "trialfleet.nodes.probe", "--classad", *options)
         ad = node.host.run(*command, seconds=PROBE_SECONDS)
     except StepError as error:
-        ad = f'TrialfleetGpuHealthy = false\nTrialfleetGpuReason = "{plain(str(error))}"\n'
+        ad = f"TrialfleetGpuHealthy = false\nTrialfleetGpuReason = {literal(str(error))}\n"
     configuration.write_verdict(node.host, ad)
     return "; ".join(line for line in ad.splitlines() if "=" in line and "undefined" not in line)
 
@@ -130,11 +131,6 @@ def tell_probe(node: Node) -> None:
         privileged_readings.FILE,
         privileged_readings.PrivilegedReadings(kernel_log.read_xids(), pool).text(),
     )
-
-
-def plain(text: str) -> str:
-    """Return text that can stand in quotes in a ClassAd."""
-    return text.replace("\\", "/").replace('"', "'")
 
 
 def configure(node: Node) -> str:

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.kernel_log import Xid
 
 FILE = "/run/trialfleet/privileged.json"
@@ -64,12 +63,6 @@ def write(readings: PrivilegedReadings, file: Path = Path(FILE)) -> None:
     beside = file.with_suffix(".new")
     beside.write_text(readings.text(), encoding="utf-8")
     beside.replace(file)
-
-
-def xids(readings: PrivilegedReadings) -> tuple[Xid, ...] | None:
-    """Return the driver's errors: from the log itself where this process may read it."""
-    own = kernel_log.read_xids()
-    return readings.xids if own is None else own
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:

@@ -72,13 +72,8 @@ class Program:
         self._output.close()
 
 
-def may_be_silent(_output: str) -> float:
-    """Let a program be silent for ever."""
-    return math.inf
-
-
 def finish(
-    programs: Sequence[Program], by: float, patience: Callable[[str], float] = may_be_silent
+    programs: Sequence[Program], by: float, patience: Callable[[str], float] = lambda _: math.inf
 ) -> list[End]:
     """Wait for programs, and return how each ended.
 

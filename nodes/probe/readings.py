@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 
@@ -96,17 +96,9 @@ class Readings:
     problems: tuple[str, ...] = ()
     not_measured: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
-
     @classmethod
     def of(cls, table: dict[str, Any]) -> Readings:
-        """Return the readings in a table such as `as_json` makes.
-
-        Raises:
-            ValueError: a name is unknown, or a value of the wrong kind.
-        """
+        """Return the readings in a table such as `asdict` makes; ValueError if it isn't one."""
         try:
             gpus = tuple(Gpu(**_tuples(gpu)) for gpu in table.get("gpus", ()))
             pool = _tuples(table.get("pool", {}))
