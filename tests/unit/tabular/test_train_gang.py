@@ -342,7 +342,7 @@ def test_rank_0_says_when_all_save_and_who_is_called_back(
     saved: list[bool] = []
     monkeypatch.setattr(training, "save", lambda: saved.append(True))
     monkeypatch.setattr(t, "yield_node", lambda: None)
-    t._interrupted = called_back
+    t.interrupted = called_back
     steps.begin(0, 0, 0.0)
     training.save_if_due()
     assert bool(saved) is saves
