@@ -77,13 +77,9 @@ def failed(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` failures that lie within `seconds`; None if there are none.
+    """Return the latest `number` failures, of those after `since`, that lie within `seconds`.
 
-    Args:
-        found: the earliest first.
-        number: how many make a burst.
-        seconds: from the first of them to the last.
-        since: earlier ones, and those of that very moment, don't count.
+    None if there are none. `found` has the earliest first.
     """
     counted = [one for one in found if one.at > since]
     for end in range(len(counted), number - 1, -1):

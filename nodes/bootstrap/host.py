@@ -73,11 +73,7 @@ class Host:
         return shutil.which(program) is not None
 
     def run(self, *command: str, seconds: float = LONGEST) -> str:
-        """Run a program and return what it printed.
-
-        Raises:
-            StepError: it can't be run, failed, or took too long.
-        """
+        """Run a program and return what it printed; StepError if it fails or takes too long."""
         done = self._call(command, seconds)
         if done.returncode != 0:
             output = (done.stderr.strip() or done.stdout.strip()).splitlines()

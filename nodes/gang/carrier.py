@@ -36,11 +36,7 @@ class Carrier:
         self._most_bytes, self._meanwhile = most_bytes, meanwhile
 
     def fetch(self, name: str, folder: Path) -> None:
-        """Put what a package holds into a trial's folder.
-
-        Raises:
-            OSError: it can't be had.
-        """
+        """Put what a package holds into a trial's folder; OSError if it can't be had."""
         local = self._sandbox / f".{name}"
         try:
             self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)

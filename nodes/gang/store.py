@@ -114,13 +114,7 @@ def _refused(error: Exception) -> StoreError:
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
-    """Fetch what a pointer stands for.
-
-    Args:
-        pointer: what it is to be.
-        address: where; None: nobody has signed one yet.
-        local: the file that it becomes.
-        meanwhile: called between blocks.
+    """Fetch what a pointer stands for into a file; address None: nobody has signed one yet.
 
     Raises:
         StoreError: S3 refuses, is out of reach, or has something else there.

@@ -76,13 +76,7 @@ class Chirp:
         return b"".join(self._data(length))
 
     def fetch(self, remote: str, local: Path, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a file of the access point into this machine's `local`.
-
-        Args:
-            remote: the file.
-            local: what it becomes.
-            meanwhile: called between blocks; it may use this connection.
-        """
+        """Copy a file of the access point into this machine's `local`; `meanwhile` as for `put`."""
         with local.open("wb") as file:
             for block in self.blocks(remote):
                 file.write(block)
@@ -99,11 +93,7 @@ class Chirp:
         """Copy a file of this machine to the access point, over one of that name.
 
         It is there in part while this goes on: put it under another name and `rename` it.
-
-        Args:
-            local: the file.
-            remote: what it becomes.
-            meanwhile: called between blocks; it may use this connection.
+        `meanwhile` is called between blocks, and may use this connection.
         """
         with self.sending(remote) as send, local.open("rb") as file:
             while block := file.read(BLOCK):
@@ -144,12 +134,7 @@ class Chirp:
         self._ask(f"rename {_word(remote)} {_word(to)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Give the job's ad an attribute, within some seconds; its name begins with Chirp.
-
-        Args:
-            name: the attribute's.
-            value: an expression without blanks.
-        """
+        """Give the job's ad, within seconds, an attribute Chirp…: an expression without blanks."""
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 
     # Inside

@@ -84,11 +84,7 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_go_on: Callable[[], bool]) -> T:
-    """Do what may fail while the access point is away, until it is done.
-
-    Raises:
-        WantedBackError: it is not to be tried any more.
-    """
+    """Do what may fail while the access point is away, until it is done; else WantedBackError."""
     pause, is_told = AGAIN, False
     while True:
         try:

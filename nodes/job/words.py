@@ -163,15 +163,10 @@ class Words:
         self.say("told", **more)
 
     def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
-        """Say something and return the answer, whenever it comes.
-
-        Args:
-            what: "ask" or "told".
-            may_wait: once it says no, nothing is waited for any more.
-            more: what is told.
+        """Say something, "ask" or "told", and return the answer, whenever it comes.
 
         Raises:
-            WantedBackError: it could not be waited for.
+            WantedBackError: `may_wait` has said no.
             UnansweredError: there was none.
         """
         self._turn += 1

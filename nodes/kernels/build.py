@@ -118,11 +118,7 @@ def architectures() -> tuple[str, ...]:
 
 
 def cache() -> Path:
-    """Return the folder that this user builds into.
-
-    Raises:
-        BuildError: this user has no home.
-    """
+    """Return the folder that this user builds into; BuildError if this user has no home."""
     chosen = os.environ.get("TRIALFLEET_KERNELS")
     if chosen:
         return Path(chosen)
@@ -193,17 +189,12 @@ def waited_for(lock: Path) -> bool:
 
 
 def load(library: Path) -> None:
-    """Load a library into this process.
-
-    Raises:
-        BuildError: it doesn't fit this machine.
-    """
+    """Load a library into this process; BuildError if it doesn't fit this machine."""
     try:
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
     except OSError as error:
-        raise toolchain.BuildError(
-            f"{library} does not load: {error.__cause__ or error}"
-        ) from error
+        why = f"{library} does not load: {error.__cause__ or error}"
+        raise toolchain.BuildError(why) from error
 
 
 def find_usable(recipe: Recipe) -> Path | None:

@@ -66,11 +66,9 @@ def write(readings: PrivilegedReadings, file: Path = Path(FILE)) -> None:
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
-    """Return what nodes measured, by the name of their GPUs.
+    """Return what nodes measured, by the name of their GPUs: of ads as QUERY gives them.
 
-    Args:
-        ads: as QUERY gives them.
-        besides: the instance that is left out: a node is no measure of itself.
+    The instance `besides` is left out: a node is no measure of itself.
     """
     found: dict[str, list[float]] = {}
     for ad in ads:

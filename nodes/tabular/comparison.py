@@ -91,8 +91,7 @@ def answers(
 ) -> tuple[Tensor, Tensor]:
     """Return a model's outputs [n, o] for a table's rows, and the target [n] in the same terms.
 
-    Raises:
-        ValueError: the table hasn't what the model needs, in words.
+    ValueError says what the model needs and the table hasn't.
     """
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
@@ -137,10 +136,8 @@ def recode(
     """Return a table's rows as another table's columns have them: [n, d] and [n, k].
 
     A category that the model doesn't know becomes unknown to it, and so does one that is in none
-    of the table's training rows: the table itself has forgotten it.
-
-    Raises:
-        ValueError: a column is missing or holds something else, or the target isn't the same.
+    of the table's training rows: the table itself has forgotten it. ValueError if a column is
+    missing or holds something else, or the target isn't the same.
     """
     columns = source.columns
     check_target(columns, wanted)

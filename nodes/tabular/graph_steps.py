@@ -101,9 +101,7 @@ class Forward(nn.Module):
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
         """Return the outputs [b, o] and targets [b] of this rank's part of the clock's batch.
 
-        Args:
-            rows: b.
-            first: how many rows of the batch the ranks before this one have.
+        It has b = `rows` rows, the ranks before this one have `first`.
         """
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
@@ -130,9 +128,7 @@ class GraphSteps(Steps):
 
     Args:
         network: on the device to train on.
-        chosen: the settings.
         kind: "binary", "multiclass" or "regression".
-        loader: where the rows come from.
         seed: of dropout.
         dtype: of the hidden layers, float32, bfloat16 or float16.
         team: the ranks, where there are several.

@@ -29,17 +29,7 @@ from trialfleet.nodes.tabular.steps import Steps
 
 
 class LocalSteps(Steps):
-    """See the module, and `steps.Steps`.
-
-    Args:
-        inner: a rank's own steps, which take no notice of the others.
-        chosen: the settings.
-        team: the ranks.
-        steps_per_epoch: an epoch ends with a meeting.
-
-    Attributes:
-        weights: the network's.
-    """
+    """See the module, and `steps.Steps`. `inner` are a rank's own, regardless of the others."""
 
     def __init__(
         self, inner: GraphSteps, chosen: settings.Settings, team: Ranks, steps_per_epoch: int

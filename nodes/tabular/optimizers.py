@@ -86,16 +86,9 @@ def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
 
 
 def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
-    """Return what the kernels have to know of an epoch's steps.
+    """Return what the kernels have to know of the steps of an epoch, counted from 0.
 
-    Args:
-        epoch: from 0.
-        steps: of each epoch.
-        before: steps taken before the epoch.
-        chosen: the settings.
-
-    Returns:
-        [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ).
+    That is [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ). So many steps were taken `before`.
     """
     rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)

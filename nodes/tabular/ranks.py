@@ -213,12 +213,9 @@ def launch(count: int) -> NoReturn:
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return which rank failed: the first, for the others fail because they miss it.
+    """Return which rank failed, by the exit codes of those that have ended and what they left.
 
-    Args:
-        codes: exit codes of those that have ended, by rank.
-        count: how many there are.
-        folder: by which they meet.
+    It is the first, for the others fail because they miss it.
     """
     first_failure = folder / FIRST
     # Killed from outside, by want of memory for example: such a rank could not say so.

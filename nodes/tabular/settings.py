@@ -118,9 +118,7 @@ class Settings:
     def shards(self, weights: int, memory: float) -> bool:
         """Tell whether each rank holds a part of the network only, or in main memory.
 
-        Args:
-            weights: how many numbers the network has.
-            memory: bytes, of the rank that has least.
+        The network has so many numbers; memory is the bytes of the rank that has least.
         """
         if self._sharing():
             return True
@@ -147,11 +145,7 @@ class Settings:
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Settings:
-        """Return the settings that a trial's parameters give; what they leave out is as above.
-
-        Raises:
-            SettingError: a name is unknown, or a value is not allowed.
-        """
+        """Return the settings that a trial's parameters give; SettingError if they give none."""
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(params) - set(known)):
             near = difflib.get_close_matches(unknown[0], known, n=1)
@@ -173,11 +167,7 @@ GAINS = {"auc", "accuracy", "r2"}  # the greater, the better; of all others the 
 
 
 def metrics_of(kind: str) -> list[str]:
-    """Return every metric that a trial of the trainer tells.
-
-    Args:
-        kind: "binary", "multiclass" or "regression".
-    """
+    """Return every metric of a trial whose kind is "binary", "multiclass" or "regression"."""
     names = ("loss", *METRICS[kind])
     return [part + name for part in ("val_", "test_") for name in names]
 

@@ -52,9 +52,7 @@ class HostRows(Rows):
     Args:
         table: [R, e] float32 in main memory; it is taken over, not copied.
         slots: C.
-        chosen: the optimiser's settings.
         rate_at: the learning rate of step t, from 1; always the same of a step.
-        device: where the slots are.
 
     Attributes:
         moved: [C, e] on the device; the caller's optimiser moves all of it in each step.

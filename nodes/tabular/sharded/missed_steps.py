@@ -48,7 +48,6 @@ class MissedSteps:
     Q, B and S are kept for each s in float64. A new step changes only those of the last h or J.
 
     Args:
-        chosen: the optimiser's settings.
         rate_at: the learning rate of step t, from 1.
     """
 
@@ -75,11 +74,7 @@ class MissedSteps:
         self._ways = torch.zeros(size, self._terms, dtype=torch.float64)  # B or S
 
     def advance(self, done: int) -> None:
-        """Count the steps up to so many.
-
-        Raises:
-            ValueError: more have been counted.
-        """
+        """Count the steps up to so many; ValueError if more have been counted."""
         if done < self.done:
             raise ValueError(f"steps up to {self.done} have been counted, not just {done}")
         for step in range(self.done + 1, done + 1):
