@@ -119,7 +119,9 @@ class Condor:
         try:
             written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
             if written != self._history_read:
-                self._failures, self._history_read = failures(read_history()), written
+                limit = ["-limit", str(HISTORY_LENGTH), "-attributes", ",".join(ATTRIBUTES)]
+                ads = query(["condor_history", "-startd", "-json", *limit])
+                self._failures, self._history_read = failures(ads), written
         except (CondorError, OSError):
             pass  # no job has ended yet, or HTCondor isn't there yet
         return self._failures
@@ -145,12 +147,6 @@ def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
     if slot.get(HEALTHY) is not True:
         return None
     return tuple(filter(None, str(slot.get(SICK, "")).split(",")))
-
-
-def read_history() -> list[dict[str, Any]]:
-    """Return the ads of the latest jobs that ended on this machine."""
-    limit = ["-limit", str(HISTORY_LENGTH), "-attributes", ",".join(ATTRIBUTES)]
-    return query(["condor_history", "-startd", "-json", *limit])
 
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:

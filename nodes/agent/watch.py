@@ -16,7 +16,7 @@ from trialfleet.nodes.agent.decisions import Decision, Rules, Seen, Startd, chan
 from trialfleet.nodes.agent.notices import Notices
 from trialfleet.nodes.bootstrap.host import StepError
 from trialfleet.nodes.probe import kernel_log
-from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings, write
+from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 from trialfleet.wall_clock import WallClock
 
 STEP = 1.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
@@ -48,7 +48,7 @@ class Agent:
         cancel_switch: Callable[[], None] = machine.cancel_switch,
         power_off: Callable[[str], None] = machine.power_off,
         raise_fence: Callable[[], bool] = machine.raise_fence,
-        tell_probe: Callable[[PrivilegedReadings], None] = write,
+        tell_probe: Callable[[PrivilegedReadings], None] = machine.tell_probe,
     ) -> None:
         """Go on from what `state` remembers; nothing is done yet."""
         self._metadata, self._condor, self._rules, self._state = metadata, condor, rules, state

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -25,10 +25,6 @@ class StepError(Exception):
     """A step can't be done; the message says why, for the node's log."""
 
 
-def say_nothing(_line: str) -> None:
-    """Take a line and drop it."""
-
-
 @dataclass(frozen=True)
 class Host:
     """Where files lie, and how programs are called.
@@ -39,7 +35,7 @@ class Host:
     """
 
     root: Path = Path(ROOT)
-    say: Callable[[str], None] = field(default=say_nothing)
+    say: Callable[[str], None] = lambda _line: None
 
     def place(self, path: str) -> Path:
         """Return where an absolute path lies on this machine."""

@@ -246,12 +246,10 @@ class Agent:
             self._part.kill()
 
     def _look_at_workers(self) -> None:
-        """See whether the workers have ended; if one has failed, the others have, too."""
-        if self._part and self._part.has_ended():
-            self._workers_ended(self._part)
-
-    def _workers_ended(self, part: Part) -> None:
-        """Bring what they left to the access point, and then say so."""
+        """Bring what workers that have ended left to the access point, and then say so."""
+        part = self._part
+        if part is None or not part.has_ended():
+            return
         phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
         is_leaving = self._leave_at is not None
         if is_leaving and phase == member.FAILED:  # the gang goes on without it

@@ -57,14 +57,6 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
         return PrivilegedReadings()
 
 
-def write(readings: PrivilegedReadings, file: Path = Path(FILE)) -> None:
-    """Replace the file whole; OSError if that can't be done."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_suffix(".new")
-    beside.write_text(readings.text(), encoding="utf-8")
-    beside.replace(file)
-
-
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
     """Return what nodes measured, by the name of their GPUs: of ads as QUERY gives them.
 
