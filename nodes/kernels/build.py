@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import torch
 
@@ -179,12 +179,17 @@ def waited_for(lock: Path) -> bool:
     except OSError:
         return False
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("this machine's own are being built; waiting for them")
-            fcntl.flock(file, fcntl.LOCK_SH)
-            return True
+        return _lock(file, fcntl.LOCK_SH, "this machine's own are being built; waiting for them")
+
+
+def _lock(file: BinaryIO, how: int, if_waiting: str) -> bool:
+    """Lock a file; tell whether it had to be waited for, which is said."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(if_waiting)
+        fcntl.flock(file, how)
+        return True
     return False
 
 
@@ -260,11 +265,7 @@ def _locked(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # who can read it can lock it
     with os.fdopen(descriptor, "r+b") as file:
         os.fchmod(descriptor, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("another process is building them; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
+        _lock(file, fcntl.LOCK_EX, "another process is building them; waiting for it")
         yield
 
 
