@@ -38,17 +38,11 @@ INNOCENT_CODES = (0, 64, 85)
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that failed here.
+    """A job that failed here."""
 
-    Attributes:
-        job: its number in the schedd, such as `12.0`.
-        at: when it left the machine, UNIX seconds.
-        how: in words.
-    """
-
-    job: str
-    at: float
-    how: str
+    job: str  # its number in the schedd, such as `12.0`
+    at: float  # when it left the machine, UNIX seconds
+    how: str  # in words
 
 
 def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:

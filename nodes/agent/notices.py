@@ -15,19 +15,12 @@ EXPIRES = "meta-data/tags/instance/trialfleet:expires"  # 2026-…Z
 
 @dataclass(frozen=True)
 class Notices:
-    """What the metadata say; None for what there isn't, and for what can't be read.
+    """What the metadata say; None for what there isn't, and for what can't be read."""
 
-    Attributes:
-        interruption: what AWS will do, and when.
-        rebalance: when AWS recommended to leave.
-        expires: end of the lease, UNIX seconds.
-        problem: why the metadata, or a part of it, can't be read.
-    """
-
-    interruption: str | None = None
-    rebalance: str | None = None
-    expires: float | None = None
-    problem: str | None = None
+    interruption: str | None = None  # what AWS will do, and when
+    rebalance: str | None = None  # when AWS recommended to leave
+    expires: float | None = None  # end of the lease, UNIX seconds
+    problem: str | None = None  # why the metadata, or a part of it, can't be read
 
 
 def read(metadata: Imds) -> Notices:

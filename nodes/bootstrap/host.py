@@ -27,15 +27,10 @@ class StepError(Exception):
 
 @dataclass(frozen=True)
 class Host:
-    """Where files lie, and how programs are called.
+    """Where files lie, and how programs are called."""
 
-    Attributes:
-        root: what paths such as `/etc` are below.
-        say: takes a line for the node's log.
-    """
-
-    root: Path = Path(ROOT)
-    say: Callable[[str], None] = lambda _line: None
+    root: Path = Path(ROOT)  # what paths such as `/etc` are below
+    say: Callable[[str], None] = lambda _line: None  # takes a line for the node's log
 
     def place(self, path: str) -> Path:
         """Return where an absolute path lies on this machine."""

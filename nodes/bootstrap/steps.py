@@ -36,27 +36,17 @@ LAST_WORDS = 15  # seconds before its end in which a node that hasn't joined say
 
 @dataclass
 class Node:
-    """A node in the making.
+    """A node in the making."""
 
-    Attributes:
-        host: where it begins.
-        settings: what its user data says.
-        instance: which it is.
-        aws: whom to ask for its token.
-        tell: takes a line for the log, here and in the bucket: others see where the node is.
-        began: when it began, by the monotonic clock.
-        driver: what became of the driver's option.
-        execute: the folder for jobs.
-    """
-
-    host: Host
-    settings: Settings
-    instance: Instance
-    aws: Aws
+    host: Host  # where it begins
+    settings: Settings  # what its user data says
+    instance: Instance  # which it is
+    aws: Aws  # whom to ask for its token
+    # Takes a line for the log, here and in the bucket: others see where the node is.
     tell: Callable[[str], None]
-    began: float = field(default_factory=time.monotonic)
-    driver: str = driver.NONE
-    execute: str = scratch.DEFAULT
+    began: float = field(default_factory=time.monotonic)  # when it began, by the monotonic clock
+    driver: str = driver.NONE  # what became of the driver's option
+    execute: str = scratch.DEFAULT  # the folder for jobs
 
 
 def write_services(node: Node) -> str:

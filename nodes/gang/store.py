@@ -32,15 +32,11 @@ class StoreError(OSError):
 
 @dataclass(frozen=True)
 class Links:
-    """Signed addresses, good for some hours.
+    """Signed addresses, good for some hours."""
 
-    Attributes:
-        put: where packages may be put, by their names.
-        get: where packages may be had.
-    """
-
+    # Where packages may be put, by their names.
     put: Mapping[str, str] = field(default_factory=dict)
-    get: Mapping[str, str] = field(default_factory=dict)
+    get: Mapping[str, str] = field(default_factory=dict)  # where packages may be had
 
     @staticmethod
     def of(text: bytes | None) -> Links:

@@ -112,17 +112,11 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds a trial; None: nothing does.
+    """What bounds a trial; None: nothing does."""
 
-    Attributes:
-        memory_mb: that its processes have together.
-        until: when it is ended, by `time.monotonic`.
-        grace_seconds: from the order to stop until it is ended.
-    """
-
-    memory_mb: float | None
-    until: float | None
-    grace_seconds: float | None
+    memory_mb: float | None  # that its processes have together
+    until: float | None  # when it is ended, by `time.monotonic`
+    grace_seconds: float | None  # from the order to stop until it is ended
 
 
 class Bounds:

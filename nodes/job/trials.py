@@ -47,21 +47,13 @@ CARRY, SLOW_CARRY, SLOW_AFTER = 2.0, 10.0, 60.0
 
 @dataclass
 class Ended:
-    """How a trial ended, and what it took here.
+    """How a trial ended, and what it took here."""
 
-    Attributes:
-        status: as waitpid gives it.
-        seconds: of wall time, from the order to its end.
-        cpu_seconds: of all of its processes.
-        memory_mb: the most that they had together.
-        over: "memory", "time" or "disk", where it took more than it may.
-    """
-
-    status: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    memory_mb: float = 0.0
-    over: str | None = None
+    status: int = 0  # as waitpid gives it
+    seconds: float = 0.0  # of wall time, from the order to its end
+    cpu_seconds: float = 0.0  # of all of its processes
+    memory_mb: float = 0.0  # the most that they had together
+    over: str | None = None  # "memory", "time" or "disk", where it took more than it may
 
     @property
     def code(self) -> int:

@@ -34,35 +34,21 @@ PATIENCE = 300.0  # seconds without an answer, after which the job leaves its sl
 
 @dataclass(frozen=True)
 class Order:
-    """What the access point wants of an agent.
+    """What the access point wants of an agent."""
 
-    Attributes:
-        token: of the agent that it answers; empty for the first one of a job.
-        turn: of that agent, which it answers.
-        trial: what to train, as `trial.json` is to have it; None: to leave.
-        name: the trial's, on the access point.
-        left: folders that the result has beside the common files.
-        given: a package in `words/` has what the trial needs and did not come with the job.
-        last: after this trial the agent leaves.
-        memory_mb: what all of the trial's processes may have together.
-        seconds: how long it may train.
-        grace_seconds: how long it may go on after it was told to stop.
-        code: with which the agent leaves.
-        why: the reason to leave, for people.
-    """
-
-    token: str
-    turn: int
-    trial: dict[str, Any] | None
-    name: str = ""
-    left: tuple[str, ...] = ()
+    token: str  # of the agent that it answers; empty for the first one of a job
+    turn: int  # of that agent, which it answers
+    trial: dict[str, Any] | None  # what to train, as `trial.json` is to have it; None: to leave
+    name: str = ""  # the trial's, on the access point
+    left: tuple[str, ...] = ()  # folders that the result has beside the common files
+    # A package in `words/` has what the trial needs and did not come with the job.
     given: bool = False
-    last: bool = False
-    memory_mb: float | None = None
-    seconds: float | None = None
-    grace_seconds: float | None = None
-    code: int = 0
-    why: str = ""
+    last: bool = False  # after this trial the agent leaves
+    memory_mb: float | None = None  # what all of the trial's processes may have together
+    seconds: float | None = None  # how long it may train
+    grace_seconds: float | None = None  # how long it may go on after it was told to stop
+    code: int = 0  # with which the agent leaves
+    why: str = ""  # the reason to leave, for people
 
     @property
     def package(self) -> str:

@@ -51,22 +51,14 @@ def say(words: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that a library depends on.
+    """All that a library depends on."""
 
-    Attributes:
-        sources: hash of csrc/.
-        torch: its version.
-        cuda: the version of CUDA that torch was built with; "" for a CPU torch.
-        machine: the processor's family.
-        flags: of both compilers.
-        architectures: of GPUs, such as sm_90; the highest one's PTX serves later ones.
-    """
-
-    sources: str
-    torch: str
-    cuda: str
-    machine: str
-    flags: tuple[str, ...]
+    sources: str  # hash of csrc/
+    torch: str  # its version
+    cuda: str  # the version of CUDA that torch was built with; "" for a CPU torch
+    machine: str  # the processor's family
+    flags: tuple[str, ...]  # of both compilers
+    # Of GPUs, such as sm_90; the highest one's PTX serves later ones.
     architectures: tuple[str, ...]
 
     @classmethod

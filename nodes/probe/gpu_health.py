@@ -49,18 +49,13 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the machine is good for.
+    """What the machine is good for."""
 
-    Attributes:
-        healthy: some GPU is, nothing is wrong with the machine as a whole, and the sick GPUs, if
-            there are any, can be distinguished from the others.
-        reason: everything that is wrong; empty if nothing is.
-        sick: what HTCondor calls the GPUs that are sick.
-    """
-
+    # Some GPU is, nothing is wrong with the machine as a whole, and the sick GPUs, if there are
+    # any, can be distinguished from the others.
     healthy: bool
-    reason: str = ""
-    sick: tuple[str, ...] = ()
+    reason: str = ""  # everything that is wrong; empty if nothing is
+    sick: tuple[str, ...] = ()  # what HTCondor calls the GPUs that are sick
 
 
 def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict:

@@ -29,14 +29,11 @@ QUERY = (
 
 @dataclass(frozen=True)
 class PrivilegedReadings:
-    """What the file says.
+    """What the file says."""
 
-    Attributes:
-        xids: the driver's errors since boot; None if the log can't be read.
-        pool: bandwidth of the pool's other nodes in GB/s, by the name of their GPUs.
-    """
-
+    # The driver's errors since boot; None if the log can't be read.
     xids: tuple[Xid, ...] | None = None
+    # Bandwidth of the pool's other nodes in GB/s, by the name of their GPUs.
     pool: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def text(self) -> str:

@@ -172,15 +172,11 @@ def recoded(
 
 
 class Unseen(NamedTuple):
-    """What a model has never seen of a table.
+    """What a model has never seen of a table."""
 
-    Attributes:
-        columns: by name how many rows have a category that it doesn't know, and one of these.
-        rows: [n] which rows have any.
-    """
-
+    # By name how many rows have a category that it doesn't know, and one of these.
     columns: dict[str, tuple[int, str]]
-    rows: npt.NDArray[np.bool_]
+    rows: npt.NDArray[np.bool_]  # [n] which rows have any
 
     @property
     def note(self) -> str:

@@ -61,19 +61,12 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What standardises a column: (x - mean) / deviation, by the training rows.
+    """What standardises a column: (x - mean) / deviation, by the training rows."""
 
-    Attributes:
-        mean: [d]
-        deviation: [d], 0 for a column that is the same in all rows: it becomes 0 everywhere.
-        low: [d], what smaller values count as; None: they count as they are.
-        high: [d], the same of larger ones.
-    """
-
-    mean: Tensor
-    deviation: Tensor
-    low: Tensor | None = None
-    high: Tensor | None = None
+    mean: Tensor  # [d]
+    deviation: Tensor  # [d], 0 for a column that is the same in all rows: it becomes 0 everywhere
+    low: Tensor | None = None  # [d], what smaller values count as; None: they count as they are
+    high: Tensor | None = None  # [d], the same of larger ones
 
     @staticmethod
     def of(values: Tensor) -> Scale:

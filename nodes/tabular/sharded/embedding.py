@@ -68,21 +68,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Route:
-    """Which rows of the table a rank asks the others for, and they ask it for.
+    """Which rows of the table a rank asks the others for, and they ask it for."""
 
-    Attributes:
-        place: of each code [*] among the u different ones.
-        order: [u] those by the rank that has them.
-        asked: how many of each rank.
-        given: how many to each rank.
-        wanted: [w] of this rank's rows, by the rank that asks.
-    """
-
-    place: Tensor
-    order: Tensor
-    asked: list[int]
-    given: list[int]
-    wanted: Tensor
+    place: Tensor  # of each code [*] among the u different ones
+    order: Tensor  # [u] those by the rank that has them
+    asked: list[int]  # how many of each rank
+    given: list[int]  # how many to each rank
+    wanted: Tensor  # [w] of this rank's rows, by the rank that asks
 
 
 class ShardedEmbedding(nn.Module):

@@ -29,21 +29,13 @@ _PIECE = 1 << 20  # numbers that are caught up at once where all rows are
 
 @dataclass(frozen=True)
 class _Arrival:
-    """Rows on their way to slots.
+    """Rows on their way to slots."""
 
-    Attributes:
-        rows: [a] of the table.
-        slots: [a] to which they come.
-        used: [u] slots of all rows that the batch wants, theirs included.
-        numbers: weights and means, [a, e] each, on the device.
-        done: steps for which they are caught up.
-    """
-
-    rows: Tensor
-    slots: Tensor
-    used: Tensor
-    numbers: list[Tensor]
-    done: int
+    rows: Tensor  # [a] of the table
+    slots: Tensor  # [a] to which they come
+    used: Tensor  # [u] slots of all rows that the batch wants, theirs included
+    numbers: list[Tensor]  # weights and means, [a, e] each, on the device
+    done: int  # steps for which they are caught up
 
 
 class HostRows(Rows):

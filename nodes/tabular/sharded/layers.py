@@ -33,17 +33,11 @@ from trialfleet.nodes.tabular.ranks import Ranks
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The ranks that compute a layer's units together, for the same rows.
+    """The ranks that compute a layer's units together, for the same rows."""
 
-    Attributes:
-        group: torch's.
-        rank: this one's number in it.
-        widths: how many of the layer's h units each has.
-    """
-
-    group: distributed.ProcessGroup
-    rank: int
-    widths: tuple[int, ...]
+    group: distributed.ProcessGroup  # torch's
+    rank: int  # this one's number in it
+    widths: tuple[int, ...]  # how many of the layer's h units each has
 
     @property
     def first_unit(self) -> int:

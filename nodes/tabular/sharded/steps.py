@@ -48,19 +48,12 @@ _MOVED = "embedding.moved"  # among its parameters
 
 @dataclass(frozen=True)
 class _Batch:
-    """A group's part of a batch.
+    """A group's part of a batch."""
 
-    Attributes:
-        rows: on the device.
-        first: how many rows of the batch are before them.
-        share: of all ranks' loss that the mean of these rows is.
-        route: of its codes.
-    """
-
-    rows: dataset.Rows
-    first: int
-    share: float
-    route: Route
+    rows: dataset.Rows  # on the device
+    first: int  # how many rows of the batch are before them
+    share: float  # of all ranks' loss that the mean of these rows is
+    route: Route  # of its codes
 
 
 class ShardedSteps(PlainSteps):
