@@ -65,7 +65,7 @@ class Readings:
     parameters: Mapping[str, str] = field(default_factory=dict)
     # Bandwidth of the pool's other nodes, by the name of their GPUs.
     pool: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    # Trialfleet's CUDA kernels are built, and load; None if that isn't known.
+    # The CUDA kernels of trialfleet are built, and load; None if that isn't known.
     kernels: bool | None = None
     problems: tuple[str, ...] = ()  # what is wrong with the machine as a whole
     not_measured: str = ""  # why speed was not measured; empty if it was
