@@ -49,8 +49,7 @@ def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
     """Return the failures among the ads of a startd's history, the earliest first."""
     found = []
     for ad in ads:
-        how = failed(ad)
-        if how is not None:
+        if how := failed(ad):
             job = f"{ad.get('ClusterId', '?')}.{ad.get('ProcId', '?')}"
             found.append(Failure(job, float(ad.get("CompletionDate", 0)), how))
     return tuple(sorted(found, key=lambda one: one.at))

@@ -60,11 +60,6 @@ class Ended:
         """The exit code, below 0 for a signal."""
         return os.waitstatus_to_exitcode(self.status)
 
-    def as_text(self) -> str:
-        """Return it for people."""
-        over = f", over its {self.over}" if self.over else ""
-        return f"ended with {self.code} after {self.seconds:.1f} s{over}"
-
     def as_words(self) -> dict[str, object]:
         """Return what is told of it."""
         return {
@@ -101,11 +96,8 @@ class Trials:
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder = self._folders.make(order)
         for kind in (GIVEN_PACKAGE, CHECKPOINT_PACKAGE) if order.given else (CHECKPOINT_PACKAGE,):
-            until_done(
-                partial(self._fetch, kind.format(order.name), folder),
-                self._events,
-                lambda: not self._events.is_wanted_back,
-            )
+            fetch = partial(self._fetch, kind.format(order.name), folder)
+            until_done(fetch, self._events, self._events.is_free)
         ended = Ended()
 
         def leave(*names: str) -> None:
@@ -206,11 +198,8 @@ class Trials:
             WantedBackError: the job has to end.
         """
         first = {ENDED: json.dumps(ended.as_words()).encode()} if ended else {}
-        until_done(
-            lambda: self._put(package, names, folder, first),
-            self._events,
-            lambda: not self._events.is_too_late,
-        )
+        put = partial(self._put, package, names, folder, first)
+        until_done(put, self._events, self._events.has_time)
 
     def _put(
         self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes]
