@@ -267,12 +267,13 @@ class Trial:
         yield folder
         manifest = {
             "folder": name,
-            "files": {path: _seal(folder / path) for path in _files(folder)},
+            "files": {path: _checksum(folder / path) for path in _files(folder)},
             "progress_bytes": self._progress.stat().st_size if self._progress.exists() else 0,
             "seconds": self._seconds(),
         }
-        for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
-            _sync(path)
+        for path in [folder, *folder.rglob("*")]:
+            if path.is_file() or path.is_dir():
+                _sync(path)
         _write_json(self._checkpoints / "complete.json", manifest)
         if former:
             shutil.rmtree(self._checkpoints / former, ignore_errors=True)
@@ -517,12 +518,6 @@ def _checksum(path: Path) -> int:
         while block := file.read(1 << 20):
             crc = zlib.crc32(block, crc)
     return crc
-
-
-def _seal(path: Path) -> int:
-    """Bring a file to the disk and return its checksum."""
-    _sync(path)
-    return _checksum(path)
 
 
 def _sync(path: Path) -> None:

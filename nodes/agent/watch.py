@@ -14,7 +14,8 @@ from trialfleet.nodes.agent import machine, notices, saved_state
 from trialfleet.nodes.agent.condor import Condor, CondorError
 from trialfleet.nodes.agent.decisions import Decision, Rules, Seen, Startd, changes, decide
 from trialfleet.nodes.agent.notices import Notices
-from trialfleet.nodes.bootstrap.host import StepError
+from trialfleet.nodes.bootstrap import metadata_fence
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 from trialfleet.wall_clock import WallClock
@@ -47,7 +48,7 @@ class Agent:
         clock: Clock | None = None,
         cancel_switch: Callable[[], None] = machine.cancel_switch,
         power_off: Callable[[str], None] = machine.power_off,
-        raise_fence: Callable[[], bool] = machine.raise_fence,
+        raise_fence: Callable[[Host], bool] = metadata_fence.raise_fence,
         tell_probe: Callable[[PrivilegedReadings], None] = machine.tell_probe,
     ) -> None:
         """Go on from what `state` remembers; nothing is done yet."""
@@ -104,7 +105,7 @@ class Agent:
             return self._unfenced
         self._fenced = self._clock.uptime()
         try:
-            if self._raise_fence():
+            if self._raise_fence(Host()):
                 log.warning("jobs could reach the instance's metadata: the fence is raised again")
             self._unfenced = ""
         except StepError as error:

@@ -77,12 +77,7 @@ def pointer_in(text: bytes) -> Pointer | None:
 
 
 def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
-    """Put a file there; return what points to it.
-
-    Raises:
-        StoreError: S3 refuses, or is out of reach.
-        OSError: the file can't be read.
-    """
+    """Put a file there; return what points to it. StoreError where S3 refuses or is away."""
     size, digest = local.stat().st_size, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:

@@ -42,11 +42,7 @@ class Agent:
         self._asks_until = time.monotonic() + float(os.environ.get(JOB_SECONDS) or "inf")
 
     def live(self) -> int:
-        """Train trial after trial; return how this process is to end, as waitpid would tell it.
-
-        Raises:
-            OSError: of this machine, a full disk, say.
-        """
+        """Train trial after trial; return how this process is to end, as waitpid would tell it."""
         try:
             order = self._first()
             if isinstance(order, int):

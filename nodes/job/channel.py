@@ -36,10 +36,7 @@ class Channel:
 
     Args:
         file: where HTCondor wrote it.
-        text: host, port and cookie.
-
-    Raises:
-        ValueError: the text is something else.
+        text: host, port and cookie; else ValueError.
     """
 
     def __init__(self, file: Path, text: str) -> None:

@@ -91,7 +91,6 @@ class Trials:
 
         Raises:
             WantedBackError: the machine is wanted back, and the trial goes on elsewhere.
-            OSError: of this machine, a full disk, say.
         """
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder = self._folders.make(order)

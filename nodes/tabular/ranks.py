@@ -244,7 +244,8 @@ def run(main: Callable[[], None]) -> None:
             raise
         together = left.code in TOGETHER
         if left.code == trial.EXIT_REJECTED or (together and os.environ["RANK"] == "0"):
-            _tell(str(left.code))
+            # for HTCondor
+            _note(CODE, str(left.code)).replace(Path(os.environ[MEETING], CODE))
         if not together:
             _accuse(left.code if isinstance(left.code, int) else 1)
             raise
@@ -259,11 +260,6 @@ def _accuse(code: int) -> None:
     """Leave word that this rank failed, unless another one did so before."""
     with contextlib.suppress(FileExistsError):
         os.link(_note(FIRST, f"{os.environ['RANK']} {code}"), Path(os.environ[MEETING], FIRST))
-
-
-def _tell(code: str) -> None:
-    """Leave word of the exit code for HTCondor."""
-    _note(CODE, code).replace(Path(os.environ[MEETING], CODE))
 
 
 def _note(name: str, text: str) -> Path:

@@ -124,11 +124,7 @@ class HostRows(Rows):
             mine.index_copy_(0, slots, came)  # no slot twice
 
     def places(self, wanted: Tensor) -> Tensor:
-        """Return the slots [w] of rows, on the device.
-
-        Raises:
-            ValueError: a row is in no slot, for it was not among those last fetched.
-        """
+        """Return the slots [w] of rows, on the device; ValueError for one that wasn't fetched."""
         slots = self._slot_of[wanted.cpu().long()].long()
         if bool((slots == _FREE).any()):
             raise ValueError("a row is in no slot; fetch_ahead and swap_in have to bring it first")
@@ -170,10 +166,7 @@ class HostRows(Rows):
     def settle(self, done: int) -> Tensor:
         """Have `table`, `m` and `v` as so many steps have left them; return the table.
 
-        What is in slots stays there.
-
-        Raises:
-            ValueError: rows have been caught up for later steps already.
+        What is in slots stays there. ValueError where rows have later steps already.
         """
         if self._settled == done:
             return self.table

@@ -18,7 +18,7 @@ from trialfleet.nodes.agent.decisions import Leaving, Memory, Rules, Startd
 from trialfleet.nodes.agent.history import Failure
 from trialfleet.nodes.agent.notices import ACTION, EXPIRES, REBALANCE, read
 from trialfleet.nodes.agent.watch import Agent, Clock
-from trialfleet.nodes.bootstrap.host import StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 
 NOW = 1_795_200_000.0  # 2026-11-20T16:00:00Z
@@ -103,7 +103,7 @@ class Node:
             raise_fence=self._raise_fence,
         )
 
-    def _raise_fence(self) -> bool:
+    def _raise_fence(self, _host: Host) -> bool:
         if self.fence not in {"stands", "gone"}:
             raise StepError(self.fence)
         gone, self.fence = self.fence == "gone", "stands"
