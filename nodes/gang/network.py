@@ -75,7 +75,7 @@ def _interface(host: str) -> str:
     return ""
 
 
-class Door:
+class SaveSocket:
     """A socket in a folder, by which workers say that they have saved.
 
     Attributes:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.events import Events, WantedBackError, until_done
-from trialfleet.nodes.job.processes import Family
+from trialfleet.nodes.job.processes import ProcessTree
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, Trials
 from trialfleet.nodes.job.words import UnansweredError, Words
 
@@ -112,7 +112,7 @@ def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
     except OSError as error:  # of this machine, a full disk, say
         print(f"trialfleet: {error}", file=sys.stderr)
         status = if_broken << 8
-    Family().end()
+    ProcessTree().end()
     if os.waitstatus_to_exitcode(status) == EXIT_CHECKPOINTED:
         with suppress(OSError):
             channel.give_back()

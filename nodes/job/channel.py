@@ -23,7 +23,7 @@ from pathlib import Path
 
 from trialfleet.nodes import AGENT
 from trialfleet.nodes.job.chirp import Chirp
-from trialfleet.nodes.job.processes import Family
+from trialfleet.nodes.job.processes import ProcessTree
 
 CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
 # RUN/agent by HTCondor's names for it, and what it runs; they need nothing else of the sandbox.
@@ -78,7 +78,7 @@ class Channel:
         Raises:
             OSError: the disk is full, for example; the channel is not there then.
         """
-        Family().end()
+        ProcessTree().end()
         for program, content in self._programs.items():
             _replace(program, content, 0o755)
         _replace(self._file, self._text.encode(), 0o600)

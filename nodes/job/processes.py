@@ -18,7 +18,7 @@ _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 _TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 
 
-class Family:
+class ProcessTree:
     """All that this process has started, their orphans too, and what has become of them.
 
     Attributes:

@@ -28,7 +28,7 @@ from trialfleet.nodes.job import folder as folders
 from trialfleet.nodes.job import job_ad, packages
 from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
 from trialfleet.nodes.job.events import WantedBackError, until_done
-from trialfleet.nodes.job.processes import Family, resident_mb
+from trialfleet.nodes.job.processes import ProcessTree, resident_mb
 from trialfleet.nodes.job.reports import Reports
 from trialfleet.nodes.job.training import Limits, Trainer, Training
 
@@ -77,7 +77,7 @@ class Trials:
     def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
         self._command, self._chirp = command, chirp
         self._events, self._words = events, words
-        self._family = Family()
+        self._processes = ProcessTree()
         self._folders = folders.Folders(Path.cwd())
         self._trainer: Trainer | None = None
         self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")  # of a package
@@ -127,9 +127,11 @@ class Trials:
         limits = Limits(order.memory_mb, until, order.grace_seconds)
         while not carrier.has_order(folder):
             trainer = self._begin(folder)
-            training = Training(trainer, self._family, limits, carrier.turn)
+            training = Training(trainer, self._processes, limits, carrier.turn)
             ended.status, ended.over = training.run(self._events), training.bounds.over
-            seen = training.bounds.peak_mb or max(self._family.largest_mb, resident_mb(trainer.pid))
+            seen = training.bounds.peak_mb or max(
+                self._processes.largest_mb, resident_mb(trainer.pid)
+            )
             ended.memory_mb = max(ended.memory_mb, seen)
             is_large = order.memory_mb is not None and ended.memory_mb > order.memory_mb
             if is_large or not trainer.stays():
@@ -150,11 +152,11 @@ class Trials:
         if self._trainer is None or not self._trainer.begin(folder):
             self._end()
             with self._events.held_back():
-                self._trainer = Trainer(self._command, folder, self._family)
+                self._trainer = Trainer(self._command, folder, self._processes)
                 self._events.pass_on = self._trainer.send
         if self._events.is_wanted_back:  # the signal came before there was anything to end
             self._trainer.send(signal.SIGTERM)
-        self._family.largest_mb = 0.0
+        self._processes.largest_mb = 0.0
         return self._trainer
 
     def _end(self) -> None:
@@ -163,10 +165,10 @@ class Trials:
         if self._trainer:
             self._trainer.close()
         self._trainer = None
-        self._family.end()
+        self._processes.end()
 
     def _cpu_seconds(self) -> float:
-        return self._family.cpu_seconds(self._trainer.pid if self._trainer else 0)
+        return self._processes.cpu_seconds(self._trainer.pid if self._trainer else 0)
 
     # The access point
 

@@ -204,11 +204,11 @@ def find_usable(recipe: Recipe) -> Path | None:
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())
     for place in places() if found is None else ():
-        _heed_failure(recipe, place)
+        _check_former_failure(recipe, place)
     return found
 
 
-def _heed_failure(recipe: Recipe, place: Path) -> None:
+def _check_former_failure(recipe: Recipe, place: Path) -> None:
     failed = place / f"{recipe.folder}.failed"
     if failed.is_file() and time.time() - failed.stat().st_mtime < REMEMBERED:
         raise toolchain.CompileError(f"{failed.read_text(encoding='utf-8')}\n(so says {failed})")
@@ -237,7 +237,7 @@ def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
         failed = place / f"{recipe.folder}.failed"
         if again:
             failed.unlink(missing_ok=True)
-        _heed_failure(recipe, place)
+        _check_former_failure(recipe, place)
         chosen = toolchain.compilers()
         for left_by_a_killed_one in place.glob(f".{recipe.folder}.*"):
             shutil.rmtree(left_by_a_killed_one, ignore_errors=True)

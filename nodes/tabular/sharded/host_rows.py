@@ -72,7 +72,7 @@ class HostRows(Rows):
         self.caught_up = torch.zeros(len(table), dtype=torch.int32)
         self.wanted_rows = self.brought_rows = 0
         self._missed = MissedSteps(chosen, rate_at)
-        self._way = _CudaWay(device) if device.type == "cuda" else _Way()
+        self._transfer = _CudaTransfer(device) if device.type == "cuda" else _Transfer()
         self._thread = ThreadPoolExecutor(1)
         self._coming: Future[_Arrival] | None
         self._forget_slots()
@@ -118,7 +118,7 @@ class HostRows(Rows):
         self._slot_of[leaving[leaving != _FREE]] = _FREE
         self._slot_of[arrival.rows] = arrival.slots.int()
         self._row_in[arrival.slots] = arrival.rows
-        self._way.arrived(arrival.numbers)
+        self._transfer.arrived(arrival.numbers)
         slots = arrival.slots.to(self.moved.device)
         for mine, came in zip(self._arena, arrival.numbers, strict=True):
             mine.index_copy_(0, slots, came)  # no slot twice
@@ -154,10 +154,10 @@ class HostRows(Rows):
         chosen = age.topk(len(missing), largest=False).indices
         # They are caught up where they arrive: on a GPU that is a dozen short kernels beside the
         # step's, and the thread's core is left to the gathering, which only it can do.
-        with self._way.working():
-            numbers = self._way.send(self._host, missing)
+        with self._transfer.working():
+            numbers = self._transfer.send(self._host, missing)
             self._missed.catch_up(numbers, self.caught_up[missing].long())
-            self._way.sent()
+            self._transfer.sent()
         return _Arrival(missing, chosen, torch.cat([kept, chosen]), numbers, done)
 
     # All rows
@@ -231,7 +231,7 @@ class HostRows(Rows):
         self._coming = None
 
 
-class _Way:
+class _Transfer:
     """From main memory to the device; on a CPU there is none, and rows are only gathered."""
 
     def working(self) -> ExitStack:
@@ -249,7 +249,7 @@ class _Way:
         """Let the device's next work wait until they are there."""
 
 
-class _CudaWay(_Way):
+class _CudaTransfer(_Transfer):
     """By pinned memory of a batch's size, on a stream beside the one that trains."""
 
     def __init__(self, device: torch.device) -> None:
