@@ -23,10 +23,8 @@ from trialfleet.nodes.job.processes import ProcessTree
 
 STAYS = "TRIALFLEET_STAYS"  # in a trainer's environment: the number of its socket
 KILL_SECONDS = 15.0  # between SIGTERM and SIGKILL
-FIRST_MEMORY_CHECK, MEMORY_CHECK = (
-    0.5,
-    1.0,
-)  # seconds: in shorter trials memory isn't looked at; between two looks
+# Seconds of a trial until its memory is looked at, and from one look to the next.
+FIRST_MEMORY_CHECK, MEMORY_CHECK = 0.5, 1.0
 FIRST_CARRY = 0.02  # seconds after a trial's begin: shorter ones end with no turn
 _LONGEST = 1 << 16  # bytes of a word by the socket
 # Ignored by Python; a program that it starts must not inherit that.
