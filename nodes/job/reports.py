@@ -53,16 +53,15 @@ class Reports:
                 self._chirp.write_at(f"{WORDS}/{REPORTS}", whole, self._sent)
                 self._begun, self._sent = True, self._sent + len(whole)
 
-    def order_to_stop(self) -> bytes:
-        """Return the order to stop this trial, as it is; empty while there is none."""
-        text = self._chirp.read(f"{WORDS}/{STOP}") or b""
+    def take_order(self) -> bool:
+        """Give the trainer the order to stop this trial, whole, if there is one; tell whether."""
+        text = self._chirp.read(f"{WORDS}/{STOP}") or b"{}"
         try:
-            return text if json.loads(text or b"{}").get("trial") == self._trial else b""
+            if json.loads(text).get("trial") != self._trial:
+                return False
         except (ValueError, AttributeError):
-            return b""
-
-    def place(self, order: bytes) -> None:
-        """Give the order to the trainer, whole or not at all."""
+            return False
         beside = self._folder / f".{STOP}.tmp"
-        beside.write_bytes(order)
+        beside.write_bytes(text)
         beside.replace(self._folder / STOP)
+        return True

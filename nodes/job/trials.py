@@ -161,7 +161,7 @@ class Trials:
 
     def _end(self) -> None:
         """End all processes of this job but this one."""
-        self._events.pass_on = _to_nobody
+        self._events.pass_on = lambda _number: None
         if self._trainer:
             self._trainer.close()
         self._trainer = None
@@ -262,12 +262,5 @@ class _Carrier:
         return folders.has_order_to_stop(folder)
 
     def _look(self) -> None:
-        if not self._is_stoppable or self._is_told:
-            return
-        if order := self._reports.order_to_stop():
-            self._reports.place(order)
-            self._is_told = True
-
-
-def _to_nobody(_number: int) -> None:
-    """Where signals go while nothing trains."""
+        if self._is_stoppable and not self._is_told:
+            self._is_told = self._reports.take_order()
