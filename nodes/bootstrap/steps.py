@@ -207,12 +207,7 @@ STEPS: Steps = (
 
 
 def run(node: Node) -> None:
-    """Take all steps, and tell how long each took.
-
-    Raises:
-        StepError, AwsError: a step can't be done.
-        RebootError: the machine must be started anew first.
-    """
+    """Take all steps, and tell how long each took; StepError, AwsError or RebootError from one."""
     before = node.host.read(FAILED)
     again = f" (once more; failed: {before})" if before else ""  # whoever reads only the last line
     for name, step in IMAGE_STEPS if node.settings.image else STEPS:

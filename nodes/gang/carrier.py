@@ -20,14 +20,7 @@ REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 
 
 class Carrier:
-    """Carries packages.
-
-    Args:
-        chirp: the way to the access point.
-        sandbox: where a package lies meanwhile.
-        most_bytes: that the files of one may have.
-        meanwhile: called between blocks.
-    """
+    """Carries packages of at most so many bytes; `meanwhile` is called between blocks."""
 
     def __init__(
         self, chirp: Chirp, sandbox: Path, most_bytes: float, meanwhile: Callable[[], None]

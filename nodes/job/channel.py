@@ -75,8 +75,7 @@ class Channel:
     def give_back(self) -> None:
         """Kill all that this process started, and leave channel and programs to its successor.
 
-        Raises:
-            OSError: the disk is full, for example; the channel is not there then.
+        Where that fails (OSError: the disk is full, say) the channel is not there then.
         """
         ProcessTree().end()
         for program, content in self._programs.items():

@@ -60,6 +60,8 @@ class Order:
         """Return what a file holds; None where it is no order."""
         try:
             plain = json.loads(text or b"{}")
+            names = ("memory_mb", "seconds", "grace_seconds")
+            limits = {name: float(plain[name]) for name in names if plain.get(name) is not None}
             return Order(
                 token=str(plain["token"]),
                 turn=int(plain["turn"]),
@@ -68,18 +70,12 @@ class Order:
                 left=tuple(map(str, plain.get("left", ()))),
                 given=bool(plain.get("given")),
                 last=bool(plain.get("last")),
-                memory_mb=_number(plain.get("memory_mb")),
-                seconds=_number(plain.get("seconds")),
-                grace_seconds=_number(plain.get("grace_seconds")),
                 code=int(plain.get("code", 0)),
                 why=str(plain.get("why", "")),
+                **limits,
             )
         except (ValueError, LookupError, TypeError, OverflowError):
             return None
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
 
 
 def spoken(**words: object) -> bytes:

@@ -151,12 +151,7 @@ def best() -> tuple[Literal["cuda", "cpu"], str]:
 
 
 def find_or_build() -> Path:
-    """Return the library for this machine, found or built now.
-
-    Raises:
-        BuildError: there is none and none can be built.
-        OSError: the cache can't be written.
-    """
+    """Return the library for this machine, found or built now; BuildError or OSError if neither."""
     recipe = Recipe.here()
     found = find_usable(recipe)
     if found is None and SYSTEM in places() and waited_for(SYSTEM / f"{recipe.folder}.lock"):
@@ -195,11 +190,7 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return a library that was built before, or None if it is worth while to build one.
-
-    Raises:
-        BuildError: there is none and none is to be built.
-    """
+    """Return a library that was built before, None if one is to be built, BuildError if none is."""
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())

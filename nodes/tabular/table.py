@@ -160,15 +160,9 @@ def write_table(
 
 
 def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
-    """Write a table beside `path`, fsync, rename; the same table gives the same bytes.
+    """Write a table's .npz, whole or not at all (OSError); the same table gives the same bytes.
 
-    Args:
-        path: the .npz to write or replace, whole or not at all.
-        table: what to write.
-        compressed: takes half the space and a hundred times as long.
-
-    Raises:
-        OSError: the file can't be written.
+    Compressed it takes half the space and a hundred times as long.
     """
     save = np.savez_compressed if compressed else np.savez
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -190,12 +184,7 @@ def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Read what `write_table` wrote.
-
-    Raises:
-        ValueError: the file is not such a table.
-        OSError: it can't be read.
-    """
+    """Read what `write_table` wrote; ValueError for another file, OSError if it can't be read."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             columns = Columns(**json.loads(str(arrays["meta"])))

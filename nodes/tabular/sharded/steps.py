@@ -62,10 +62,7 @@ class ShardedSteps(PlainSteps):
     Args:
         network: a whole one, in main memory; its embedding and layers are replaced by this rank's
             parts.
-        data: the region's rows.
-        chosen: the settings.
         seed: of the order of the rows, and of dropout.
-        team: the ranks.
         device: where the network works.
         memory: its bytes.
         offload: what lies in main memory: "none", "embeddings" or "all".
