@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from trialfleet.instance_aws import Imds
-from trialfleet.nodes.agent import machine, notices
+from trialfleet.nodes.agent import machine, notices, saved_state
 from trialfleet.nodes.agent.condor import Condor, CondorError
-from trialfleet.nodes.agent.decisions import (
-    Decision,
-    Leaving,
-    Memory,
-    Rules,
-    Seen,
-    Startd,
-    changes,
-    decide,
-)
+from trialfleet.nodes.agent.decisions import Decision, Rules, Seen, Startd, changes, decide
 from trialfleet.nodes.agent.notices import Notices
 from trialfleet.nodes.bootstrap import metadata_fence
 from trialfleet.nodes.bootstrap.host import Host, StepError
@@ -68,7 +58,7 @@ class Agent:
         self._cancel_switch, self._power_off = cancel_switch, power_off
         self._tell_probe, self._last_tell = tell_probe, float("-inf")
         self._raise_fence, self._fenced, self._unfenced = raise_fence, float("-inf"), ""
-        self._memory = load_memory(state)
+        self._memory = saved_state.load(state)
         self._answers, self._problem, self._offline_problem = True, "", ""
 
     def run(self) -> None:
@@ -173,7 +163,7 @@ class Agent:
             return
         self._memory = decision.memory
         try:
-            save_memory(self._state, self._memory)
+            saved_state.save(self._state, self._memory)
         except OSError as error:  # a full disk must not keep the node from draining
             log.warning("%s can't be written: %s", self._state, error)
 
@@ -197,24 +187,3 @@ class Agent:
             log.warning("%s", error)
             return False
         return True
-
-
-# What the agent remembers over its own crash; not over a reboot, after which all begins anew
-
-
-def load_memory(path: Path) -> Memory:
-    """Return what was saved; a fresh memory where nothing, or nothing readable, was."""
-    try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        leaving, offline = saved.pop("leaving"), tuple(saved.pop("offline"))
-        return Memory(**saved, leaving=Leaving(**leaving) if leaving else None, offline=offline)
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
-        return Memory()
-
-
-def save_memory(path: Path, memory: Memory) -> None:
-    """Replace the file whole; OSError if that can't be done."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(asdict(memory)) + "\n", encoding="utf-8")
-    beside.replace(path)

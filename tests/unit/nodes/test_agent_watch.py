@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from trialfleet.instance_aws import AwsError, Imds
+from trialfleet.nodes.agent import saved_state
 from trialfleet.nodes.agent.condor import Condor, CondorError
 from trialfleet.nodes.agent.decisions import Leaving, Memory, Rules, Startd
 from trialfleet.nodes.agent.history import Failure
 from trialfleet.nodes.agent.notices import ACTION, EXPIRES, REBALANCE, read
-from trialfleet.nodes.agent.watch import Agent, Clock, load_memory, save_memory
+from trialfleet.nodes.agent.watch import Agent, Clock
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 
@@ -237,7 +238,8 @@ def test_an_agent_that_is_restarted_goes_on_where_it_was(node: Node) -> None:
     assert node.agent().step()
     assert node.off == ["idle for 10 minutes"]
     assert (
-        load_memory(node.state).expires == read(Metadata({EXPIRES: "2026-11-21T16:00:00Z"})).expires
+        saved_state.load(node.state).expires
+        == read(Metadata({EXPIRES: "2026-11-21T16:00:00Z"})).expires
     )
 
 
@@ -296,15 +298,15 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_memory_is_a_fresh_one(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     damage(tmp_path / "agent.json")
-    assert load_memory(tmp_path / "agent.json") == Memory()
+    assert saved_state.load(tmp_path / "agent.json") == Memory()
 
 
 def test_memory_comes_back_as_it_was(tmp_path: Path) -> None:
     full = Memory(
         joined=True, expires=1.5, idle_since=2.0, leaving=Leaving("idle", "why", 3.0), forgiven=4.0
     )
-    save_memory(tmp_path / "new" / "agent.json", full)
-    assert load_memory(tmp_path / "new" / "agent.json") == full
+    saved_state.save(tmp_path / "new" / "agent.json", full)
+    assert saved_state.load(tmp_path / "new" / "agent.json") == full
 
 
 def test_a_gpu_that_cannot_be_taken_offline_is_tried_again(node: Node) -> None:

@@ -1,0 +1,27 @@
+"""What the agent remembers over its own crash; not over a reboot, after which all begins anew."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from trialfleet.nodes.agent.decisions import Leaving, Memory
+
+
+def load(path: Path) -> Memory:
+    """Return what was saved; a fresh memory where nothing, or nothing readable, was."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        leaving, offline = saved.pop("leaving"), tuple(saved.pop("offline"))
+        return Memory(**saved, leaving=Leaving(**leaving) if leaving else None, offline=offline)
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        return Memory()
+
+
+def save(path: Path, memory: Memory) -> None:
+    """Replace the file whole; OSError if that can't be done."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps(asdict(memory)) + "\n", encoding="utf-8")
+    beside.replace(path)
