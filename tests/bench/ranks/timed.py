@@ -10,7 +10,8 @@ import torch
 
 from trialfleet.nodes.tabular import graph_steps, ranks, train
 
-take = graph_steps.GraphSteps.take
+kind: Any = graph_steps.GraphSteps
+take = kind.take
 found: list[float] = []
 
 
@@ -21,7 +22,7 @@ def timed(steps: Any) -> None:
     found.append(time.perf_counter() - begun)
 
 
-graph_steps.GraphSteps.take = timed
+kind.take = timed
 torch.set_num_threads(1)
 try:
     ranks.run(train.main)

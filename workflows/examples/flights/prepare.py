@@ -109,7 +109,7 @@ def fingerprint(source: Path) -> str:
     return digest.hexdigest()
 
 
-def split_of(day: Column) -> npt.NDArray[np.int8]:
+def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
     """Return the part of each day, by its week (from Monday)."""
     week = (day + DAY_0) // 7
     return np.array(WEEKS, np.int8)[week % len(WEEKS)]
