@@ -155,8 +155,8 @@ def features(source: Path) -> dict[str, Column]:
         dest="dest",
         carrier="carrier",
         weekday=(day + DAY_0) % 7,
-        departure=clock("sched_dep_time"),
-        arrival=clock("sched_arr_time"),
+        departure=number("sched_dep_time"),
+        arrival=number("sched_arr_time"),
         distance=number("distance"),
         departures_in_hour=pl.col("departures_in_hour").cast(pl.Int64),
         manufacturer=pl.col("manufacturer").fill_null(""),
@@ -168,6 +168,8 @@ def features(source: Path) -> dict[str, Column]:
         else column.to_numpy()
         for column in columns
     }
+    for name in ("departure", "arrival"):  # written as 1745: hours since midnight
+        found[name] = found[name] // 100 + found[name] % 100 / 60
     direction = np.deg2rad(found.pop("wind_dir"))
     return found | {
         "wind_north": found["wind_speed"] * np.cos(direction),
@@ -208,11 +210,6 @@ def read(path: Path) -> pl.DataFrame:
 def number(name: str) -> pl.Expr:
     """Return a column's numbers; NA becomes null."""
     return pl.col(name).cast(pl.Float64, strict=False)
-
-
-def clock(name: str) -> pl.Expr:
-    """Return the hours since midnight of times written as 1745."""
-    return number(name) // 100 + number(name) % 100 / 60
 
 
 if __name__ == "__main__":
