@@ -193,11 +193,10 @@ class Trial:
         model: the folder to fill in mode "final".
         models: the folders to measure in mode "evaluate", by name: champion, the model in force,
             and challenger, the new one; each as this trainer left it in mode "final".
+        interrupted: True when this machine is wanted back: save and `yield_node()` within seconds.
     """
 
-    def __init__(
-        self, folder: Path, description: dict[str, Any], began: float | None = None
-    ) -> None:
+    def __init__(self, folder: Path, description: dict[str, Any], began: float = _IMPORTED) -> None:
         objective = description.get("objective", {})
         self.params: dict[str, Any] = description.get("params", {})
         self.seed: int = description.get("seed", 0)
@@ -219,16 +218,18 @@ class Trial:
         names = description.get("models", {})
         self.models: dict[str, Path] = {name: folder / names[name] for name in names}
         self._told = False
-        self._began = _IMPORTED if began is None else began
+        self._began = began
         self._evaluated: dict[str, Any] = {}
         self._folder = folder
         self._progress = folder / "progress.jsonl"
         self._checkpoints = folder / "checkpoint"
-        self._interrupted = False
+        self.interrupted = False
         self._saved_at = time.monotonic()
         self._manifest = self._read_manifest()
-        if self.rank == 0:  # the others may begin when it has reported already
-            _truncate(self._progress, self._manifest["progress_bytes"])
+        reported = self._manifest["progress_bytes"]
+        # Rank 0 alone: the others may begin when it has reported already.
+        if self.rank == 0 and self._progress.exists() and self._progress.stat().st_size > reported:
+            os.truncate(self._progress, reported)
 
     # What to go on from, and when to save
 
@@ -242,11 +243,6 @@ class Trial:
         name = self._manifest["folder"]
         return self._checkpoints / name if name else None
 
-    @property
-    def interrupted(self) -> bool:
-        """True when this machine is wanted back: save and `yield_node()` within seconds."""
-        return self._interrupted
-
     def should_checkpoint(self) -> bool:
         """Tell whether to save now: SIGTERM came, or `checkpoint_seconds` have passed.
 
@@ -255,7 +251,7 @@ class Trial:
         default).
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
-        return self._interrupted or time.monotonic() - self._saved_at >= every
+        return self.interrupted or time.monotonic() - self._saved_at >= every
 
     @contextmanager
     def checkpoint(self) -> Iterator[Path]:
@@ -271,12 +267,13 @@ class Trial:
         yield folder
         manifest = {
             "folder": name,
-            "files": {path: _seal(folder / path) for path in _files(folder)},
+            "files": {path: _checksum(folder / path) for path in _files(folder)},
             "progress_bytes": self._progress.stat().st_size if self._progress.exists() else 0,
             "seconds": self._seconds(),
         }
-        for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
-            _sync(path)
+        for path in [folder, *folder.rglob("*")]:
+            if path.is_file() or path.is_dir():
+                _sync(path)
         _write_json(self._checkpoints / "complete.json", manifest)
         if former:
             shutil.rmtree(self._checkpoints / former, ignore_errors=True)
@@ -306,17 +303,14 @@ class Trial:
 
     def report(self, step: int, **metrics: float) -> None:
         """Add a line to `progress.jsonl`; lines after the restored checkpoint have been removed."""
-        values = _finite_or_none(metrics)
+        finite = _finite(metrics)
+        values = {name: finite.get(name) for name in metrics}  # None for NaN, which JSON lacks
         line = {"step": step, "metrics": values, "time": time.time()}
         with self._progress.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def evaluated(
-        self,
-        name: str,
-        losses: Iterable[float] | None = None,
-        note: str = "",
-        **metrics: float,
+        self, name: str, losses: Iterable[float] | None = None, note: str = "", **metrics: float
     ) -> None:
         """Tell how good a model is, in mode "evaluate"; `complete()` ends it.
 
@@ -327,9 +321,7 @@ class Trial:
             note: what a person should know of how it was measured; the gate's verdict repeats it.
             metrics: as for `complete`; those that are not finite are left out.
         """
-        values = _finite_or_none(metrics)
-        finite = {metric: value for metric, value in values.items() if value is not None}
-        self._evaluated[name] = {"metrics": finite} | ({"note": note} if note else {})
+        self._evaluated[name] = {"metrics": _finite(metrics)} | ({"note": note} if note else {})
         if losses is not None:
             folder = self._folder / "losses"
             folder.mkdir(exist_ok=True)
@@ -352,13 +344,12 @@ class Trial:
                 raise ValueError(f"not evaluated: {', '.join(missing)}")
             self._write_result("complete", models=self._evaluated)
             sys.exit(0)
-        values = _finite_or_none(metrics)
-        if self.metric is not None and self.metric not in values:
-            known = ", ".join(sorted(values)) or "none"
+        finite = _finite(metrics)
+        if self.metric is not None and self.metric not in finite:
+            if self.metric in metrics:
+                self.reject(f"the objective {self.metric} is {float(metrics[self.metric])}")
+            known = ", ".join(sorted(metrics)) or "none"
             raise ValueError(f"the objective {self.metric!r} is not among the metrics: {known}")
-        if self.metric is not None and values[self.metric] is None:
-            self.reject(f"the objective {self.metric} is {float(metrics[self.metric])}")
-        finite = {name: value for name, value in values.items() if value is not None}
         self._write_result("complete", metrics=finite)
         sys.exit(0)
 
@@ -368,9 +359,7 @@ class Trial:
         Args:
             metrics: as for `complete`, of the moment; the objective need not be among them.
         """
-        values = _finite_or_none(metrics)
-        finite = {name: value for name, value in values.items() if value is not None}
-        self._write_result("stopped", metrics=finite)
+        self._write_result("stopped", metrics=_finite(metrics))
         sys.exit(0)
 
     def reject(self, why: str) -> NoReturn:
@@ -382,7 +371,7 @@ class Trial:
     # Inside
 
     def _interrupt(self, _signal: int, _frame: object) -> None:
-        self._interrupted = True
+        self.interrupted = True
 
     def _seconds(self) -> float:
         """Return the wall time of this and all earlier attempts that led to the checkpoint."""
@@ -511,16 +500,10 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _finite_or_none(metrics: dict[str, Any]) -> dict[str, float | None]:
-    """Return plain numbers; JSON has no NaN and no infinity."""
+def _finite(metrics: dict[str, Any]) -> dict[str, float]:
+    """Return those that are finite, as plain numbers; JSON has no NaN and no infinity."""
     numbers = {name: float(value) for name, value in metrics.items()}
-    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-
-
-def _truncate(path: Path, size: int) -> None:
-    """Cut `path` to `size` bytes, if it is longer."""
-    if path.exists() and path.stat().st_size > size:
-        os.truncate(path, size)
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def _files(folder: Path) -> list[str]:
@@ -535,12 +518,6 @@ def _checksum(path: Path) -> int:
         while block := file.read(1 << 20):
             crc = zlib.crc32(block, crc)
     return crc
-
-
-def _seal(path: Path) -> int:
-    """Bring a file to the disk and return its checksum."""
-    _sync(path)
-    return _checksum(path)
 
 
 def _sync(path: Path) -> None:

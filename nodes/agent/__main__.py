@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trialfleet.instance_aws import Imds
-from trialfleet.nodes.agent.watch import make_agent
+from trialfleet.nodes.agent.condor import Condor
+from trialfleet.nodes.agent.decisions import Rules
+from trialfleet.nodes.agent.watch import Agent
 from trialfleet.nodes.bootstrap.settings import FILE
 
 SETTINGS = Path(FILE)
@@ -28,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_with_times()
     try:
         settings = json.loads(chosen.settings.read_text(encoding="utf-8"))
-        idle_minutes = float(settings["idle_minutes"])
+        rules = Rules(idle_minutes=float(settings["idle_minutes"]))
     except (OSError, ValueError, LookupError, TypeError) as error:
         print(f"the settings {chosen.settings} can't be used: {error!r}", file=sys.stderr)
         return 2
-    make_agent(Imds(timeout=IMDS_TIMEOUT), idle_minutes, chosen.state).run()
+    Agent(Imds(timeout=IMDS_TIMEOUT), Condor(), rules, chosen.state).run()
     return 0
 
 

@@ -77,10 +77,7 @@ class Condor:
 
         Args:
             reason: what the ad will say.
-            unclaimed_only: refuse, rather than vacate anything.
-
-        Raises:
-            CondorError: it can't be asked, or refuses.
+            unclaimed_only: refuse (CondorError), rather than vacate anything.
         """
         condition = ["-check", UNHELD] if unclaimed_only else []
         try:
@@ -90,11 +87,7 @@ class Condor:
         run(["condor_drain", "-graceful", "-reason", reason, *condition, address])
 
     def take_offline(self, gpus: Sequence[str]) -> None:
-        """Keep jobs from these GPUs from now on; those that were offline before come back.
-
-        Raises:
-            CondorError: the configuration can't be written, or the startd not be asked to read it.
-        """
+        """Keep jobs from these GPUs from now on; others come back. CondorError if that fails."""
         # Where packages have a folder of theirs, the machine's own is the last of the list.
         folders = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()
         if not folders:
@@ -126,7 +119,9 @@ class Condor:
         try:
             written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
             if written != self._history_read:
-                self._failures, self._history_read = failures(read_history()), written
+                limit = ["-limit", str(HISTORY_LENGTH), "-attributes", ",".join(ATTRIBUTES)]
+                ads = query(["condor_history", "-startd", "-json", *limit])
+                self._failures, self._history_read = failures(ads), written
         except (CondorError, OSError):
             pass  # no job has ended yet, or HTCondor isn't there yet
         return self._failures
@@ -152,12 +147,6 @@ def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
     if slot.get(HEALTHY) is not True:
         return None
     return tuple(filter(None, str(slot.get(SICK, "")).split(",")))
-
-
-def read_history() -> list[dict[str, Any]]:
-    """Return the ads of the latest jobs that ended on this machine."""
-    limit = ["-limit", str(HISTORY_LENGTH), "-attributes", ",".join(ATTRIBUTES)]
-    return query(["condor_history", "-startd", "-json", *limit])
 
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:

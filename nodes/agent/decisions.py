@@ -30,124 +30,78 @@ LASTING = ("interruption", "lease", "rebalance")  # hold even when somebody ends
 
 @dataclass(frozen=True)
 class Rules:
-    """What the decisions are made by.
+    """What the decisions are made by."""
 
-    Attributes:
-        idle_minutes: without a claimed slot for so long, the node goes; 0: never.
-        lease_grace: seconds that jobs get to leave once the lease has expired.
-        failures: so many jobs that fail within `failure_seconds` mean that the node is sick.
-    """
-
-    idle_minutes: float = 10
-    lease_grace: float = 300
-    failures: int = 3
+    idle_minutes: float = 10  # without a claimed slot for so long, the node goes; 0: never
+    lease_grace: float = 300  # seconds that jobs get to leave once the lease has expired
+    failures: int = 3  # so many jobs that fail within `failure_seconds` mean that the node is sick
     failure_seconds: float = 60
 
 
 @dataclass(frozen=True)
 class Startd:
-    """What the node's own startd says.
+    """What the node's own startd says."""
 
-    Attributes:
-        claimed: slots that a schedd holds.
-        draining: the reason why it drains ("" if none was given); None if it doesn't.
-        started: when the daemon started, UNIX seconds: tells one startd from the next.
-        sick: GPUs that the probe calls sick, while others are well; None if none is well, or it
-            hasn't said anything.
-    """
-
-    claimed: int
-    draining: str | None
-    started: float
+    claimed: int  # slots that a schedd holds
+    draining: str | None  # the reason why it drains ("" if none was given); None if it doesn't
+    started: float  # when the daemon started, UNIX seconds: tells one startd from the next
+    # GPUs that the probe calls sick, while others are well; None if none is well, or it hasn't said
+    # anything.
     sick: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the agent sees in one step.
+    """What the agent sees in one step."""
 
-    Attributes:
-        now: UNIX seconds, to compare with what others wrote.
-        uptime: seconds since boot, for durations: nobody sets this clock.
-        startd: None if it doesn't answer.
-        busy: a slot is claimed; while the startd is silent: a job's starter lives.
-        in_collector: the startd's ad was found in the manager's collector.
-        expires: end of the lease; None if there is no such tag or it can't be read now.
-        interruption: AWS's notice, such as "terminate at 2026-11-20T12:00:00Z".
-        rebalance: when AWS recommended to leave.
-        failures: jobs that failed here, as far as the history goes back.
-        unfenced: why jobs can't be kept from the instance's metadata; None while they are.
-    """
-
-    now: float
-    uptime: float
-    startd: Startd | None = None
-    busy: bool = False
-    in_collector: bool = False
+    now: float  # UNIX seconds, to compare with what others wrote
+    uptime: float  # seconds since boot, for durations: nobody sets this clock
+    startd: Startd | None = None  # None if it doesn't answer
+    busy: bool = False  # a slot is claimed; while the startd is silent: a job's starter lives
+    in_collector: bool = False  # the startd's ad was found in the manager's collector
+    # End of the lease; None if there is no such tag or it can't be read now.
     expires: float | None = None
-    interruption: str | None = None
-    rebalance: str | None = None
-    failures: tuple[Failure, ...] = ()
+    interruption: str | None = None  # AWS's notice, such as "terminate at 2026-11-20T12:00:00Z"
+    rebalance: str | None = None  # when AWS recommended to leave
+    failures: tuple[Failure, ...] = ()  # jobs that failed here, as far as the history goes back
+    # Why jobs can't be kept from the instance's metadata; None while they are.
     unfenced: str | None = None
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """Why the node leaves.
+    """Why the node leaves."""
 
-    Attributes:
-        cause: one of CAUSES.
-        reason: for the startd's ad.
-        since: uptime.
-        drained: the `started` of the startd that was seen draining; 0 until then.
-    """
-
-    cause: str
-    reason: str
-    since: float
-    drained: float = 0
+    cause: str  # one of CAUSES
+    reason: str  # for the startd's ad
+    since: float  # uptime
+    drained: float = 0  # the `started` of the startd that was seen draining; 0 until then
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What one step leaves for the next, and for the agent that starts after a crash.
+    """What one step leaves for the next, and for the agent that starts after a crash."""
 
-    Attributes:
-        joined: the node has been in the collector; the dead man's switch is off.
-        expires: the last known end of the lease, UNIX seconds.
-        idle_since: uptime since which no slot is claimed; None while one is, or before joining.
-        leaving: None while the node takes jobs.
-        forgiven: failures up to this moment don't count any more, UNIX seconds.
-        offline: GPUs that were taken offline.
-    """
-
-    joined: bool = False
-    expires: float | None = None
+    joined: bool = False  # the node has been in the collector; the dead man's switch is off
+    expires: float | None = None  # the last known end of the lease, UNIX seconds
+    # Uptime since which no slot is claimed; None while one is, or before joining.
     idle_since: float | None = None
-    leaving: Leaving | None = None
-    forgiven: float = 0
-    offline: tuple[str, ...] = ()
+    leaving: Leaving | None = None  # None while the node takes jobs
+    forgiven: float = 0  # failures up to this moment don't count any more, UNIX seconds
+    offline: tuple[str, ...] = ()  # GPUs that were taken offline
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do now.
+    """What to do now."""
 
-    Attributes:
-        memory: what to remember.
-        drain: ask the startd to drain, for this reason; None: don't.
-        unclaimed_only: ask for it on condition that no slot is claimed at that moment.
-        cancel_switch: cancel the dead man's switch.
-        offline: take these GPUs offline, and bring back all others; None: leave them.
-        power_off: shut the machine down, for this reason; None: don't.
-    """
-
-    memory: Memory
-    drain: str | None = None
-    unclaimed_only: bool = False
-    cancel_switch: bool = False
+    memory: Memory  # what to remember
+    drain: str | None = None  # ask the startd to drain, for this reason; None: don't
+    unclaimed_only: bool = False  # ask for it on condition that no slot is claimed at that moment
+    cancel_switch: bool = False  # cancel the dead man's switch
+    # Take these GPUs offline, and bring back all others; None: leave them.
     offline: tuple[str, ...] | None = None
-    power_off: str | None = None
+    power_off: str | None = None  # shut the machine down, for this reason; None: don't
 
 
 def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
@@ -235,17 +189,11 @@ def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
 
 
 def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return that the node was idle for too long, if it was."""
-    if not idle_too_long(memory, seen, rules):
-        return None
-    return f"idle for {rules.idle_minutes:g} minutes"
-
-
-def idle_too_long(memory: Memory, seen: Seen, rules: Rules) -> bool:
-    """Tell whether no slot has been claimed for the minutes of the settings."""
+    """Return that no slot has been claimed for the minutes of the settings, if so."""
     if memory.idle_since is None or not rules.idle_minutes:
-        return False
-    return seen.uptime - memory.idle_since >= 60 * rules.idle_minutes
+        return None
+    is_long = seen.uptime - memory.idle_since >= 60 * rules.idle_minutes
+    return f"idle for {rules.idle_minutes:g} minutes" if is_long else None
 
 
 def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
@@ -261,8 +209,7 @@ def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
         return leaving.reason if empty else f"{leaving.reason}; jobs did not leave in time"
     if leaving.cause == "rebalance" and empty:
         return leaving.reason
-    if empty and idle_too_long(memory, seen, rules):
-        reason = idle_reason(memory, seen, rules)
+    if empty and (reason := idle_reason(memory, seen, rules)):
         return reason if leaving.cause == "idle" else f"{reason}; before that: {leaving.reason}"
     return None
 
@@ -276,16 +223,11 @@ def changes(before: Memory, after: Memory) -> list[str]:
         lines.append(f"the lease ends at {at(after.expires)}")
     if after.leaving is None and before.leaving is not None:
         lines.append(f"stays after all ({before.leaving.cause})")
-    elif after.leaving is not None and named(before.leaving) != named(after.leaving):
+    elif after.leaving and (not before.leaving or before.leaving.cause != after.leaving.cause):
         lines.append(f"leaves ({after.leaving.cause}): {after.leaving.reason}")
     if after.offline != before.offline:
         lines.append(f"GPUs that are sick: {', '.join(after.offline) or 'none any more'}")
     return lines
-
-
-def named(leaving: Leaving | None) -> str | None:
-    """Return the cause, if there is one."""
-    return leaving.cause if leaving else None
 
 
 def at(moment: float) -> str:

@@ -38,25 +38,18 @@ INNOCENT_CODES = (0, 64, 85)
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that failed here.
+    """A job that failed here."""
 
-    Attributes:
-        job: its number in the schedd, such as `12.0`.
-        at: when it left the machine, UNIX seconds.
-        how: in words.
-    """
-
-    job: str
-    at: float
-    how: str
+    job: str  # its number in the schedd, such as `12.0`
+    at: float  # when it left the machine, UNIX seconds
+    how: str  # in words
 
 
 def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
     """Return the failures among the ads of a startd's history, the earliest first."""
     found = []
     for ad in ads:
-        how = failed(ad)
-        if how is not None:
+        if how := failed(ad):
             job = f"{ad.get('ClusterId', '?')}.{ad.get('ProcId', '?')}"
             found.append(Failure(job, float(ad.get("CompletionDate", 0)), how))
     return tuple(sorted(found, key=lambda one: one.at))
@@ -77,13 +70,9 @@ def failed(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` failures that lie within `seconds`; None if there are none.
+    """Return the latest `number` failures, of those after `since`, that lie within `seconds`.
 
-    Args:
-        found: the earliest first.
-        number: how many make a burst.
-        seconds: from the first of them to the last.
-        since: earlier ones, and those of that very moment, don't count.
+    None if there are none. `found` has the earliest first.
     """
     counted = [one for one in found if one.at > since]
     for end in range(len(counted), number - 1, -1):

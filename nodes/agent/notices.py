@@ -5,40 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Protocol
 
-from trialfleet.instance_aws import AwsError
+from trialfleet.instance_aws import AwsError, Imds
 
 ACTION = "meta-data/spot/instance-action"  # {"action": "terminate", "time": "2026-…Z"}
 REBALANCE = "meta-data/events/recommendations/rebalance"  # {"noticeTime": "2026-…Z"}
 EXPIRES = "meta-data/tags/instance/trialfleet:expires"  # 2026-…Z
 
 
-class Metadata(Protocol):
-    """The instance's metadata service."""
-
-    def get(self, path: str) -> str | None:
-        """Return the text at a path, None where there is nothing; AwsError out of reach."""
-
-
 @dataclass(frozen=True)
 class Notices:
-    """What the metadata say; None for what there isn't, and for what can't be read.
+    """What the metadata say; None for what there isn't, and for what can't be read."""
 
-    Attributes:
-        interruption: what AWS will do, and when.
-        rebalance: when AWS recommended to leave.
-        expires: end of the lease, UNIX seconds.
-        problem: why the metadata, or a part of it, can't be read.
-    """
-
-    interruption: str | None = None
-    rebalance: str | None = None
-    expires: float | None = None
-    problem: str | None = None
+    interruption: str | None = None  # what AWS will do, and when
+    rebalance: str | None = None  # when AWS recommended to leave
+    expires: float | None = None  # end of the lease, UNIX seconds
+    problem: str | None = None  # why the metadata, or a part of it, can't be read
 
 
-def read(metadata: Metadata) -> Notices:
+def read(metadata: Imds) -> Notices:
     """Return what the metadata of the instance say; what can't be read hides nothing else."""
     problems: list[str] = []
 

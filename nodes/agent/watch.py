@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Protocol
 
-from trialfleet.nodes.agent import condor, machine, notices, saved_state
-from trialfleet.nodes.agent.condor import CondorError
+from trialfleet.instance_aws import Imds
+from trialfleet.nodes.agent import machine, notices, saved_state
+from trialfleet.nodes.agent.condor import Condor, CondorError
 from trialfleet.nodes.agent.decisions import Decision, Rules, Seen, Startd, changes, decide
-from trialfleet.nodes.agent.history import Failure
-from trialfleet.nodes.agent.notices import Metadata, Notices
-from trialfleet.nodes.bootstrap.host import StepError
+from trialfleet.nodes.agent.notices import Notices
+from trialfleet.nodes.bootstrap import metadata_fence
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe import kernel_log
-from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings, write
+from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 from trialfleet.wall_clock import WallClock
 
 STEP = 1.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
@@ -25,18 +25,6 @@ FENCE = 10.0  # seconds between two looks at the fence
 TELL = 300.0  # seconds between two tellings of what the probe can't see; it looks every 900
 
 log = logging.getLogger(__name__)
-
-
-class Pool(Protocol):
-    """This node's HTCondor; `condor.Condor` says what each method does."""
-
-    def look(self) -> Startd | None: ...  # noqa: D102
-    def in_collector(self) -> bool: ...  # noqa: D102
-    def drain(self, reason: str, *, unclaimed_only: bool = False) -> None: ...  # noqa: D102
-    def take_offline(self, gpus: Sequence[str]) -> None: ...  # noqa: D102
-    def bandwidths(self) -> dict[str, tuple[float, ...]]: ...  # noqa: D102
-    def failures(self) -> tuple[Failure, ...]: ...  # noqa: D102
-    def starter_lives(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -52,19 +40,19 @@ class Agent:
 
     def __init__(
         self,
-        metadata: Metadata,
-        pool: Pool,
+        metadata: Imds,
+        condor: Condor,
         rules: Rules,
         state: Path,
         *,
         clock: Clock | None = None,
         cancel_switch: Callable[[], None] = machine.cancel_switch,
         power_off: Callable[[str], None] = machine.power_off,
-        raise_fence: Callable[[], bool] = machine.raise_fence,
-        tell_probe: Callable[[PrivilegedReadings], None] = write,
+        raise_fence: Callable[[Host], bool] = metadata_fence.raise_fence,
+        tell_probe: Callable[[PrivilegedReadings], None] = machine.tell_probe,
     ) -> None:
         """Go on from what `state` remembers; nothing is done yet."""
-        self._metadata, self._pool, self._rules, self._state = metadata, pool, rules, state
+        self._metadata, self._condor, self._rules, self._state = metadata, condor, rules, state
         self._clock = clock or Clock()
         self._wall = WallClock(self._time, self._clock.uptime)  # set ahead, it ends no lease
         self._cancel_switch, self._power_off = cancel_switch, power_off
@@ -92,18 +80,19 @@ class Agent:
 
     def _look(self) -> Seen:
         current = notices.read(self._metadata)
-        startd = self._pool.look()
+        startd = self._condor.look()
         self._log_silence(current, startd)
         return Seen(
             now=self._wall.now().timestamp(),
             uptime=self._clock.uptime(),
             startd=startd,
-            busy=self._pool.starter_lives() if startd is None else startd.claimed > 0,
-            in_collector=self._memory.joined or (startd is not None and self._pool.in_collector()),
+            busy=self._condor.starter_lives() if startd is None else startd.claimed > 0,
+            in_collector=self._memory.joined
+            or (startd is not None and self._condor.in_collector()),
             expires=current.expires,
             interruption=current.interruption,
             rebalance=current.rebalance,
-            failures=self._pool.failures(),
+            failures=self._condor.failures(),
             unfenced=self._look_at_fence() or None,
         )
 
@@ -116,7 +105,7 @@ class Agent:
             return self._unfenced
         self._fenced = self._clock.uptime()
         try:
-            if self._raise_fence():
+            if self._raise_fence(Host()):
                 log.warning("jobs could reach the instance's metadata: the fence is raised again")
             self._unfenced = ""
         except StepError as error:
@@ -149,7 +138,7 @@ class Agent:
         if decision.offline is None:
             return decision
         try:
-            self._pool.take_offline(decision.offline)
+            self._condor.take_offline(decision.offline)
         except CondorError as error:
             if str(error) != self._offline_problem:  # it is tried again each second
                 log.warning("sick GPUs can't be taken offline: %s", error)
@@ -165,7 +154,7 @@ class Agent:
             return
         self._last_tell = self._clock.uptime()
         try:
-            self._tell_probe(PrivilegedReadings(kernel_log.read_xids(), self._pool.bandwidths()))
+            self._tell_probe(PrivilegedReadings(kernel_log.read_xids(), self._condor.bandwidths()))
         except OSError as error:
             log.warning("the probe can't be notified: %s", error)
 
@@ -182,7 +171,7 @@ class Agent:
         if decision.drain is None:
             return
         try:
-            self._pool.drain(decision.drain, unclaimed_only=decision.unclaimed_only)
+            self._condor.drain(decision.drain, unclaimed_only=decision.unclaimed_only)
         except CondorError as error:
             log.warning("not draining: %s", error)
         else:
@@ -198,8 +187,3 @@ class Agent:
             log.warning("%s", error)
             return False
         return True
-
-
-def make_agent(metadata: Metadata, idle_minutes: float, state: Path) -> Agent:
-    """Return the agent of this machine."""
-    return Agent(metadata, condor.Condor(), Rules(idle_minutes=idle_minutes), state)

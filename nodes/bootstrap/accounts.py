@@ -29,12 +29,8 @@ NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, 
 
 
 def make(host: Host) -> None:
-    """Make all accounts and their homes; those that are there already stay.
-
-    Raises:
-        StepError: an account can't be made, or has another number.
-    """
-    lines = (f"u {name} {_ids(number)} - {_home(name)}\n" for name, number in NUMBERS.items())
+    """Make all accounts and their homes; StepError for one that has another number already."""
+    lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
     host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))
     made = _made(host)
@@ -54,10 +50,6 @@ def settings() -> str:
     """
     slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)
-
-
-def _ids(number: int) -> str:
-    return f"{number}:{NOBODY_ID}"
 
 
 def _home(account: str) -> str:

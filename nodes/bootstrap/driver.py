@@ -38,10 +38,7 @@ class RebootError(Exception):
 
 
 def prepare(host: Host) -> str:
-    """Make the driver ready and return what became of its option.
-
-    Returns:
-        One of SET, ALREADY, STILL, NO_LONGER, NONE.
+    """Make the driver ready; return what became of its option: SET, ALREADY, STILL and so on.
 
     Raises:
         RebootError: the option acts only after a reboot, and there was none for it yet.

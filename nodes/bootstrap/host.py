@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -25,21 +25,12 @@ class StepError(Exception):
     """A step can't be done; the message says why, for the node's log."""
 
 
-def say_nothing(_line: str) -> None:
-    """Take a line and drop it."""
-
-
 @dataclass(frozen=True)
 class Host:
-    """Where files lie, and how programs are called.
+    """Where files lie, and how programs are called."""
 
-    Attributes:
-        root: what paths such as `/etc` are below.
-        say: takes a line for the node's log.
-    """
-
-    root: Path = Path(ROOT)
-    say: Callable[[str], None] = field(default=say_nothing)
+    root: Path = Path(ROOT)  # what paths such as `/etc` are below
+    say: Callable[[str], None] = lambda _line: None  # takes a line for the node's log
 
     def place(self, path: str) -> Path:
         """Return where an absolute path lies on this machine."""
@@ -73,11 +64,7 @@ class Host:
         return shutil.which(program) is not None
 
     def run(self, *command: str, seconds: float = LONGEST) -> str:
-        """Run a program and return what it printed.
-
-        Raises:
-            StepError: it can't be run, failed, or took too long.
-        """
+        """Run a program and return what it printed; StepError if it fails or takes too long."""
         done = self._call(command, seconds)
         if done.returncode != 0:
             output = (done.stderr.strip() or done.stdout.strip()).splitlines()

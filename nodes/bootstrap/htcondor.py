@@ -16,11 +16,7 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 
 
 def prepare(host: Host, version: str) -> str:
-    """Make HTCondor of this version be there; return where it came from.
-
-    Raises:
-        StepError: no repository has it; says which version is wanted and which is there.
-    """
+    """Make HTCondor of this version be there; return where it came from; StepError if nowhere."""
     before = installed(host)
     if before == version:
         return "present"

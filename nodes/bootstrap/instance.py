@@ -13,30 +13,17 @@ PRICE_TAG = "meta-data/tags/instance/trialfleet:price"
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """What the pool is to know about the instance.
+    """What the pool is to know about the instance."""
 
-    Attributes:
-        id: for instance `i-0123456789abcdef0`.
-        type: for instance `g5.xlarge`.
-        zone: for instance `eu-west-1a`.
-        lifecycle: `spot` or `on-demand`.
-        price: USD per hour when it was asked for; None if unknown.
-    """
-
-    id: str
-    type: str
-    zone: str
-    lifecycle: str
-    price: float | None
+    id: str  # for instance `i-0123456789abcdef0`
+    type: str  # for instance `g5.xlarge`
+    zone: str  # for instance `eu-west-1a`
+    lifecycle: str  # `spot` or `on-demand`
+    price: float | None  # USD per hour when it was asked for; None if unknown
 
 
 def identify(imds: Imds) -> Instance:
-    """Return which instance this is.
-
-    Raises:
-        StepError: the metadata lacks what every instance has.
-        AwsError: the metadata service can't be reached.
-    """
+    """Return which instance this is; StepError or AwsError where its metadata don't say it."""
     return Instance(
         id=_text(imds, "meta-data/instance-id"),
         type=_text(imds, "meta-data/instance-type"),

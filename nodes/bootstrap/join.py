@@ -28,7 +28,8 @@ def start(host: Host) -> str:
     """
     host.run("systemctl", "start", services.AGENT)
     digest = written(host)
-    same = host.read(STARTED) == digest and services.runs(host, services.CONDOR)
+    runs = host.ask("systemctl", "is-active", "--quiet", services.CONDOR) is not None
+    same = runs and host.read(STARTED) == digest
     if not same:
         # A machine that boots anew is looked at before it takes jobs.
         host.succeeds("systemctl", "disable", services.CONDOR)
@@ -46,17 +47,10 @@ def written(host: Host) -> str:
 def wait(
     host: Host, instance: str, manager: str, seconds: float, tell: Callable[[str], None]
 ) -> str:
-    """Wait until the pool's collector has this instance's ad; return the name of its slot.
+    """Wait until the pool's collector (HOST:PORT) has this instance's ad; return its slot's name.
 
-    Args:
-        host: the node.
-        instance: its id.
-        manager: HOST:PORT of the collector.
-        seconds: how long to wait.
-        tell: is called once, with why it takes so long.
-
-    Raises:
-        StepError: it hasn't after so long; says why, as far as the node can see.
+    After PATIENCE seconds `tell` is given, once, why it takes so long; after `seconds` StepError is
+    raised with why, as far as the node can see.
     """
     asked, explained = time.monotonic(), False
     while True:

@@ -28,11 +28,7 @@ SECONDS = 5  # for `ip`, which takes some milliseconds
 
 
 def raise_fence(host: Host) -> bool:
-    """Make the fence stand; True if it didn't before.
-
-    Raises:
-        StepError: it can't be raised: jobs would get at the keys of the node's role.
-    """
+    """Make the fence stand; True if it didn't before, StepError if it can't."""
     if stands(host):
         return False
     try:

@@ -27,11 +27,7 @@ def distribution(host: Host) -> dict[str, str]:
 
 
 def uses_apt(host: Host) -> bool:
-    """Say whether packages come by apt; else by dnf.
-
-    Raises:
-        StepError: the machine has neither.
-    """
+    """Say whether packages come by apt; else by dnf. StepError if the machine has neither."""
     if host.has("apt-get"):
         return True
     if host.has("dnf"):
@@ -54,11 +50,7 @@ def components(host: Host) -> list[str]:
 
 
 def install(host: Host, *packages: str) -> None:
-    """Install packages, without the recommended ones, keeping configuration that is there.
-
-    Raises:
-        StepError: one can't be had.
-    """
+    """Install packages, not the recommended ones, and keep configuration; StepError if it fails."""
     if uses_apt(host):
         _apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
     else:

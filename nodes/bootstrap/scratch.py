@@ -14,13 +14,7 @@ OWNER = "condor"
 
 
 def prepare(host: Host) -> str:
-    """Make the folder for jobs and return its path.
-
-    Of several free local disks the first is used.
-
-    Raises:
-        StepError: a local disk can't be used.
-    """
+    """Return the folder for jobs, on the first free local disk; StepError if that can't be used."""
     disk = local_disk(host)
     if mounted(host, DEEP_LEARNING_AMI):
         return f"{DEEP_LEARNING_AMI}/trialfleet"
@@ -37,19 +31,14 @@ def local_disk(host: Host) -> str | None:
         block = model.parent.parent
         device = f"/dev/{block.name}"
         used = any(block.glob(f"{block.name}p*")) or any(block.glob("holders/*"))
-        if model.read_text().strip() == LOCAL_DISK and not used and not in_mounts(host, device):
+        if model.read_text().strip() == LOCAL_DISK and not used and not mounted(host, device):
             return device
     return None
 
 
-def mounted(host: Host, folder: str) -> bool:
-    """Say whether a file system is mounted at a folder."""
-    return any(line.split()[1:2] == [folder] for line in host.read("/proc/mounts").splitlines())
-
-
-def in_mounts(host: Host, device: str) -> bool:
-    """Say whether a device is mounted anywhere."""
-    return any(line.split()[:1] == [device] for line in host.read("/proc/mounts").splitlines())
+def mounted(host: Host, place: str) -> bool:
+    """Say whether a device is mounted, or something at a folder."""
+    return any(place in line.split()[:2] for line in host.read("/proc/mounts").splitlines())
 
 
 def mount(host: Host, device: str) -> None:

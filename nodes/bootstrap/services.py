@@ -44,8 +44,3 @@ def write(host: Host) -> None:
         host.write(file, text.format(**fill))
     # Even if they were there: whoever wrote them may have been killed before systemd read them.
     host.run("systemctl", "daemon-reload")
-
-
-def runs(host: Host, unit: str) -> bool:
-    """Say whether a service is up."""
-    return host.ask("systemctl", "is-active", "--quiet", unit) is not None

@@ -14,47 +14,26 @@ FILE = f"{HOME}/settings.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A node's settings; nothing of them is secret.
+    """A node's settings; nothing of them is secret."""
 
-    Attributes:
-        fleet: the fleet's name.
-        run: the run that the node was asked for; empty without one.
-        home: the AWS region of bucket and token.
-        bucket: the fleet's bucket.
-        bundle: key of the bundle in it.
-        bundle_sha256: what the bundle must hash to, in hex.
-        log_prefix: what the key of a node's log begins with.
-        token_parameter: name of the SSM parameter that holds the pool's token.
-        manager: HOST:PORT of the pool's central manager.
-        condor_version: the manager's HTCondor.
-        idle_minutes: an idle node goes after so long; 0: never.
-        boot_minutes: a node that hasn't joined after so long shuts itself down.
-        endpoint_url: where AWS's services are; empty: at their own places.
-        image: prepare this machine for an image of nodes, and don't join.
-    """
-
-    fleet: str
-    run: str
-    home: str
-    bucket: str
-    bundle: str
-    bundle_sha256: str
-    log_prefix: str
-    token_parameter: str
-    manager: str
-    condor_version: str
-    idle_minutes: float
-    boot_minutes: int
-    endpoint_url: str = ""
-    image: bool = False
+    fleet: str  # the fleet's name
+    run: str  # the run that the node was asked for; empty without one
+    home: str  # the AWS region of bucket and token
+    bucket: str  # the fleet's bucket
+    bundle: str  # key of the bundle in it
+    bundle_sha256: str  # what the bundle must hash to, in hex
+    log_prefix: str  # what the key of a node's log begins with
+    token_parameter: str  # name of the SSM parameter that holds the pool's token
+    manager: str  # HOST:PORT of the pool's central manager
+    condor_version: str  # the manager's HTCondor
+    idle_minutes: float  # an idle node goes after so long; 0: never
+    boot_minutes: int  # a node that hasn't joined after so long shuts itself down
+    endpoint_url: str = ""  # where AWS's services are; empty: at their own places
+    image: bool = False  # prepare this machine for an image of nodes, and don't join
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> Settings:
-        """Return the settings of a table such as the user data's.
-
-        Raises:
-            StepError: it is of another schema, or lacks something.
-        """
+        """Return the settings of the user data's table; StepError where it isn't one."""
         if table.get("schema") != SCHEMA:
             raise StepError(f"settings of schema {table.get('schema')!r}, not {SCHEMA}")
         names = {field.name for field in fields(cls)}

@@ -25,6 +25,7 @@ from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.instance import Instance
 from trialfleet.nodes.bootstrap.settings import Settings
 from trialfleet.nodes.probe import kernel_log, privileged_readings
+from trialfleet.nodes.probe.classad import literal
 
 PROBE_SECONDS = 300
 POOL_SECONDS = 5  # for the collector to say what other nodes measured
@@ -35,27 +36,17 @@ LAST_WORDS = 15  # seconds before its end in which a node that hasn't joined say
 
 @dataclass
 class Node:
-    """A node in the making.
+    """A node in the making."""
 
-    Attributes:
-        host: where it begins.
-        settings: what its user data says.
-        instance: which it is.
-        aws: whom to ask for its token.
-        tell: takes a line for the log, here and in the bucket: others see where the node is.
-        began: when it began, by the monotonic clock.
-        driver: what became of the driver's option.
-        execute: the folder for jobs.
-    """
-
-    host: Host
-    settings: Settings
-    instance: Instance
-    aws: Aws
+    host: Host  # where it begins
+    settings: Settings  # what its user data says
+    instance: Instance  # which it is
+    aws: Aws  # whom to ask for its token
+    # Takes a line for the log, here and in the bucket: others see where the node is.
     tell: Callable[[str], None]
-    began: float = field(default_factory=time.monotonic)
-    driver: str = driver.NONE
-    execute: str = scratch.DEFAULT
+    began: float = field(default_factory=time.monotonic)  # when it began, by the monotonic clock
+    driver: str = driver.NONE  # what became of the driver's option
+    execute: str = scratch.DEFAULT  # the folder for jobs
 
 
 def write_services(node: Node) -> str:
@@ -112,7 +103,7 @@ def probe(node: Node) -> str:
         command = (python, "-m", "trialfleet.nodes.probe", "--classad", *options)
         ad = node.host.run(*command, seconds=PROBE_SECONDS)
     except StepError as error:
-        ad = f'TrialfleetGpuHealthy = false\nTrialfleetGpuReason = "{plain(str(error))}"\n'
+        ad = f"TrialfleetGpuHealthy = false\nTrialfleetGpuReason = {literal(str(error))}\n"
     configuration.write_verdict(node.host, ad)
     return "; ".join(line for line in ad.splitlines() if "=" in line and "undefined" not in line)
 
@@ -130,11 +121,6 @@ def tell_probe(node: Node) -> None:
         privileged_readings.FILE,
         privileged_readings.PrivilegedReadings(kernel_log.read_xids(), pool).text(),
     )
-
-
-def plain(text: str) -> str:
-    """Return text that can stand in quotes in a ClassAd."""
-    return text.replace("\\", "/").replace('"', "'")
 
 
 def configure(node: Node) -> str:
@@ -221,12 +207,7 @@ STEPS: Steps = (
 
 
 def run(node: Node) -> None:
-    """Take all steps, and tell how long each took.
-
-    Raises:
-        StepError, AwsError: a step can't be done.
-        RebootError: the machine must be started anew first.
-    """
+    """Take all steps, and tell how long each took; StepError, AwsError or RebootError from one."""
     before = node.host.read(FAILED)
     again = f" (once more; failed: {before})" if before else ""  # whoever reads only the last line
     for name, step in IMAGE_STEPS if node.settings.image else STEPS:

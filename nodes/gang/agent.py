@@ -36,7 +36,7 @@ from trialfleet.nodes.job import agent, job_ad
 from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT, Folders
 from trialfleet.nodes.job.packages import TooLargeError
-from trialfleet.nodes.job.processes import Family
+from trialfleet.nodes.job.processes import ProcessTree
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, SAVED
 from trialfleet.nodes.job.words import ORDER, Order
 
@@ -59,21 +59,13 @@ AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.p
 
 
 class Agent:
-    """One job's part in its gang.
-
-    Args:
-        command: the trainer's words.
-        cluster: the job's.
-        proc: likewise.
-        per_job: how many workers it has.
-        channel: the way to the access point.
-    """
+    """One job's part in its gang: it has the trainer's command run by `per_job` workers."""
 
     def __init__(
         self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel
     ) -> None:
         self._cluster, self._proc, self._per_job = cluster, proc, per_job
-        self._chirp, self._events, self._family = channel.chirp(), Events(), Family()
+        self._chirp, self._events, self._processes = channel.chirp(), Events(), ProcessTree()
         sandbox = Path.cwd()
         self._folders = Folders(sandbox)
         # The first stays the same when a shadow connects to the job again.
@@ -104,8 +96,8 @@ class Agent:
         self._leave_at: float | None = None
         self._begin_by: float | None = None
         self._sent_state: object = None  # of the checkpoint that was sent last
-        self._door = network.Door(sandbox)
-        self._server = workers.Server(command, self._door.folder)
+        self._save_socket = network.SaveSocket(sandbox)
+        self._server = workers.Server(command, self._save_socket.folder)
 
     def live(self) -> int:
         """Live in the gang until it is over; return the exit code."""
@@ -179,7 +171,7 @@ class Agent:
             "MASTER_ADDR": str(host),
             "MASTER_PORT": str(port),
             "TRIALFLEET_GENERATION": str(roster.generation),
-            AGENT: self._door.address(self._server.pid),
+            AGENT: self._save_socket.address(self._server.pid),
         }
         for local_rank in range(self._per_job):
             number = rank * self._per_job + local_rank
@@ -201,7 +193,7 @@ class Agent:
         if rank:  # the checkpoint brings rank 0's output, which only rank 0 continues
             for name in (OUT, ERR):
                 (folder / name).write_bytes(b"")
-        part = self._part or Part(order, self._family, self._server)
+        part = self._part or Part(order, self._processes, self._server)
         part.prepare(folder, self._chirp)
         return part
 
@@ -254,12 +246,10 @@ class Agent:
             self._part.kill()
 
     def _look_at_workers(self) -> None:
-        """See whether the workers have ended; if one has failed, the others have, too."""
-        if self._part and self._part.has_ended():
-            self._workers_ended(self._part)
-
-    def _workers_ended(self, part: Part) -> None:
-        """Bring what they left to the access point, and then say so."""
+        """Bring what workers that have ended left to the access point, and then say so."""
+        part = self._part
+        if part is None or not part.has_ended():
+            return
         phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
         is_leaving = self._leave_at is not None
         if is_leaving and phase == member.FAILED:  # the gang goes on without it
@@ -353,8 +343,8 @@ class Agent:
         """Wait until the next turn; a worker that has saved a checkpoint is served meanwhile."""
         until = time.monotonic() + TICK
         while (left := until - time.monotonic()) > 0:
-            self._events.wait(left, self._door.listener)
-            connection = self._door.opened()
+            self._events.wait(left, self._save_socket.listener)
+            connection = self._save_socket.opened()
             if connection is None:
                 return
             with connection, suppress(OSError):

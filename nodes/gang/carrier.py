@@ -20,14 +20,7 @@ REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 
 
 class Carrier:
-    """Carries packages.
-
-    Args:
-        chirp: the way to the access point.
-        sandbox: where a package lies meanwhile.
-        most_bytes: that the files of one may have.
-        meanwhile: called between blocks.
-    """
+    """Carries packages of at most so many bytes; `meanwhile` is called between blocks."""
 
     def __init__(
         self, chirp: Chirp, sandbox: Path, most_bytes: float, meanwhile: Callable[[], None]
@@ -36,11 +29,7 @@ class Carrier:
         self._most_bytes, self._meanwhile = most_bytes, meanwhile
 
     def fetch(self, name: str, folder: Path) -> None:
-        """Put what a package holds into a trial's folder.
-
-        Raises:
-            OSError: it can't be had.
-        """
+        """Put what a package holds into a trial's folder; OSError if it can't be had."""
         local = self._sandbox / f".{name}"
         try:
             self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)

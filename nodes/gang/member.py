@@ -21,43 +21,24 @@ LEAVING = "leaving"  # its machine is wanted back
 
 @dataclass(frozen=True)
 class Member:
-    """An agent, as it was when it spoke last.
+    """An agent, as it was when it spoke last."""
 
-    Attributes:
-        token: names this process among all that the job had; of one that dies, it says nothing.
-        began: the job's JobCurrentStartDate: what a job said before it was lost has another one.
-        host: the address at which the others reach it.
-        port: one that was free when it got ready; of rank 0, that of the rendezvous.
-        phase: what it does.
-        generation: in which one it does so.
-        busy: 1 while a worker lives, or what it left is on its way to the access point.
-        code: exit code of the worker that failed; minus the signal's number.
-        ended: when that was, in Unix seconds.
-        over: the limit for which this agent ended the trial: memory, time or disk.
-        changed: 1 where a trial has changed a file that came with the job.
-        door: the port at which the others see whether they reach this machine.
-        lost: tokens of the lower ranks that it can't reach, with commas between.
-        cpu: processor seconds that the present trial took here so far.
-        memory: the most that its processes had together, in MB.
-        beat: goes up while nothing else changes.
-    """
-
-    token: str
-    began: int
-    host: str
-    port: int
-    phase: str
-    generation: int
-    busy: int = 0
-    code: int = 0
-    ended: float = 0.0
-    over: str = ""
-    changed: int = 0
-    door: int = 0
-    lost: str = ""
-    cpu: float = 0.0
-    memory: float = 0.0
-    beat: int = 0
+    token: str  # names this process among all that the job had; of one that dies, it says nothing
+    began: int  # the job's JobCurrentStartDate: what a job said before it was lost has another one
+    host: str  # the address at which the others reach it
+    port: int  # one that was free when it got ready; of rank 0, that of the rendezvous
+    phase: str  # what it does
+    generation: int  # in which one it does so
+    busy: int = 0  # 1 while a worker lives, or what it left is on its way to the access point
+    code: int = 0  # exit code of the worker that failed; minus the signal's number
+    ended: float = 0.0  # when that was, in Unix seconds
+    over: str = ""  # the limit for which this agent ended the trial: memory, time or disk
+    changed: int = 0  # 1 where a trial has changed a file that came with the job
+    door: int = 0  # the port at which the others see whether they reach this machine
+    lost: str = ""  # tokens of the lower ranks that it can't reach, with commas between
+    cpu: float = 0.0  # processor seconds that the present trial took here so far
+    memory: float = 0.0  # the most that its processes had together, in MB
+    beat: int = 0  # goes up while nothing else changes
 
     def as_text(self) -> str:
         """Return the line."""
@@ -74,8 +55,7 @@ def parsed(text: object) -> Member | None:
     words = dict(word.partition("=")[::2] for word in str(text).split())
     kinds: dict[str, Any] = {"str": str, "int": int, "float": float}
     try:
-        return Member(
-            **{each.name: kinds[str(each.type)](words[each.name]) for each in fields(Member)}
-        )
+        told = {each.name: kinds[str(each.type)](words[each.name]) for each in fields(Member)}
+        return Member(**told)
     except (KeyError, ValueError):
         return None

@@ -9,6 +9,8 @@ import socket
 import struct
 from pathlib import Path
 
+from trialfleet.nodes.job import job_ad
+
 _SOCKET = ".agent.sock"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 _OUTSIDE = ("192.0.2.1", 9)  # nowhere; asking for the way to it sends nothing
@@ -16,10 +18,7 @@ _OUTSIDE = ("192.0.2.1", 9)  # nowhere; asking for the way to it sends nothing
 
 def own_address() -> str:
     """Return the address that HTCondor advertises for this machine: the others can reach it."""
-    try:
-        ad = Path(os.environ["_CONDOR_MACHINE_AD"]).read_text(encoding="utf-8", errors="replace")
-    except (KeyError, OSError):
-        ad = ""
+    ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
     return found[1] if found else _outgoing_address()
 
@@ -76,7 +75,7 @@ def _interface(host: str) -> str:
     return ""
 
 
-class Door:
+class SaveSocket:
     """A socket in a folder, by which workers say that they have saved.
 
     Attributes:
@@ -95,11 +94,8 @@ class Door:
     def address(self, holder: int) -> str:
         """Return what a worker connects to.
 
-        By a descriptor, because an address has room for 107 bytes; and by one of another process,
-        because this one keeps its descriptors from its workers.
-
-        Args:
-            holder: the process that holds the folder's descriptor, too.
+        By a descriptor, because an address has room for 107 bytes; and by that of the process
+        `holder`, which has it, too: this one keeps its descriptors from its workers.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 

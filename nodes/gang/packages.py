@@ -17,17 +17,11 @@ _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 
 
 class Package(NamedTuple):
-    """A package by its name; of one kind, the later is the greater.
+    """A package by its name; of one kind, the later is the greater."""
 
-    Attributes:
-        kind: what it holds.
-        generation: in which it was made.
-        number: of a checkpoint, counted in its generation; of a result, the job's proc.
-    """
-
-    kind: str
-    generation: int
-    number: int
+    kind: str  # what it holds
+    generation: int  # in which it was made
+    number: int  # of a checkpoint, counted in its generation; of a result, the job's proc
 
     @property
     def name(self) -> str:

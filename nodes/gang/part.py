@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.nodes.job.processes import Family, is_stopped
+from trialfleet.nodes.job.processes import ProcessTree, is_stopped
 from trialfleet.nodes.job.reports import Reports
 from trialfleet.nodes.job.training import Bounds, Limits
 
@@ -26,11 +26,6 @@ STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is give
 class Part:
     """The workers of one trial here, from generation to generation.
 
-    Args:
-        order: the trial's.
-        family: all processes of this job.
-        server: starts them.
-
     Attributes:
         order: the trial's.
         folder: where the present generation trains.
@@ -42,12 +37,12 @@ class Part:
     folder: Path
     reports: Reports
 
-    def __init__(self, order: Order, family: Family, server: Server) -> None:
+    def __init__(self, order: Order, processes: ProcessTree, server: Server) -> None:
         until = time.monotonic() + order.seconds if order.seconds else None
         self.order, self.over, self.code = order, "", 0
-        self._bounds = Bounds(family, Limits(order.memory_mb, until, None))
-        self._family, self._server = family, server
-        self._cpu_before = family.cpu_seconds(server.pid)
+        self._bounds = Bounds(processes, Limits(order.memory_mb, until, None))
+        self._processes, self._server = processes, server
+        self._cpu_before = processes.cpu_seconds(server.pid)
         self._workers: list[int] = []
         self._is_told_to_save = False
         self._stopped_since: float | None = None
@@ -60,12 +55,12 @@ class Part:
     @property
     def cpu_seconds(self) -> float:
         """Processor time of those that have ended."""
-        return self._family.cpu_seconds(self._server.pid) - self._cpu_before
+        return self._processes.cpu_seconds(self._server.pid) - self._cpu_before
 
     @property
     def memory_mb(self) -> float:
         """The most memory that they were seen to have together."""
-        return self._bounds.peak_mb or self._family.largest_mb
+        return self._bounds.peak_mb or self._processes.largest_mb
 
     def prepare(self, folder: Path, chirp: Chirp) -> None:
         """Have the next generation train in a folder."""
@@ -73,29 +68,25 @@ class Part:
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Start a worker.
-
-        Raises:
-            OSError: it can't be started.
-        """
+        """Start a worker; OSError where it can't be started."""
         self._workers.append(self._server.start(self.folder, variables))
-        self._family.began(self._workers[-1])
+        self._processes.began(self._workers[-1])
 
     def ask_to_save(self) -> None:
         """Tell the first worker, once, that it is to save and to end."""
         if self._workers and not self._is_told_to_save:
             self._is_told_to_save = True
-            if not self._family.has_reaped(self._workers[0]):
+            if not self._processes.has_reaped(self._workers[0]):
                 os.kill(self._workers[0], signal.SIGTERM)
 
     def kill(self) -> None:
         """End the workers and all that they have started."""
-        self._family.end(but=self._server.pid)
+        self._processes.end(but=self._server.pid)
         self._workers = []
 
     def has_ended(self) -> bool:
         """Tell whether the workers have ended since the last call, one by itself or all."""
-        statuses = [self._family.status_of(worker) for worker in self._workers]
+        statuses = [self._processes.status_of(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
         failed = [code for code in codes if code]
         if not failed and None in codes:

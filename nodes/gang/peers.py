@@ -94,10 +94,7 @@ class _Known:
 
 
 class Peers:
-    """A door of one's own, and knocks at others'. Nothing here waits.
-
-    Args:
-        host: the address of this machine.
+    """A door at this machine's address, and knocks at others'. Nothing here waits.
 
     Attributes:
         door: the port at which others knock.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -27,15 +27,7 @@ class Roster:
             plain = json.loads(text or b"null")
             if not plain or plain["cluster"] != cluster:
                 return None
-            return Roster(
-                generation=plain["generation"],
-                state=plain["state"],
-                trial=plain["trial"],
-                members=plain["members"],
-                start=plain["start"],
-                kill=plain["kill"],
-                short=plain["short"],
-                code=plain["code"] or 0,
-            )
+            told = {field.name: plain[field.name] for field in fields(Roster)}
+            return Roster(**told | {"code": plain["code"] or 0})
         except (ValueError, LookupError, TypeError):
             return None

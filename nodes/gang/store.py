@@ -32,15 +32,11 @@ class StoreError(OSError):
 
 @dataclass(frozen=True)
 class Links:
-    """Signed addresses, good for some hours.
+    """Signed addresses, good for some hours."""
 
-    Attributes:
-        put: where packages may be put, by their names.
-        get: where packages may be had.
-    """
-
+    # Where packages may be put, by their names.
     put: Mapping[str, str] = field(default_factory=dict)
-    get: Mapping[str, str] = field(default_factory=dict)
+    get: Mapping[str, str] = field(default_factory=dict)  # where packages may be had
 
     @staticmethod
     def of(text: bytes | None) -> Links:
@@ -64,11 +60,7 @@ class Pointer(NamedTuple):
 
 
 def pointer_of(file: Path) -> Pointer | None:
-    """Return the pointer that a file is; None where it is a package itself.
-
-    Raises:
-        OSError: it can't be read.
-    """
+    """Return the pointer that a file is; None where it is a package itself."""
     with file.open("rb") as opened:
         return pointer_in(opened.read(MOST_OF_POINTER + 1))
 
@@ -85,12 +77,7 @@ def pointer_in(text: bytes) -> Pointer | None:
 
 
 def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
-    """Put a file there; return what points to it.
-
-    Raises:
-        StoreError: S3 refuses, or is out of reach.
-        OSError: the file can't be read.
-    """
+    """Put a file there; return what points to it. StoreError where S3 refuses or is away."""
     size, digest = local.stat().st_size, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
@@ -118,13 +105,7 @@ def _refused(error: Exception) -> StoreError:
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
-    """Fetch what a pointer stands for.
-
-    Args:
-        pointer: what it is to be.
-        address: where; None: nobody has signed one yet.
-        local: the file that it becomes.
-        meanwhile: called between blocks.
+    """Fetch what a pointer stands for into a file; address None: nobody has signed one yet.
 
     Raises:
         StoreError: S3 refuses, is out of reach, or has something else there.

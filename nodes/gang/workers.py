@@ -39,15 +39,14 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 class Server:
     """The agent's end of the server. It is there once torch is imported.
 
+    Where it can't be started, or has ended: OSError.
+
     Args:
         command: what each worker runs.
         folder: a descriptor that the server keeps open, for its workers.
 
     Attributes:
         pid: the server's process.
-
-    Raises:
-        OSError: it can't be started.
     """
 
     def __init__(self, command: Sequence[str], folder: int) -> None:
@@ -59,15 +58,7 @@ class Server:
         self._connection.settimeout(START_SECONDS)
 
     def start(self, folder: Path, variables: Mapping[str, str]) -> int:
-        """Start a worker, and return its process.
-
-        Args:
-            folder: the trial's.
-            variables: what its environment has beside the server's.
-
-        Raises:
-            OSError: the server has ended.
-        """
+        """Start a worker in a trial's folder, with more variables, and return its process."""
         message = {"folder": str(folder), "variables": variables}
         self._connection.send(json.dumps(message).encode())
         return self._number()

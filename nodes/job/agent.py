@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.events import Events, WantedBackError, until_done
-from trialfleet.nodes.job.processes import Family
+from trialfleet.nodes.job.processes import ProcessTree
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, Trials
 from trialfleet.nodes.job.words import UnansweredError, Words
 
@@ -32,12 +32,7 @@ JOB_SECONDS = "TRIALFLEET_JOB_SECONDS"  # in the environment: after so long it a
 
 
 class Agent:
-    """One job's agent.
-
-    Args:
-        command: the trainer's words.
-        channel: the way to the access point.
-    """
+    """One job's agent, which has the trainer's command train."""
 
     def __init__(self, command: Sequence[str], channel: Channel) -> None:
         self._events = Events()
@@ -47,25 +42,23 @@ class Agent:
         self._asks_until = time.monotonic() + float(os.environ.get(JOB_SECONDS) or "inf")
 
     def live(self) -> int:
-        """Train trial after trial; return how this process is to end, as waitpid would tell it.
-
-        Raises:
-            OSError: of this machine, a full disk, say.
-        """
+        """Train trial after trial; return how this process is to end, as waitpid would tell it."""
         try:
             order = self._first()
             if isinstance(order, int):
                 return order
             while order.trial is not None and not self._events.is_wanted_back:
                 ended = self._trials.train(order)
-                print(f"{order.name}: {ended.as_text()}", flush=True)
+                over = f", over its {ended.over}" if ended.over else ""
+                words = f"{order.name}: ended with {ended.code} after {ended.seconds:.1f} s{over}"
+                print(words, flush=True)
                 wants = self._wants(order)
                 told = {"trial": order.name, **ended.as_words(), "wants": wants}
                 if order.last:
                     self._words.say_last(**told)
-                    until_done(self._words.deliver, self._events, self._has_time)
+                    until_done(self._words.deliver, self._events, self._events.has_time)
                     return ended.status
-                order = self._words.ask("told", self._has_time, **told)
+                order = self._words.ask("told", self._events.has_time, **told)
                 if order.trial is not None and not wants:
                     break
         except WantedBackError:
@@ -80,11 +73,11 @@ class Agent:
 
     def _first(self) -> Order | int:
         """Return the first order for this agent; or how an agent before it was to end."""
-        order = until_done(self._words.first_order, self._events, self._is_free)
+        order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
-            return self._words.ask("ask", self._is_free)
+            return self._words.ask("ask", self._events.is_free)
         look = partial(self._words.ended_before, order)
-        code = until_done(look, self._events, self._is_free)
+        code = until_done(look, self._events, self._events.is_free)
         if code is not None:
             return code << 8 if code >= 0 else -code
         self._words.say("begun", trial=order.name)
@@ -95,13 +88,7 @@ class Agent:
         if changed := self._trials.changed():
             print(f"{order.name} has changed {changed}: the next trial begins in another job")
             return False
-        return self._is_free() and time.monotonic() < self._asks_until
-
-    def _is_free(self) -> bool:
-        return not self._events.is_wanted_back
-
-    def _has_time(self) -> bool:
-        return not self._events.is_too_late
+        return self._events.is_free() and time.monotonic() < self._asks_until
 
 
 def main(command: Sequence[str]) -> NoReturn:
@@ -125,7 +112,7 @@ def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
     except OSError as error:  # of this machine, a full disk, say
         print(f"trialfleet: {error}", file=sys.stderr)
         status = if_broken << 8
-    Family().end()
+    ProcessTree().end()
     if os.waitstatus_to_exitcode(status) == EXIT_CHECKPOINTED:
         with suppress(OSError):
             channel.give_back()

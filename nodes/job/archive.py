@@ -13,11 +13,7 @@ _MADE = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
 
 
 def build(to: Path) -> None:
-    """Write the archive, unless it is there; the same sources always give the same bytes.
-
-    Raises:
-        OSError: it can't be written.
-    """
+    """Write the archive, unless it is there; the same sources always give the same bytes."""
     texts = {"trialfleet/__init__.py": b"", "__main__.py": _START.read_bytes()}
     sources = [
         _NODES / "__init__.py",

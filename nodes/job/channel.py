@@ -6,8 +6,7 @@ owner on the access point. So the first process removes the file before it start
 the kernel refuses its memory, its environment and its open files to programs of the same account.
 
     channel = Channel.take()
-    with channel.chirp() as chirp:
-        ...
+    chirp = channel.chirp()
     channel.give_back()  # before exit code 85
 
 After exit code 85 HTCondor starts the job again in the same sandbox, and writes no file. So the
@@ -24,7 +23,7 @@ from pathlib import Path
 
 from trialfleet.nodes import AGENT
 from trialfleet.nodes.job.chirp import Chirp
-from trialfleet.nodes.job.processes import Family
+from trialfleet.nodes.job.processes import ProcessTree
 
 CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
 # RUN/agent by HTCondor's names for it, and what it runs; they need nothing else of the sandbox.
@@ -37,10 +36,7 @@ class Channel:
 
     Args:
         file: where HTCondor wrote it.
-        text: host, port and cookie.
-
-    Raises:
-        ValueError: the text is something else.
+        text: host, port and cookie; else ValueError.
     """
 
     def __init__(self, file: Path, text: str) -> None:
@@ -79,10 +75,9 @@ class Channel:
     def give_back(self) -> None:
         """Kill all that this process started, and leave channel and programs to its successor.
 
-        Raises:
-            OSError: the disk is full, for example; the channel is not there then.
+        Where that fails (OSError: the disk is full, say) the channel is not there then.
         """
-        Family().end()
+        ProcessTree().end()
         for program, content in self._programs.items():
             _replace(program, content, 0o755)
         _replace(self._file, self._text.encode(), 0o600)

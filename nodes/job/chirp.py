@@ -3,7 +3,7 @@
 Paths are relative to the job's folder on the access point. (htcondor2.htchirp needs HTCondor's
 package on the node, and never ends where a connection does in the midst of a file.)
 
-    with Channel.take().chirp() as chirp:
+    with closing(Channel.take().chirp()) as chirp:
         text = chirp.read("roster.json")
         chirp.write("step", b"3")
         chirp.put(Path("state.tar"), "state.part")
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
-    from types import TracebackType
 
 TIMEOUT = 10.0  # seconds for each exchange; one with an access point that is away takes as long
 REFUSED = -2  # the answer where the job may not go, and where a file's folder is gone
@@ -46,30 +45,17 @@ class ChirpError(OSError):
 class Chirp:
     """A connection to the job's access point, made anew after each failure. For one thread.
 
+    What can't be done (a file is missing, the access point refuses or is away) raises OSError.
+
     Args:
-        host: where the job's own starter listens.
-        port: likewise.
-        cookie: which proves that this is the job.
-        timeout: seconds for each exchange.
+        host, port: where the job's own starter listens.
+        cookie: proves that this is the job.
     """
 
-    def __init__(self, host: str, port: int, cookie: str, timeout: float = TIMEOUT) -> None:
-        self._where, self._cookie, self._timeout = (host, port), cookie, timeout
+    def __init__(self, host: str, port: int, cookie: str) -> None:
+        self._where, self._cookie = (host, port), cookie
         self._socket: socket.socket | None = None
         self._received = b""
-
-    def __enter__(self) -> Chirp:
-        """Return itself; leaving the block closes the connection."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the connection."""
-        self.close()
 
     def close(self) -> None:
         """Drop the connection; the next exchange makes another."""
@@ -78,11 +64,7 @@ class Chirp:
         self._socket, self._received = None, b""
 
     def read(self, remote: str) -> bytes | None:
-        """Return what a small file on the access point holds; None where it is missing.
-
-        Raises:
-            OSError: it could not be read.
-        """
+        """Return what a small file on the access point holds; None where it is missing."""
         try:
             length = self._ask(f"getfile {_word(remote)}")
         except ChirpError as error:
@@ -94,16 +76,7 @@ class Chirp:
         return b"".join(self._data(length))
 
     def fetch(self, remote: str, local: Path, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a file of the access point into this machine's `local`.
-
-        Args:
-            remote: the file.
-            local: what it becomes.
-            meanwhile: called between blocks; it may use this connection.
-
-        Raises:
-            OSError: it is missing, or could not be copied.
-        """
+        """Copy a file of the access point into this machine's `local`; `meanwhile` as for `put`."""
         with local.open("wb") as file:
             for block in self.blocks(remote):
                 file.write(block)
@@ -111,11 +84,7 @@ class Chirp:
                     meanwhile()
 
     def blocks(self, remote: str) -> Generator[bytes]:
-        """Yield what a file on the access point holds, block by block.
-
-        Raises:
-            OSError: it is missing, or could not be read.
-        """
+        """Yield what a file on the access point holds, block by block."""
         with self._opened(remote, "r") as opened:
             while block := b"".join(self._data(self._ask(f"read {opened} {BLOCK}"))):
                 yield block
@@ -124,14 +93,7 @@ class Chirp:
         """Copy a file of this machine to the access point, over one of that name.
 
         It is there in part while this goes on: put it under another name and `rename` it.
-
-        Args:
-            local: the file.
-            remote: what it becomes.
-            meanwhile: called between blocks; it may use this connection.
-
-        Raises:
-            OSError: it could not be copied.
+        `meanwhile` is called between blocks, and may use this connection.
         """
         with self.sending(remote) as send, local.open("rb") as file:
             while block := file.read(BLOCK):
@@ -141,11 +103,7 @@ class Chirp:
 
     @contextmanager
     def sending(self, remote: str) -> Iterator[Callable[[bytes], None]]:
-        """Give what adds to a file on the access point, made anew; on its disk after the block.
-
-        Raises:
-            OSError: it could not be written, or (in the block) a part of it.
-        """
+        """Give what adds to a file on the access point, made anew; on its disk after the block."""
         with self._opened(remote, "wct") as opened:
             connection = self._socket
 
@@ -158,45 +116,25 @@ class Chirp:
             self._ask(f"fsync {opened}")
 
     def write(self, remote: str, content: bytes) -> None:
-        """Make a small file on the access point hold `content`, whoever reads it meanwhile.
-
-        Raises:
-            OSError: it could not be written.
-        """
+        """Make a small file on the access point hold `content`, whoever reads it meanwhile."""
         part = f"{remote}.part"
         with self._opened(part, "wct") as opened:
             self._write(opened, content)
         self.rename(part, remote)
 
     def write_at(self, remote: str, content: bytes, offset: int) -> None:
-        """Write into a file on the access point; at offset 0, in place of all that it held.
-
-        Raises:
-            OSError: it could not be written, or not all of it.
-        """
+        """Write into a file on the access point; at offset 0, in place of all that it held."""
         with self._opened(remote, "wc" if offset else "wct") as opened:
             written = self._send("pwrite", opened, content, f" {offset}")
             if written < len(content):  # its disk is full
                 raise OSError(f"{remote}: {written} of {len(content)} bytes were written")
 
     def rename(self, remote: str, to: str) -> None:
-        """Give a file on the access point another name, in one step.
-
-        Raises:
-            OSError: it could not be renamed.
-        """
+        """Give a file on the access point another name, in one step."""
         self._ask(f"rename {_word(remote)} {_word(to)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Give the job's ad an attribute, within some seconds; its name begins with Chirp.
-
-        Args:
-            name: the attribute's.
-            value: an expression without blanks.
-
-        Raises:
-            OSError: the job's starter did not take it.
-        """
+        """Give the job's ad, within seconds, an attribute Chirp…: an expression without blanks."""
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 
     # Inside
@@ -246,7 +184,7 @@ class Chirp:
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
-            self._socket = socket.create_connection(self._where, timeout=self._timeout)
+            self._socket = socket.create_connection(self._where, timeout=TIMEOUT)
             try:
                 self._ask(f"cookie {self._cookie}")
             except OSError:

@@ -48,15 +48,18 @@ class Events:
         """True once the machine is wanted back."""
         return self._wanted_back_at is not None
 
-    @property
-    def is_too_late(self) -> bool:
-        """True once the job has to end at once."""
+    def is_free(self) -> bool:
+        """Tell whether the machine is not wanted back."""
+        return not self.is_wanted_back
+
+    def has_time(self) -> bool:
+        """Tell whether the job need not end at once."""
         at = self._wanted_back_at
-        return at is not None and time.monotonic() > at + LEAVE_SECONDS
+        return at is None or time.monotonic() <= at + LEAVE_SECONDS
 
     def check(self) -> None:
         """Raise WantedBackError once it is too late for anything."""
-        if self.is_too_late:
+        if not self.has_time():
             raise WantedBackError
 
     @contextmanager
@@ -84,11 +87,7 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_go_on: Callable[[], bool]) -> T:
-    """Do what may fail while the access point is away, until it is done.
-
-    Raises:
-        WantedBackError: it is not to be tried any more.
-    """
+    """Do what may fail while the access point is away, until it is done; else WantedBackError."""
     pause, is_told = AGAIN, False
     while True:
         try:

@@ -34,11 +34,7 @@ _BEGIN = (
 class Folders:
     """The folders of a job's trials, each with links to what came with the job into its sandbox.
 
-    Args:
-        sandbox: as it is before the first trial.
-
-    Raises:
-        OSError: of this machine, a full disk, say.
+    A full disk, say, raises OSError.
     """
 
     def __init__(self, sandbox: Path) -> None:
@@ -55,11 +51,7 @@ class Folders:
         return next((file for file, was in self._states.items() if _state(file) != was), None)
 
     def make(self, order: Order) -> Path:
-        """Return the folder of a trial that is to begin, with nothing of another one.
-
-        Raises:
-            OSError: of this machine, a full disk, say.
-        """
+        """Return the folder of a trial that is to begin, with nothing of another one."""
         folder = self._trials / order.name
         _remove(folder)
         (self._next() or self._prepare()).rename(folder)

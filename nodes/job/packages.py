@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import re
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 _MOST_MEMBERS = 100_000  # files and folders of a package
 _LONGEST_NAME = 1 << 14  # bytes of a member's name that has a header of its own
-_PAX_PATH = re.compile(rb"\d+ path=([^\n]*)\n")  # agents of earlier releases name long ones so
 _BLOCK = 1 << 20  # bytes
 
 
@@ -128,12 +126,7 @@ def _leave_out(name: str, error: OSError) -> None:
 
 
 def unpack(package: Path, into: Path) -> None:
-    """Put what a package holds into a folder, over what is there.
-
-    Raises:
-        DamagedPackageError: it can't be used.
-        OSError: it could not be read, or there is no room.
-    """
+    """Put what a package holds into a folder; as `unpack_from`, but from its file."""
     with package.open("rb") as file:
         unpack_from(file, into)
 
@@ -201,14 +194,11 @@ def _members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
     long_name = ""
     while (block := _read(package, tarfile.BLOCKSIZE)).strip(b"\0"):
         header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
-        if header.type in {tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE}:
+        if header.type == tarfile.GNUTYPE_LONGNAME:
             if header.size > _LONGEST_NAME:
                 raise DamagedPackageError("a name is too long")
-            text = _read(package, header.size)
+            long_name = _read(package, header.size).rstrip(b"\0").decode()
             _read(package, -header.size % tarfile.BLOCKSIZE)
-            pax = _PAX_PATH.search(text)
-            is_gnu = header.type == tarfile.GNUTYPE_LONGNAME
-            long_name = (text.rstrip(b"\0") if is_gnu else pax[1] if pax else b"").decode()
             continue
         yield long_name or header.name, header
         long_name = ""

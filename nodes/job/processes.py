@@ -14,11 +14,11 @@ from pathlib import Path
 _PROC = Path("/proc")
 _ARE_LISTED = (_PROC / "thread-self/children").exists()  # by the kernel, CONFIG_PROC_CHILDREN
 _PSS = re.compile(rb"^Pss:\s+(\d+) kB", re.MULTILINE)
-_PAGE_KB = os.sysconf("SC_PAGE_SIZE") / 1024
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 _TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 
 
-class Family:
+class ProcessTree:
     """All that this process has started, their orphans too, and what has become of them.
 
     Attributes:
@@ -62,12 +62,12 @@ class Family:
 
     def memory_mb(self) -> float:
         """Return what all of them have now; what several share counts once."""
-        found, kilobytes = children(os.getpid()), 0.0
+        found, total = children(os.getpid()), 0.0
         while found:
             pid = found.pop()
-            kilobytes += _memory_kb(pid)
+            total += _memory_mb(pid)
             found += children(pid)
-        return kilobytes / 1024
+        return total
 
     def _reap(self, options: int, most: int = 1 << 30) -> None:
         """Take note of those that have ended."""
@@ -94,7 +94,10 @@ def children(pid: int) -> list[int]:
 
 def resident_mb(pid: int) -> float:
     """Return a process's resident memory, with all that it shares; 0 of one that has ended."""
-    return _resident_kb(pid) / 1024
+    try:
+        return int((_PROC / f"{pid}/statm").read_bytes().split()[1]) * _PAGE_MB
+    except OSError:
+        return 0.0
 
 
 def is_stopped(pid: int) -> bool:
@@ -130,16 +133,9 @@ def _cpu_seconds(pid: int) -> float:
         return 0.0
 
 
-def _memory_kb(pid: int) -> float:
+def _memory_mb(pid: int) -> float:
     try:
         found = _PSS.search((_PROC / f"{pid}/smaps_rollup").read_bytes())
     except OSError:  # another account's, say
         found = None
-    return float(found[1]) if found else _resident_kb(pid)
-
-
-def _resident_kb(pid: int) -> float:
-    try:
-        return int((_PROC / f"{pid}/statm").read_bytes().split()[1]) * _PAGE_KB
-    except OSError:
-        return 0.0
+    return int(found[1]) / 1024 if found else resident_mb(pid)

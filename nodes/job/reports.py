@@ -23,13 +23,7 @@ MOST_BYTES = 1 << 18  # that one turn sends: the proxy serves others too
 
 
 class Reports:
-    """What of one trial's reports was sent so far.
-
-    Args:
-        folder: the trial's.
-        chirp: the way to the access point.
-        trial: its name.
-    """
+    """What of one trial's reports was sent so far; where the access point is away: OSError."""
 
     def __init__(self, folder: Path, chirp: Chirp, trial: str) -> None:
         self._folder, self._chirp, self._trial = folder, chirp, trial
@@ -37,11 +31,7 @@ class Reports:
         self._begun = False
 
     def send(self) -> None:
-        """Send the whole lines that are new; at first in place of what is there.
-
-        Raises:
-            OSError: the proxy or the access point is out of reach, for now.
-        """
+        """Send the whole lines that are new; at first in place of what is there."""
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
         if size < self._sent:  # cut to where a checkpoint was: from there it is told again
@@ -63,20 +53,15 @@ class Reports:
                 self._chirp.write_at(f"{WORDS}/{REPORTS}", whole, self._sent)
                 self._begun, self._sent = True, self._sent + len(whole)
 
-    def order_to_stop(self) -> bytes:
-        """Return the order to stop this trial, as it is; empty while there is none.
-
-        Raises:
-            OSError: as for `send`.
-        """
-        text = self._chirp.read(f"{WORDS}/{STOP}") or b""
+    def take_order(self) -> bool:
+        """Give the trainer the order to stop this trial, whole, if there is one; tell whether."""
+        text = self._chirp.read(f"{WORDS}/{STOP}") or b"{}"
         try:
-            return text if json.loads(text or b"{}").get("trial") == self._trial else b""
+            if json.loads(text).get("trial") != self._trial:
+                return False
         except (ValueError, AttributeError):
-            return b""
-
-    def place(self, order: bytes) -> None:
-        """Give the order to the trainer, whole or not at all."""
+            return False
         beside = self._folder / f".{STOP}.tmp"
-        beside.write_bytes(order)
+        beside.write_bytes(text)
         beside.replace(self._folder / STOP)
+        return True

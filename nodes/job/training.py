@@ -19,11 +19,12 @@ from pathlib import Path
 from trialfleet.nodes import TRIAL
 from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT
-from trialfleet.nodes.job.processes import Family
+from trialfleet.nodes.job.processes import ProcessTree
 
 STAYS = "TRIALFLEET_STAYS"  # in a trainer's environment: the number of its socket
 KILL_SECONDS = 15.0  # between SIGTERM and SIGKILL
-FIRST_WEIGHING, WEIGHING = 0.5, 1.0  # seconds: shorter trials aren't weighed; between two times
+# Seconds of a trial until its memory is looked at, and from one look to the next.
+FIRST_MEMORY_CHECK, MEMORY_CHECK = 0.5, 1.0
 FIRST_CARRY = 0.02  # seconds after a trial's begin: shorter ones end with no turn
 _LONGEST = 1 << 16  # bytes of a word by the socket
 # Ignored by Python; a program that it starts must not inherit that.
@@ -33,12 +34,7 @@ _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 
 
 class Trainer:
-    """A process that runs the trainer's command in a trial's folder.
-
-    Args:
-        command: its words.
-        folder: the first trial's.
-        family: all processes of this job.
+    """A process that runs the trainer's command in the first trial's folder.
 
     Attributes:
         pid: the process.
@@ -46,8 +42,8 @@ class Trainer:
         socket: by which it says that it stays; None once it has closed its end.
     """
 
-    def __init__(self, command: Sequence[str], folder: Path, family: Family) -> None:
-        self._family, self._is_idle, self.folder = family, False, folder
+    def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
+        self._processes, self._is_idle, self.folder = processes, False, folder
         self.socket: socket.socket | None
         self.socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(0)
@@ -74,7 +70,7 @@ class Trainer:
                 setsigmask=(),
                 setsid=True,
             )
-        family.began(self.pid)
+        processes.began(self.pid)
 
     def begin(self, folder: Path) -> bool:
         """Have it train another trial; False where it can't: it waits for none, or has ended."""
@@ -96,17 +92,17 @@ class Trainer:
                 if not word:
                     self.close()
                 self._is_idle = json.loads(word).get("code") == 0
-        return 0 if self._is_idle else self._family.status_of(self.pid)
+        return 0 if self._is_idle else self._processes.status_of(self.pid)
 
     def send(self, number: int) -> None:
         """Send it a signal, unless it has ended; a signal's handler may."""
-        if not self._family.has_reaped(self.pid):
+        if not self._processes.has_reaped(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def stays(self) -> bool:
         """Tell whether it waits for another trial, and nothing else of this one runs."""
-        return self._is_idle and self._family.is_alone(self.pid)
+        return self._is_idle and self._processes.is_alone(self.pid)
 
     def close(self) -> None:
         """Let go of the socket."""
@@ -117,61 +113,48 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds a trial; None: nothing does.
+    """What bounds a trial; None: nothing does."""
 
-    Attributes:
-        memory_mb: that its processes have together.
-        until: when it is ended, by `time.monotonic`.
-        grace_seconds: from the order to stop until it is ended.
-    """
-
-    memory_mb: float | None
-    until: float | None
-    grace_seconds: float | None
+    memory_mb: float | None  # that its processes have together
+    until: float | None  # when it is ended, by `time.monotonic`
+    grace_seconds: float | None  # from the order to stop until it is ended
 
 
 class Bounds:
     """Whether a trial takes more than it may.
-
-    Args:
-        family: all processes of this job.
-        limits: what bounds the trial.
 
     Attributes:
         over: "memory" or "time", once it does.
         peak_mb: the most memory that it was seen to have; 0 of a short one.
     """
 
-    def __init__(self, family: Family, limits: Limits) -> None:
-        self._family, self._limits = family, limits
+    def __init__(self, processes: ProcessTree, limits: Limits) -> None:
+        self._processes, self._limits = processes, limits
         self.over: str | None = None
         self.peak_mb = 0.0
-        self._weigh_at = time.monotonic() + FIRST_WEIGHING
+        self._memory_check_at = time.monotonic() + FIRST_MEMORY_CHECK
 
     @property
     def look_at(self) -> float:
         """When to look again, by `time.monotonic`."""
         until = self._limits.until
-        return self._weigh_at if until is None else min(until, self._weigh_at)
+        return self._memory_check_at if until is None else min(until, self._memory_check_at)
 
     def look(self, now: float) -> None:
         """See whether it is over a limit, as often as that is due."""
         if self._limits.until is not None and now >= self._limits.until:
             self.over = "time"
-        elif now >= self._weigh_at:
-            self._weigh_at = now + WEIGHING
-            self.peak_mb = max(self.peak_mb, self._family.memory_mb())
+        elif now >= self._memory_check_at:
+            self._memory_check_at = now + MEMORY_CHECK
+            self.peak_mb = max(self.peak_mb, self._processes.memory_mb())
             if self._limits.memory_mb is not None and self.peak_mb > self._limits.memory_mb:
                 self.over = "memory"
 
 
 class Training:
-    """A trainer's time with one trial.
+    """A trainer's time with one trial, which it has begun.
 
     Args:
-        trainer: it has begun.
-        family: all processes of this job.
-        limits: what bounds the trial.
         carry: takes its reports away, and returns whether the trial was told to stop and when it
             wants to be called next.
 
@@ -182,12 +165,17 @@ class Training:
     def __init__(
         self,
         trainer: Trainer,
-        family: Family,
+        processes: ProcessTree,
         limits: Limits,
         carry: Callable[[], tuple[bool, float]],
     ) -> None:
-        self._trainer, self._family, self._limits, self._carry = trainer, family, limits, carry
-        self.bounds = Bounds(family, limits)
+        self._trainer, self._processes, self._limits, self._carry = (
+            trainer,
+            processes,
+            limits,
+            carry,
+        )
+        self.bounds = Bounds(processes, limits)
         self._is_told = False
         self._ends: list[tuple[float, int]] = []  # when it gets which signal, once told to stop
 
@@ -203,7 +191,7 @@ class Training:
             now = time.monotonic()
             self.bounds.look(now)
             if self.bounds.over:
-                self._family.end()
+                self._processes.end()
                 continue
             self._press(now)
             if now >= carry_at:

@@ -28,7 +28,7 @@ from trialfleet.nodes.job import folder as folders
 from trialfleet.nodes.job import job_ad, packages
 from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
 from trialfleet.nodes.job.events import WantedBackError, until_done
-from trialfleet.nodes.job.processes import Family, resident_mb
+from trialfleet.nodes.job.processes import ProcessTree, resident_mb
 from trialfleet.nodes.job.reports import Reports
 from trialfleet.nodes.job.training import Limits, Trainer, Training
 
@@ -47,31 +47,18 @@ CARRY, SLOW_CARRY, SLOW_AFTER = 2.0, 10.0, 60.0
 
 @dataclass
 class Ended:
-    """How a trial ended, and what it took here.
+    """How a trial ended, and what it took here."""
 
-    Attributes:
-        status: as waitpid gives it.
-        seconds: of wall time, from the order to its end.
-        cpu_seconds: of all of its processes.
-        memory_mb: the most that they had together.
-        over: "memory", "time" or "disk", where it took more than it may.
-    """
-
-    status: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    memory_mb: float = 0.0
-    over: str | None = None
+    status: int = 0  # as waitpid gives it
+    seconds: float = 0.0  # of wall time, from the order to its end
+    cpu_seconds: float = 0.0  # of all of its processes
+    memory_mb: float = 0.0  # the most that they had together
+    over: str | None = None  # "memory", "time" or "disk", where it took more than it may
 
     @property
     def code(self) -> int:
         """The exit code, below 0 for a signal."""
         return os.waitstatus_to_exitcode(self.status)
-
-    def as_text(self) -> str:
-        """Return it for people."""
-        over = f", over its {self.over}" if self.over else ""
-        return f"ended with {self.code} after {self.seconds:.1f} s{over}"
 
     def as_words(self) -> dict[str, object]:
         """Return what is told of it."""
@@ -85,19 +72,12 @@ class Ended:
 
 
 class Trials:
-    """What trains them.
-
-    Args:
-        command: the trainer's words.
-        chirp: the way to the access point.
-        events: what wakes this process.
-        words: where a saved checkpoint is told.
-    """
+    """Has the trainer's command train them."""
 
     def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
         self._command, self._chirp = command, chirp
         self._events, self._words = events, words
-        self._family = Family()
+        self._processes = ProcessTree()
         self._folders = folders.Folders(Path.cwd())
         self._trainer: Trainer | None = None
         self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")  # of a package
@@ -111,16 +91,12 @@ class Trials:
 
         Raises:
             WantedBackError: the machine is wanted back, and the trial goes on elsewhere.
-            OSError: of this machine, a full disk, say.
         """
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder = self._folders.make(order)
         for kind in (GIVEN_PACKAGE, CHECKPOINT_PACKAGE) if order.given else (CHECKPOINT_PACKAGE,):
-            until_done(
-                partial(self._fetch, kind.format(order.name), folder),
-                self._events,
-                lambda: not self._events.is_wanted_back,
-            )
+            fetch = partial(self._fetch, kind.format(order.name), folder)
+            until_done(fetch, self._events, self._events.is_free)
         ended = Ended()
 
         def leave(*names: str) -> None:
@@ -151,9 +127,11 @@ class Trials:
         limits = Limits(order.memory_mb, until, order.grace_seconds)
         while not carrier.has_order(folder):
             trainer = self._begin(folder)
-            training = Training(trainer, self._family, limits, carrier.turn)
+            training = Training(trainer, self._processes, limits, carrier.turn)
             ended.status, ended.over = training.run(self._events), training.bounds.over
-            seen = training.bounds.peak_mb or max(self._family.largest_mb, resident_mb(trainer.pid))
+            seen = training.bounds.peak_mb or max(
+                self._processes.largest_mb, resident_mb(trainer.pid)
+            )
             ended.memory_mb = max(ended.memory_mb, seen)
             is_large = order.memory_mb is not None and ended.memory_mb > order.memory_mb
             if is_large or not trainer.stays():
@@ -174,23 +152,23 @@ class Trials:
         if self._trainer is None or not self._trainer.begin(folder):
             self._end()
             with self._events.held_back():
-                self._trainer = Trainer(self._command, folder, self._family)
+                self._trainer = Trainer(self._command, folder, self._processes)
                 self._events.pass_on = self._trainer.send
         if self._events.is_wanted_back:  # the signal came before there was anything to end
             self._trainer.send(signal.SIGTERM)
-        self._family.largest_mb = 0.0
+        self._processes.largest_mb = 0.0
         return self._trainer
 
     def _end(self) -> None:
         """End all processes of this job but this one."""
-        self._events.pass_on = _to_nobody
+        self._events.pass_on = lambda _number: None
         if self._trainer:
             self._trainer.close()
         self._trainer = None
-        self._family.end()
+        self._processes.end()
 
     def _cpu_seconds(self) -> float:
-        return self._family.cpu_seconds(self._trainer.pid if self._trainer else 0)
+        return self._processes.cpu_seconds(self._trainer.pid if self._trainer else 0)
 
     # The access point
 
@@ -221,34 +199,26 @@ class Trials:
             WantedBackError: the job has to end.
         """
         first = {ENDED: json.dumps(ended.as_words()).encode()} if ended else {}
-        until_done(
-            lambda: self._put_if_wanted(package, names, folder, first),
-            self._events,
-            lambda: not self._events.is_too_late,
-        )
-
-    def _put_if_wanted(
-        self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes]
-    ) -> None:
-        try:
-            self._put(package, names, folder, first)
-        except ChirpError as error:
-            if self._events.is_wanted_back and error.code in {REFUSED, MISSING}:
-                raise WantedBackError from error  # its folder is gone: nobody waits for the job
-            raise
+        put = partial(self._put, package, names, folder, first)
+        until_done(put, self._events, self._events.has_time)
 
     def _put(
         self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes]
     ) -> None:
         part = f"{WORDS}/{package}.part"
-        with self._chirp.sending(part) as send:
+        try:
+            with self._chirp.sending(part) as send:
 
-            def write(block: bytes) -> None:
-                self._events.check()
-                send(block)
+                def write(block: bytes) -> None:
+                    self._events.check()
+                    send(block)
 
-            packages.pack(names, folder, write, self._most_bytes, first)
-        self._chirp.rename(part, f"{WORDS}/{package}")
+                packages.pack(names, folder, write, self._most_bytes, first)
+            self._chirp.rename(part, f"{WORDS}/{package}")
+        except ChirpError as error:
+            if self._events.is_wanted_back and error.code in {REFUSED, MISSING}:
+                raise WantedBackError from error  # its folder is gone: nobody waits for the job
+            raise
 
 
 class _Carrier:
@@ -256,18 +226,13 @@ class _Carrier:
 
     Args:
         reports: the trial's.
-        words: what could not be said yet.
-        at_first: what else can be done while it trains.
+        words: may hold what could not be said yet.
+        at_first: is called at the first turn, for what can be done while the trial trains.
         is_stoppable: there may be an order to stop it.
     """
 
     def __init__(
-        self,
-        reports: Reports,
-        words: Words,
-        at_first: Callable[[], None],
-        *,
-        is_stoppable: bool,
+        self, reports: Reports, words: Words, at_first: Callable[[], None], *, is_stoppable: bool
     ) -> None:
         self._reports, self._words, self._at_first = reports, words, at_first
         self._is_stoppable, self._is_begun = is_stoppable, False
@@ -297,12 +262,5 @@ class _Carrier:
         return folders.has_order_to_stop(folder)
 
     def _look(self) -> None:
-        if not self._is_stoppable or self._is_told:
-            return
-        if order := self._reports.order_to_stop():
-            self._reports.place(order)
-            self._is_told = True
-
-
-def _to_nobody(_number: int) -> None:
-    """Where signals go while nothing trains."""
+        if self._is_stoppable and not self._is_told:
+            self._is_told = self._reports.take_order()

@@ -34,35 +34,21 @@ PATIENCE = 300.0  # seconds without an answer, after which the job leaves its sl
 
 @dataclass(frozen=True)
 class Order:
-    """What the access point wants of an agent.
+    """What the access point wants of an agent."""
 
-    Attributes:
-        token: of the agent that it answers; empty for the first one of a job.
-        turn: of that agent, which it answers.
-        trial: what to train, as `trial.json` is to have it; None: to leave.
-        name: the trial's, on the access point.
-        left: folders that the result has beside the common files.
-        given: a package in `words/` has what the trial needs and did not come with the job.
-        last: after this trial the agent leaves.
-        memory_mb: what all of the trial's processes may have together.
-        seconds: how long it may train.
-        grace_seconds: how long it may go on after it was told to stop.
-        code: with which the agent leaves.
-        why: the reason to leave, for people.
-    """
-
-    token: str
-    turn: int
-    trial: dict[str, Any] | None
-    name: str = ""
-    left: tuple[str, ...] = ()
+    token: str  # of the agent that it answers; empty for the first one of a job
+    turn: int  # of that agent, which it answers
+    trial: dict[str, Any] | None  # what to train, as `trial.json` is to have it; None: to leave
+    name: str = ""  # the trial's, on the access point
+    left: tuple[str, ...] = ()  # folders that the result has beside the common files
+    # A package in `words/` has what the trial needs and did not come with the job.
     given: bool = False
-    last: bool = False
-    memory_mb: float | None = None
-    seconds: float | None = None
-    grace_seconds: float | None = None
-    code: int = 0
-    why: str = ""
+    last: bool = False  # after this trial the agent leaves
+    memory_mb: float | None = None  # what all of the trial's processes may have together
+    seconds: float | None = None  # how long it may train
+    grace_seconds: float | None = None  # how long it may go on after it was told to stop
+    code: int = 0  # with which the agent leaves
+    why: str = ""  # the reason to leave, for people
 
     @property
     def package(self) -> str:
@@ -74,6 +60,8 @@ class Order:
         """Return what a file holds; None where it is no order."""
         try:
             plain = json.loads(text or b"{}")
+            names = ("memory_mb", "seconds", "grace_seconds")
+            limits = {name: float(plain[name]) for name in names if plain.get(name) is not None}
             return Order(
                 token=str(plain["token"]),
                 turn=int(plain["turn"]),
@@ -82,18 +70,12 @@ class Order:
                 left=tuple(map(str, plain.get("left", ()))),
                 given=bool(plain.get("given")),
                 last=bool(plain.get("last")),
-                memory_mb=_number(plain.get("memory_mb")),
-                seconds=_number(plain.get("seconds")),
-                grace_seconds=_number(plain.get("grace_seconds")),
                 code=int(plain.get("code", 0)),
                 why=str(plain.get("why", "")),
+                **limits,
             )
         except (ValueError, LookupError, TypeError, OverflowError):
             return None
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
 
 
 def spoken(**words: object) -> bytes:
@@ -106,12 +88,7 @@ class UnansweredError(Exception):
 
 
 class Words:
-    """This agent's part in what is said.
-
-    Args:
-        chirp: the way to the access point.
-        events: what ends waiting.
-    """
+    """This agent's part in what is said; where the access point is out of reach: OSError."""
 
     def __init__(self, chirp: Chirp, events: Events) -> None:
         self._chirp, self._events = chirp, events
@@ -121,20 +98,12 @@ class Words:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that the job was submitted with; None where it is another agent's.
-
-        Raises:
-            OSError: the access point is out of reach, for now.
-        """
+        """Return the order that the job was submitted with; None where it is another agent's."""
         order = Order.of(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
     def ended_before(self, order: Order) -> int | None:
-        """Return with which code an order's trial ended in an agent before this one, if it did.
-
-        Raises:
-            OSError: the access point is out of reach, for now.
-        """
+        """Return with which code an order's trial ended in an agent before this one, if it did."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
             if (said["say"], said["trial"]) == ("told", order.name):
@@ -165,11 +134,7 @@ class Words:
             self.deliver()
 
     def deliver(self) -> None:
-        """Say what could not be said before.
-
-        Raises:
-            OSError: nor can it now.
-        """
+        """Say what could not be said before; OSError where it can't be said now."""
         if self._unsaid is not None:
             self._chirp.write(AGENT, self._unsaid)
             self._unsaid = None
@@ -180,15 +145,10 @@ class Words:
         self.say("told", **more)
 
     def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
-        """Say something and return the answer, whenever it comes.
-
-        Args:
-            what: "ask" or "told".
-            may_wait: once it says no, nothing is waited for any more.
-            more: what is told.
+        """Say something, "ask" or "told", and return the answer, whenever it comes.
 
         Raises:
-            WantedBackError: it could not be waited for.
+            WantedBackError: `may_wait` has said no.
             UnansweredError: there was none.
         """
         self._turn += 1

@@ -29,14 +29,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import BinaryIO, Literal
 
 import torch
 
-if __package__ == "trialfleet.nodes.kernels":
-    from trialfleet.nodes.kernels import toolchain
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from kernels import toolchain
+from trialfleet.nodes.kernels import toolchain
 
 LIBRARY = "trialfleet_kernels.so"
 SYSTEM = Path("/var/lib/trialfleet/kernels")  # root's, built when the node booted
@@ -54,22 +51,14 @@ def say(words: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that a library depends on.
+    """All that a library depends on."""
 
-    Attributes:
-        sources: hash of csrc/.
-        torch: its version.
-        cuda: the version of CUDA that torch was built with; "" for a CPU torch.
-        machine: the processor's family.
-        flags: of both compilers.
-        architectures: of GPUs, such as sm_90; the highest one's PTX serves later ones.
-    """
-
-    sources: str
-    torch: str
-    cuda: str
-    machine: str
-    flags: tuple[str, ...]
+    sources: str  # hash of csrc/
+    torch: str  # its version
+    cuda: str  # the version of CUDA that torch was built with; "" for a CPU torch
+    machine: str  # the processor's family
+    flags: tuple[str, ...]  # of both compilers
+    # Of GPUs, such as sm_90; the highest one's PTX serves later ones.
     architectures: tuple[str, ...]
 
     @classmethod
@@ -121,11 +110,7 @@ def architectures() -> tuple[str, ...]:
 
 
 def cache() -> Path:
-    """Return the folder that this user builds into.
-
-    Raises:
-        BuildError: this user has no home.
-    """
+    """Return the folder that this user builds into; BuildError if this user has no home."""
     chosen = os.environ.get("TRIALFLEET_KERNELS")
     if chosen:
         return Path(chosen)
@@ -166,12 +151,7 @@ def best() -> tuple[Literal["cuda", "cpu"], str]:
 
 
 def find_or_build() -> Path:
-    """Return the library for this machine, found or built now.
-
-    Raises:
-        BuildError: there is none and none can be built.
-        OSError: the cache can't be written.
-    """
+    """Return the library for this machine, found or built now; BuildError or OSError if neither."""
     recipe = Recipe.here()
     found = find_usable(recipe)
     if found is None and SYSTEM in places() and waited_for(SYSTEM / f"{recipe.folder}.lock"):
@@ -186,44 +166,40 @@ def waited_for(lock: Path) -> bool:
     except OSError:
         return False
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("this machine's own are being built; waiting for them")
-            fcntl.flock(file, fcntl.LOCK_SH)
-            return True
+        return _lock(file, fcntl.LOCK_SH, "this machine's own are being built; waiting for them")
+
+
+def _lock(file: BinaryIO, how: int, if_waiting: str) -> bool:
+    """Lock a file; tell whether it had to be waited for, which is said."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(if_waiting)
+        fcntl.flock(file, how)
+        return True
     return False
 
 
 def load(library: Path) -> None:
-    """Load a library into this process.
-
-    Raises:
-        BuildError: it doesn't fit this machine.
-    """
+    """Load a library into this process; BuildError if it doesn't fit this machine."""
     try:
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
     except OSError as error:
-        raise toolchain.BuildError(
-            f"{library} does not load: {error.__cause__ or error}"
-        ) from error
+        why = f"{library} does not load: {error.__cause__ or error}"
+        raise toolchain.BuildError(why) from error
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return a library that was built before, or None if it is worth while to build one.
-
-    Raises:
-        BuildError: there is none and none is to be built.
-    """
+    """Return a library that was built before, None if one is to be built, BuildError if none is."""
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())
     for place in places() if found is None else ():
-        _heed_failure(recipe, place)
+        _check_former_failure(recipe, place)
     return found
 
 
-def _heed_failure(recipe: Recipe, place: Path) -> None:
+def _check_former_failure(recipe: Recipe, place: Path) -> None:
     failed = place / f"{recipe.folder}.failed"
     if failed.is_file() and time.time() - failed.stat().st_mtime < REMEMBERED:
         raise toolchain.CompileError(f"{failed.read_text(encoding='utf-8')}\n(so says {failed})")
@@ -252,7 +228,7 @@ def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
         failed = place / f"{recipe.folder}.failed"
         if again:
             failed.unlink(missing_ok=True)
-        _heed_failure(recipe, place)
+        _check_former_failure(recipe, place)
         chosen = toolchain.compilers()
         for left_by_a_killed_one in place.glob(f".{recipe.folder}.*"):
             shutil.rmtree(left_by_a_killed_one, ignore_errors=True)
@@ -272,11 +248,7 @@ def _locked(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # who can read it can lock it
     with os.fdopen(descriptor, "r+b") as file:
         os.fchmod(descriptor, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("another process is building them; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
+        _lock(file, fcntl.LOCK_EX, "another process is building them; waiting for it")
         yield
 
 

@@ -19,16 +19,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-if __package__ == "trialfleet.nodes.kernels":
-    from trialfleet.nodes.kernels import build, plain, toolchain
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from kernels import build, plain, toolchain
+from trialfleet.nodes.kernels import build, plain, toolchain
 
 NAMESPACE = "trialfleet"
 SCHEMA = Path(__file__).parent / "csrc" / "schema.cpp"
@@ -68,48 +65,25 @@ def bias_relu_dropout(
     return y
 
 
-def softmax_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Return the mean of -log softmax(logits)[target], float32 [].
+def mean_loss(name: str, outputs: Tensor, target: Tensor) -> Tensor:
+    """Return a loss by its name, float32 []: the mean over the rows.
 
-    Args:
-        logits: [b, c] float.
-        target: [b] int64, each in [0, c).
+    softmax_cross_entropy   -log softmax(outputs)[target]; outputs [b, c] float, target [b] int64
+    sigmoid_bce             the binary cross-entropy of sigmoid(outputs); outputs [b] float,
+                            target [b] float32 in [0, 1]
+    mean_squared_error      (outputs - target)²; outputs [b] float, target [b] float32
     """
-    loss: Tensor = _kernels.softmax_cross_entropy(logits, target)[0]
-    return loss
-
-
-def sigmoid_bce(logits: Tensor, target: Tensor) -> Tensor:
-    """Return the mean binary cross-entropy of sigmoid(logits), float32 [].
-
-    Args:
-        logits: [b] float.
-        target: [b] float32, each in [0, 1].
-    """
-    loss: Tensor = _kernels.sigmoid_bce(logits, target)[0]
-    return loss
-
-
-def mean_squared_error(outputs: Tensor, target: Tensor) -> Tensor:
-    """Return the mean of (outputs - target)², float32 [].
-
-    Args:
-        outputs: [b] float.
-        target: [b] float32.
-    """
-    loss: Tensor = _kernels.mean_squared_error(outputs, target)[0]
+    loss: Tensor = getattr(_kernels, name)(outputs, target)[0]
     return loss
 
 
 def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return one of the losses above, by its name, and its gradient by the outputs.
+    """Return a `mean_loss`, and its gradient by the outputs.
 
     Past autograd, whose product of that gradient with the loss's own would be a launch.
     """
-    loss: Tensor
-    gradient: Tensor
-    loss, gradient = getattr(_kernels, name)(outputs.detach(), target)
-    return loss, gradient
+    both: tuple[Tensor, Tensor] = getattr(_kernels, name)(outputs.detach(), target)
+    return both
 
 
 def gather_embed(
@@ -142,12 +116,10 @@ def gather_embed(
     Returns:
         [b, d + k * e] of dtype, and [b] of target's type.
     """
-    joined: Tensor
-    batch: Tensor
-    joined, _, batch = _kernels.gather_embed(
+    found: tuple[Tensor, Tensor, Tensor] = _kernels.gather_embed(
         numeric, categorical, target, order, cursor, first_code, weight, rows, dtype
     )
-    return joined, batch
+    return found[0], found[2]
 
 
 def adamw_step_(

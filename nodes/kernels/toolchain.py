@@ -53,11 +53,7 @@ class Compilers:
 
 
 def compilers() -> Compilers:
-    """Return the compilers for this machine's torch.
-
-    Raises:
-        BuildError: one of them is missing.
-    """
+    """Return the compilers for this machine's torch; BuildError if one is missing."""
     cxx = os.environ.get("CXX") or "g++"
     if not shutil.which(cxx):
         raise BuildError(f"there is no C++ compiler {cxx}")
@@ -65,11 +61,7 @@ def compilers() -> Compilers:
 
 
 def find_nvcc(cuda: str) -> str:
-    """Return the nvcc of torch's major version of CUDA.
-
-    Raises:
-        BuildError: there is none.
-    """
+    """Return the nvcc of torch's major version of CUDA; BuildError if there is none."""
     others = []
     for path in filter(shutil.which, dict.fromkeys(_nvccs())):
         output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
@@ -106,13 +98,7 @@ def parallel_compilers() -> int:
 def compile_commands(
     architectures: Sequence[str], chosen: Compilers, objects: Path
 ) -> dict[str, list[str]]:
-    """Return how to compile each file of csrc/, by its name, into a folder for objects.
-
-    Args:
-        architectures: of the GPUs, such as sm_90.
-        chosen: what to compile by.
-        objects: the folder; it exists.
-    """
+    """Return how to compile each file of csrc/, by its name, into a folder for objects."""
     include = ["-isystem", str(PACKAGES / "torch" / "include")]
     cxx = [chosen.cxx, *CXX_FLAGS, *DEFINES, *include]
     nvcc = [chosen.nvcc, "-ccbin", chosen.cxx]

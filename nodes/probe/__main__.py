@@ -25,15 +25,6 @@ from trialfleet.nodes.probe.readings import Readings
 
 STAND_IN = "TRIALFLEET_PROBE_READINGS"
 SECONDS = 60.0  # for all readings
-HELP = {
-    "ecc_uncorrected": "so many uncorrectable memory errors are still good",
-    "launch_microseconds": "so long may a launch take until it is known to be done",
-    "launch_rate": "launches per second that any GPU must reach",
-    "bandwidth": "GB/s that any GPU's memory must reach",
-    "bandwidth_share": "of the data sheet's bandwidth that a known GPU must reach",
-    "pool_share": "of the median bandwidth of the pool's other nodes with such a GPU",
-    "host_share": "of what the link to the host can carry that must come",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     readings = recorded(os.environ[STAND_IN]) if STAND_IN in os.environ else gather(SECONDS)
     health = verdict(readings, thresholds)
     if chosen.json:
-        print(json.dumps({**asdict(health), "readings": readings.as_json()}, indent=1))
+        print(json.dumps({**asdict(health), "readings": asdict(readings)}, indent=1))
     else:
         print(classad(readings, health), end="")
     return 0
@@ -66,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
             f"--{each.name.replace('_', '-')}",
             type=type(each.default),
             default=each.default,
-            help=f"{HELP[each.name]}; default: %(default)s",
+            help=f"{each.metadata['help']}; default: %(default)s",
         )
     return made
 

@@ -60,7 +60,7 @@ def of(
 
 def bandwidth_share(gpu: Gpu) -> float | None:
     """Return what part of the data sheet's bandwidth a GPU reaches; None if either isn't known."""
-    sheet = models.data_sheet(gpu.name)
+    sheet = models.DATA_SHEET.get(gpu.name)
     return gpu.bandwidth / sheet if sheet and gpu.bandwidth is not None else None
 
 

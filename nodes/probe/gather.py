@@ -40,7 +40,8 @@ def gather(seconds: float) -> Readings:
     if not readings.gpus:
         return readings
     root = privileged_readings.read()
-    readings = with_xids(readings, privileged_readings.xids(root))
+    own = kernel_log.read_xids()  # where this process may read the log itself
+    readings = with_xids(readings, root.xids if own is None else own)
     readings = replace(readings, parameters=kernel_log.read_options(), pool=root.pool)
     if used(readings):
         return replace(readings, not_measured=IN_USE)

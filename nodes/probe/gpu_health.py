@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from trialfleet.nodes.probe import models
 from trialfleet.nodes.probe.readings import Gpu, Readings
@@ -24,44 +25,37 @@ LIKE = 3  # so many other nodes with such a GPU make a median that is worth comp
 OPTION = "CheckPCIConfigSpace"
 
 
+def _help(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
 @dataclass(frozen=True)
 class Thresholds:
-    """From where on a reading is bad.
+    """From where on a reading is bad; each is an option of the probe, with this help."""
 
-    Attributes:
-        ecc_uncorrected: so many memory errors are still good.
-        launch_microseconds: so long may a launch take until it is known to be done.
-        launch_rate: launches per second, one right after the other, that any GPU must reach. The
-            sick ones of 2014 made 400 to 1,200, the same machines when mended 20,000 and more.
-        bandwidth: GB/s that any GPU must reach; 0: no such limit.
-        bandwidth_share: of the data sheet's bandwidth, for GPUs that are listed in `models`.
-        pool_share: of the median bandwidth of the pool's other nodes with such a GPU.
-        host_share: of what the link to the host can carry, for copies from pinned memory.
-    """
-
-    ecc_uncorrected: int = 0
-    launch_microseconds: float = 500.0
-    launch_rate: float = 10_000.0
-    bandwidth: float = 0.0
-    bandwidth_share: float = 0.5
-    pool_share: float = 0.7
-    host_share: float = 0.2
+    ecc_uncorrected: int = _help(0, "so many uncorrectable memory errors are still good")
+    launch_microseconds: float = _help(
+        500.0, "so long may a launch take until it is known to be done"
+    )
+    # One right after the other. The sick GPUs of 2014 made 400 to 1,200, when mended 20,000.
+    launch_rate: float = _help(10_000.0, "launches per second that any GPU must reach")
+    bandwidth: float = _help(0.0, "GB/s that any GPU's memory must reach")
+    bandwidth_share: float = _help(0.5, "of the data sheet's bandwidth that a known GPU must reach")
+    pool_share: float = _help(
+        0.7, "of the median bandwidth of the pool's other nodes with such a GPU"
+    )
+    host_share: float = _help(0.2, "of what the link to the host can carry that must come")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the machine is good for.
+    """What the machine is good for."""
 
-    Attributes:
-        healthy: some GPU is, nothing is wrong with the machine as a whole, and the sick GPUs, if
-            there are any, can be distinguished from the others.
-        reason: everything that is wrong; empty if nothing is.
-        sick: what HTCondor calls the GPUs that are sick.
-    """
-
+    # Some GPU is, nothing is wrong with the machine as a whole, and the sick GPUs, if there are
+    # any, can be distinguished from the others.
     healthy: bool
-    reason: str = ""
-    sick: tuple[str, ...] = ()
+    reason: str = ""  # everything that is wrong; empty if nothing is
+    sick: tuple[str, ...] = ()  # what HTCondor calls the GPUs that are sick
 
 
 def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict:
@@ -164,7 +158,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
     if found is None:
         return ""
     bounds = [(thresholds.bandwidth, "")]
-    if sheet := models.data_sheet(gpu.name):
+    if sheet := models.DATA_SHEET.get(gpu.name):
         of_sheet = thresholds.bandwidth_share
         bounds.append((of_sheet * sheet, f", {of_sheet:.0%} of the data sheet's {sheet:g}"))
     if usual := pool_median(gpu, readings):

@@ -14,15 +14,10 @@ RECORD = 8192  # bytes: the kernel refuses to give a record to a smaller buffer
 
 
 class Xid(NamedTuple):
-    """One error of the driver's.
+    """One error of the driver's."""
 
-    Attributes:
-        pci: which GPU it is about, such as `0000:00:1e`.
-        code: what went wrong, see https://docs.nvidia.com/deploy/xid-errors/.
-    """
-
-    pci: str
-    code: int
+    pci: str  # which GPU it is about, such as `0000:00:1e`
+    code: int  # what went wrong, see https://docs.nvidia.com/deploy/xid-errors/
 
 
 def address(text: str) -> str:

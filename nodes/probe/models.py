@@ -45,11 +45,6 @@ PCIE_LANE = {
 }
 
 
-def data_sheet(name: str) -> float | None:
-    """Return the GB/s that NVIDIA names for a GPU; None for one that isn't listed."""
-    return DATA_SHEET.get(name)
-
-
 def link(generation: int | None, width: int | None) -> float | None:
     """Return the GB/s that a link can carry in one direction; None where it isn't known."""
     lane = PCIE_LANE.get(generation or 0)

@@ -32,11 +32,7 @@ LINK = "pci/pci_gpu_link_info"
 
 
 def parse(text: str) -> Readings:
-    """Return the readings in nvidia-smi's XML.
-
-    Raises:
-        ValueError: it is not that.
-    """
+    """Return the readings in nvidia-smi's XML; ValueError if it isn't that."""
     try:
         # The driver's own words, not a stranger's.
         top = ET.fromstring(text)  # noqa: S314

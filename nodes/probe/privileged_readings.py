@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.kernel_log import Xid
 
 FILE = "/run/trialfleet/privileged.json"
@@ -30,14 +29,11 @@ QUERY = (
 
 @dataclass(frozen=True)
 class PrivilegedReadings:
-    """What the file says.
+    """What the file says."""
 
-    Attributes:
-        xids: the driver's errors since boot; None if the log can't be read.
-        pool: bandwidth of the pool's other nodes in GB/s, by the name of their GPUs.
-    """
-
+    # The driver's errors since boot; None if the log can't be read.
     xids: tuple[Xid, ...] | None = None
+    # Bandwidth of the pool's other nodes in GB/s, by the name of their GPUs.
     pool: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def text(self) -> str:
@@ -58,26 +54,10 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
         return PrivilegedReadings()
 
 
-def write(readings: PrivilegedReadings, file: Path = Path(FILE)) -> None:
-    """Replace the file whole; OSError if that can't be done."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_suffix(".new")
-    beside.write_text(readings.text(), encoding="utf-8")
-    beside.replace(file)
-
-
-def xids(readings: PrivilegedReadings) -> tuple[Xid, ...] | None:
-    """Return the driver's errors: from the log itself where this process may read it."""
-    own = kernel_log.read_xids()
-    return readings.xids if own is None else own
-
-
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
-    """Return what nodes measured, by the name of their GPUs.
+    """Return what nodes measured, by the name of their GPUs: of ads as QUERY gives them.
 
-    Args:
-        ads: as QUERY gives them.
-        besides: the instance that is left out: a node is no measure of itself.
+    The instance `besides` is left out: a node is no measure of itself.
     """
     found: dict[str, list[float]] = {}
     for ad in ads:

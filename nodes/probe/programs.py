@@ -16,17 +16,11 @@ LOOK = 0.05  # seconds between two looks at programs that run
 
 
 class End(NamedTuple):
-    """How a program ended.
+    """How a program ended."""
 
-    Attributes:
-        code: its exit code; None if it was killed.
-        output: what it has printed.
-        silent: it was killed because it was silent for too long.
-    """
-
-    code: int | None
-    output: str
-    silent: bool = False
+    code: int | None  # its exit code; None if it was killed
+    output: str  # what it has printed
+    silent: bool = False  # it was killed because it was silent for too long
 
 
 class Program:
@@ -72,13 +66,8 @@ class Program:
         self._output.close()
 
 
-def may_be_silent(_output: str) -> float:
-    """Let a program be silent for ever."""
-    return math.inf
-
-
 def finish(
-    programs: Sequence[Program], by: float, patience: Callable[[str], float] = may_be_silent
+    programs: Sequence[Program], by: float, patience: Callable[[str], float] = lambda _: math.inf
 ) -> list[End]:
     """Wait for programs, and return how each ended.
 

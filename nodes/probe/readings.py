@@ -4,63 +4,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; None stands for what the GPU or its driver doesn't tell.
+    """One GPU; None stands for what the GPU or its driver doesn't tell."""
 
-    Attributes:
-        index: its number, in the order of the PCI bus.
-        name: such as `NVIDIA A10G`.
-        uuid: such as `GPU-5135b1cf-…`.
-        pci: its place on the bus, such as `0000:00:1e`.
-        ecc_uncorrected: memory errors since the driver was loaded that ECC couldn't correct.
-        repair_pending: bad memory is set aside at the GPU's next reset.
-        repair_failed: bad memory could not be set aside.
-        reset_required: the driver wants the GPU reset.
-        slowdowns: why the hardware slows down now, such as `hw_thermal_slowdown`.
-        xids: codes of the driver's errors about it in the kernel's log since boot, in order.
-        watts: the power that it draws, and `watts_limit` what it may draw.
-        celsius: its temperature.
-        pcie_generation: of the link to the host, now: an idle GPU's link may be slowed to the
-            first; `pcie_generation_max` is what both ends can do.
-        pcie_width: lanes of that link, now; `pcie_width_max`: at most.
-        processes: programs that use it.
-        launch_microseconds: launch of a small kernel until it is known to be done, median.
-        launch_rate: small kernels launched per second, one right after the other.
-        bandwidth: GB/s (10^9 bytes) read plus written by a copy on the device.
-        host_bandwidth: GB/s from the host's pinned memory to the device.
-        matmul_error: largest difference of a matrix product of small integers; 0 is right.
-        problem: why it can't be used; empty if it can.
-    """
-
-    index: int
-    name: str = ""
-    uuid: str = ""
-    pci: str = ""
+    index: int  # its number, in the order of the PCI bus
+    name: str = ""  # such as `NVIDIA A10G`
+    uuid: str = ""  # such as `GPU-5135b1cf-…`
+    pci: str = ""  # its place on the bus, such as `0000:00:1e`
+    # Memory errors since the driver was loaded that ECC couldn't correct.
     ecc_uncorrected: int | None = None
-    repair_pending: bool | None = None
-    repair_failed: bool | None = None
-    reset_required: bool | None = None
+    repair_pending: bool | None = None  # bad memory is set aside at the GPU's next reset
+    repair_failed: bool | None = None  # bad memory could not be set aside
+    reset_required: bool | None = None  # the driver wants the GPU reset
+    # Why the hardware slows down now, such as `hw_thermal_slowdown`.
     slowdowns: tuple[str, ...] = ()
+    # Codes of the driver's errors about it in the kernel's log since boot, in order.
     xids: tuple[int, ...] = ()
-    watts: float | None = None
+    watts: float | None = None  # the power that it draws, and `watts_limit` what it may draw
     watts_limit: float | None = None
-    celsius: float | None = None
+    celsius: float | None = None  # its temperature
+    # Of the link to the host, now: an idle GPU's link may be slowed to the first;
+    # `pcie_generation_max` is what both ends can do.
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
-    pcie_width: int | None = None
+    pcie_width: int | None = None  # lanes of that link, now; `pcie_width_max`: at most
     pcie_width_max: int | None = None
-    processes: int = 0
+    processes: int = 0  # programs that use it
+    # Launch of a small kernel until it is known to be done, median.
     launch_microseconds: float | None = None
-    launch_rate: float | None = None
-    bandwidth: float | None = None
-    host_bandwidth: float | None = None
+    launch_rate: float | None = None  # small kernels launched per second, one right after the other
+    bandwidth: float | None = None  # GB/s (10^9 bytes) read plus written by a copy on the device
+    host_bandwidth: float | None = None  # GB/s from the host's pinned memory to the device
+    # Largest difference of a matrix product of small integers; 0 is right.
     matmul_error: float | None = None
-    problem: str = ""
+    problem: str = ""  # why it can't be used; empty if it can
 
     @property
     def id(self) -> str:
@@ -71,42 +53,26 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Readings:
-    """What was read of a machine.
+    """What was read of a machine."""
 
-    Attributes:
-        driver: version of the driver; empty without one.
-        cuda: the newest CUDA that the driver can run, such as `12.4`.
-        gpus: in the order of their numbers.
-        xids: codes of the driver's errors since boot about a GPU that is none of these; None if
-            the kernel's log can't be read.
-        parameters: the driver's options, as /proc has them.
-        pool: bandwidth of the pool's other nodes, by the name of their GPUs.
-        kernels: trialfleet's CUDA kernels are built, and load; None if that isn't known.
-        problems: what is wrong with the machine as a whole.
-        not_measured: why speed was not measured; empty if it was.
-    """
-
-    driver: str = ""
-    cuda: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""  # version of the driver; empty without one
+    cuda: str = ""  # the newest CUDA that the driver can run, such as `12.4`
+    gpus: tuple[Gpu, ...] = ()  # in the order of their numbers
+    # Codes of the driver's errors since boot about a GPU that is none of these; None if the
+    # kernel's log can't be read.
     xids: tuple[int, ...] | None = None
+    # The driver's options, as /proc has them.
     parameters: Mapping[str, str] = field(default_factory=dict)
+    # Bandwidth of the pool's other nodes, by the name of their GPUs.
     pool: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # The CUDA kernels of trialfleet are built, and load; None if that isn't known.
     kernels: bool | None = None
-    problems: tuple[str, ...] = ()
-    not_measured: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
+    problems: tuple[str, ...] = ()  # what is wrong with the machine as a whole
+    not_measured: str = ""  # why speed was not measured; empty if it was
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> Readings:
-        """Return the readings in a table such as `as_json` makes.
-
-        Raises:
-            ValueError: a name is unknown, or a value of the wrong kind.
-        """
+        """Return the readings in a table such as `asdict` makes; ValueError if it isn't one."""
         try:
             gpus = tuple(Gpu(**_tuples(gpu)) for gpu in table.get("gpus", ()))
             pool = _tuples(table.get("pool", {}))

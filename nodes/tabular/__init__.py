@@ -1,24 +1,11 @@
 """The reference trainer for tables, `trainer: tabular`; `train.py` is where it begins.
 
-In a trial's sandbox its files lie flat beside `trial.py`, so they import each other by either name.
+In a trial's folder its files lie flat beside `trial.py`: `as_package.py` gives them their names.
 """
 
-FILES = (  # what goes with a trial; the first one runs
-    "train.py",
-    "comparison.py",
-    "dataset.py",
-    "evaluation.py",
-    "graph_steps.py",
-    "kept.py",
-    "loader.py",
-    "local_steps.py",
-    "network.py",
-    "optimizers.py",
-    "pace.py",
-    "predict.py",
-    "ranks.py",
-    "settings.py",
-    "steps.py",
-    "table.py",
-)
+from pathlib import Path
+
+_TRAIN = "train.py"
+_OTHERS = {path.name for path in Path(__file__).parent.glob("*.py")} - {_TRAIN, "__init__.py"}
+FILES = (_TRAIN, *sorted(_OTHERS))  # what goes with a trial; the first one runs
 SHARDED = "sharded"  # a folder that goes with it to GPUs and gangs

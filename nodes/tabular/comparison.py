@@ -10,26 +10,18 @@ Shapes: n rows, d numeric columns, k categorical columns, o outputs.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular import dataset, table
-    from trialfleet.nodes.tabular.evaluation import metrics_of
-    from trialfleet.nodes.tabular.network import loss_of, outputs_of
-    from trialfleet.nodes.tabular.predict import Model, load_model
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import table
-    import trial
-    from evaluation import metrics_of
-    from network import loss_of, outputs_of
-    from predict import Model, load_model
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, table
+from trialfleet.nodes.tabular.evaluation import metrics_of
+from trialfleet.nodes.tabular.network import loss_of, outputs_of
+from trialfleet.nodes.tabular.predict import Model, load_model
 
 SHOWN = 3  # columns of a note
 PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
@@ -38,7 +30,7 @@ PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
 def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     """Measure the trial's models and a constant prediction, and leave with the result."""
     source = table.read_table(t.data[0])
-    held = held_out(source)
+    held = chosen(source, source.split != table.TRAIN)  # what no model was trained on today
     try:
         models = {name: load_model(folder) for name, folder in t.models.items()}
     except (ValueError, OSError) as error:
@@ -63,11 +55,6 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     outputs, target = constant(source, held, scale)
     measure(t, "baseline", outputs, target, held, scale)
     t.complete()
-
-
-def held_out(source: table.Table) -> table.Table:
-    """Return the rows that no model was trained on today."""
-    return chosen(source, source.split != table.TRAIN)
 
 
 def chosen(source: table.Table, rows: npt.NDArray[np.bool_]) -> table.Table:
@@ -104,8 +91,7 @@ def answers(
 ) -> tuple[Tensor, Tensor]:
     """Return a model's outputs [n, o] for a table's rows, and the target [n] in the same terms.
 
-    Raises:
-        ValueError: the table hasn't what the model needs, in words.
+    ValueError says what the model needs and the table hasn't.
     """
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
@@ -150,10 +136,8 @@ def recode(
     """Return a table's rows as another table's columns have them: [n, d] and [n, k].
 
     A category that the model doesn't know becomes unknown to it, and so does one that is in none
-    of the table's training rows: the table itself has forgotten it.
-
-    Raises:
-        ValueError: a column is missing or holds something else, or the target isn't the same.
+    of the table's training rows: the table itself has forgotten it. ValueError if a column is
+    missing or holds something else, or the target isn't the same.
     """
     columns = source.columns
     check_target(columns, wanted)
@@ -188,15 +172,11 @@ def recoded(
 
 
 class Unseen(NamedTuple):
-    """What a model has never seen of a table.
+    """What a model has never seen of a table."""
 
-    Attributes:
-        columns: by name how many rows have a category that it doesn't know, and one of these.
-        rows: [n] which rows have any.
-    """
-
+    # By name how many rows have a category that it doesn't know, and one of these.
     columns: dict[str, tuple[int, str]]
-    rows: npt.NDArray[np.bool_]
+    rows: npt.NDArray[np.bool_]  # [n] which rows have any
 
     @property
     def note(self) -> str:

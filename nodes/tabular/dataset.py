@@ -9,23 +9,17 @@ import dataclasses
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular import settings, table
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import settings
-    import table
-    import trial
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import settings, table
 
 FAR = 6.0  # deviations from the mean
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rows:
     """Some of a region's rows: numeric [n, d], categorical [n, k], target [n]."""
 
@@ -48,43 +42,31 @@ class Rows:
 
     def to(self, device: torch.device) -> Rows:
         """Return the rows on the device."""
-        numeric, categorical, target = (tensor.to(device) for tensor in self.tensors)
-        return Rows(numeric=numeric, categorical=categorical, target=target)
+        return Rows(*(tensor.to(device) for tensor in self.tensors))
 
     def empty(self, count: int, device: torch.device, *, pinned: bool = False) -> Rows:
         """Return room for so many rows of this kind, zero for now."""
-        numeric, categorical, target = (
+        room = (
             torch.zeros(
                 (count, *tensor.shape[1:]), dtype=tensor.dtype, device=device, pin_memory=pinned
             )
             for tensor in self.tensors
         )
-        return Rows(numeric=numeric, categorical=categorical, target=target)
+        return Rows(*room)
 
     def at(self, index: Tensor) -> Rows:
         """Return the rows at `index` [b]."""
-        return Rows(
-            numeric=self.numeric.index_select(0, index),
-            categorical=self.categorical.index_select(0, index),
-            target=self.target.index_select(0, index),
-        )
+        return Rows(*(tensor.index_select(0, index) for tensor in self.tensors))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What standardises a column: (x - mean) / deviation, by the training rows.
+    """What standardises a column: (x - mean) / deviation, by the training rows."""
 
-    Attributes:
-        mean: [d]
-        deviation: [d], 0 for a column that is the same in all rows: it becomes 0 everywhere.
-        low: [d], what smaller values count as; None: they count as they are.
-        high: [d], the same of larger ones.
-    """
-
-    mean: Tensor
-    deviation: Tensor
-    low: Tensor | None = None
-    high: Tensor | None = None
+    mean: Tensor  # [d]
+    deviation: Tensor  # [d], 0 for a column that is the same in all rows: it becomes 0 everywhere
+    low: Tensor | None = None  # [d], what smaller values count as; None: they count as they are
+    high: Tensor | None = None  # [d], the same of larger ones
 
     @staticmethod
     def of(values: Tensor) -> Scale:
@@ -115,7 +97,7 @@ class Scale:
 
     @staticmethod
     def read(description: dict[str, list[float]]) -> Scale:
-        """Return the scale that `describe` described; one of an earlier release has no bounds."""
+        """Return the scale that `describe` described."""
         return Scale(
             **{
                 name: torch.tensor(values, dtype=torch.float64)

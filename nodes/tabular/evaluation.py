@@ -6,19 +6,13 @@ Shapes: n rows, o outputs.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes.tabular import dataset
-    from trialfleet.nodes.tabular.network import Network, loss_of, outputs_of
-    from trialfleet.nodes.tabular.settings import METRICS
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    from network import Network, loss_of, outputs_of
-    from settings import METRICS
+from trialfleet.nodes.tabular import dataset
+from trialfleet.nodes.tabular.network import Network, loss_of, outputs_of
+from trialfleet.nodes.tabular.settings import METRICS
 
 
 def evaluate(
@@ -35,15 +29,10 @@ def evaluate(
 
 
 def metrics_of(outputs: Tensor, target: Tensor, kind: str, deviation: float) -> dict[str, float]:
-    """Return the loss and METRICS of outputs [n, o] against target [n].
+    """Return the loss and METRICS of outputs [n, o] against target [n], both as the network's.
 
     Where the loss is NaN all of them are: outputs that are no numbers have no order and no class.
-
-    Args:
-        outputs: the network's.
-        target: as the network is to have it.
-        kind: "binary", "multiclass" or "regression".
-        deviation: what 1 is in a regression's own unit.
+    `deviation` is what 1 is in a regression's own unit.
     """
     metrics = {"loss": loss_of(outputs, target, kind).item()}
     if math.isnan(metrics["loss"]):
@@ -67,11 +56,8 @@ def metrics_of(outputs: Tensor, target: Tensor, kind: str, deviation: float) -> 
 def auc(score: Tensor, positive: Tensor) -> float:
     """Return the area under the ROC curve: how often a positive outranks a negative, ties half.
 
-    By the ranks' sum (Mann and Whitney, 1947); NaN when one of the classes is missing.
-
-    Args:
-        score: [n], larger for positives.
-        positive: [n] bool.
+    By the ranks' sum (Mann and Whitney, 1947) of score [n], larger for positives, and positive [n],
+    bool; NaN when one of the classes is missing.
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups], tied scores share one

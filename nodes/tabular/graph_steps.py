@@ -28,30 +28,20 @@ ranks has not been seen on GPUs; tests/gpu has its test.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-if __package__:
-    from trialfleet.nodes.kernels import ops
-    from trialfleet.nodes.tabular import settings
-    from trialfleet.nodes.tabular.loader import Loader
-    from trialfleet.nodes.tabular.network import Network
-    from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
-    from trialfleet.nodes.tabular.pace import Pace
-    from trialfleet.nodes.tabular.ranks import Ranks
-    from trialfleet.nodes.tabular.steps import WholeSteps
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import settings
-    from kernels import ops
-    from loader import Loader
-    from network import Network
-    from optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
-    from pace import Pace
-    from ranks import Ranks
-    from steps import WholeSteps
+from trialfleet.nodes.kernels import ops
+from trialfleet.nodes.tabular import settings
+from trialfleet.nodes.tabular.loader import Loader
+from trialfleet.nodes.tabular.network import Network
+from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
+from trialfleet.nodes.tabular.pace import Pace
+from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.steps import Steps
 
 WARM_UPS = 3  # before a capture: libraries choose their algorithms and take their memory
 AHEAD = 32  # steps between two looks at how far the device is, at most
@@ -111,9 +101,7 @@ class Forward(nn.Module):
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
         """Return the outputs [b, o] and targets [b] of this rank's part of the clock's batch.
 
-        Args:
-            rows: b.
-            first: how many rows of the batch the ranks before this one have.
+        It has b = `rows` rows, the ranks before this one have `first`.
         """
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
@@ -130,20 +118,17 @@ class Forward(nn.Module):
         )
         for i in range(0, len(hidden), 2):
             product = functional.linear(x, hidden[i])
-            random = self._clock[2:]
-            offset = first * product.shape[1]
+            offset, random = first * product.shape[1], self._clock[2:]
             x = ops.bias_relu_dropout(product, hidden[i + 1], self._dropout, random, i // 2, offset)
         return functional.linear(x.float(), weight, bias), target
 
 
-class GraphSteps(WholeSteps):
+class GraphSteps(Steps):
     """See the module, and `steps.Steps`.
 
     Args:
         network: on the device to train on.
-        chosen: the settings.
         kind: "binary", "multiclass" or "regression".
-        loader: where the rows come from.
         seed: of dropout.
         dtype: of the hidden layers, float32, bfloat16 or float16.
         team: the ranks, where there are several.
@@ -172,10 +157,8 @@ class GraphSteps(WholeSteps):
         self._schedule = torch.zeros(len(loader.sizes), 3, device=device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._optimizer = Optimizer(network, chosen)
-        self._forward, self._loss = (
-            Forward(network, chosen, loader, self._clock, dtype),
-            LOSSES[kind],
-        )
+        self._forward = Forward(network, chosen, loader, self._clock, dtype)
+        self._loss = LOSSES[kind]
         self._scale = SCALE if dtype == torch.float16 else 1.0
         # By a batch's rows, all ranks' together: this rank's rows.
         self._parts = dict(zip(loader.batches, loader.sizes, strict=True))

@@ -2,7 +2,11 @@
 
 `Resident`: all rows lie on the device. `Streamed`: they don't fit, and stay in the machine's own
 memory; the rows of the next steps travel, by pinned memory and a stream of their own, while the
-device trains on the rows before. Both give the same batches, so the same bits.
+device trains on the rows before. Both give the same batches, so the same bits. A training step
+reads the batch rows[order[cursor : cursor + b]].
+
+What a process that trains one trial after another keeps is a table's rows, where they lie: nothing
+that trains changes them.
 
 Shapes: n training rows, m of them this rank's, b rows of its batch, c rows of a chunk.
 """
@@ -14,47 +18,18 @@ import os
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular import dataset, settings
-    from trialfleet.nodes.tabular.ranks import Ranks
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import settings
-    import trial
-    from ranks import Ranks
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, settings
+from trialfleet.nodes.tabular.ranks import Ranks
 
 RESIDENT_SHARE = 0.5  # of the GPU memory to be had; the rest is for network, batches, evaluation
 CHUNK_SHARE = 0.05  # the same, for one chunk; two lie on the device
 CHUNK_BYTES = 256 << 20  # at most: enough to hide what starting a copy costs
 HOST = torch.device("cpu")
-
-
-class Loader(Protocol):
-    """What a training step reads: its batch is rows[order[cursor : cursor + b]].
-
-    Attributes:
-        rows: rows on the device.
-        order: [m] int64, on the device.
-        sizes: b of each step of an epoch.
-        batches: the rows of each step's batch, all ranks' together.
-    """
-
-    rows: dataset.Rows
-    order: Tensor
-    sizes: list[int]
-    batches: list[int]
-
-    def begin(self, epoch: int) -> None:
-        """Take the order of an epoch."""
-
-    def ready(self, step: int) -> None:
-        """Have the step's rows there before what is asked of the device next; steps only rise."""
 
 
 def order_of(seed: int, epoch: int, rows: int) -> Tensor:
@@ -90,7 +65,14 @@ class Orders:
 
 
 class Resident:
-    """All rows lie on the device; an epoch brings its order."""
+    """All rows lie on the device; an epoch brings its order.
+
+    Attributes:
+        rows: on the device.
+        order: [m] int64, on the device.
+        sizes: b of each step of an epoch.
+        batches: the rows of each step's batch, all ranks' together.
+    """
 
     def __init__(self, rows: dataset.Rows, orders: Orders) -> None:
         self.rows, self.sizes, self.batches = rows, orders.sizes, orders.batches
@@ -98,17 +80,18 @@ class Resident:
         self._orders = orders
 
     def begin(self, epoch: int) -> None:
-        """Bring the epoch's order."""
+        """Take the order of an epoch."""
         self.order.copy_(self._orders.take(epoch))
 
     def ready(self, step: int) -> None:
-        """All rows are there."""
+        """Have the step's rows there before what is asked of the device next; steps only rise."""
 
 
 class Streamed:
     """The device has room for two chunks, by turns: one is trained on, the next one arrives.
 
-    So the place of every row in `rows` is known beforehand, and `order` never changes.
+    So the place of every row in `rows` is known beforehand, and `order` never changes. Attributes
+    as `Resident`'s.
     """
 
     def __init__(
@@ -122,14 +105,14 @@ class Streamed:
         self.order = position // self.chunk % 2 * self.chunk + position % self.chunk
         self.rows = rows.empty(2 * self.chunk, device)
         self._source, self._orders = rows, orders
-        self._transfer = CudaTransfer(device) if device.type == "cuda" else Transfer()
+        self._transfer = _CudaTransfer(device) if device.type == "cuda" else _Transfer()
         self._waiting = [
             rows.empty(self.chunk, HOST, pinned=self._transfer.pinned) for _ in range(2)
         ]
         self._thread = ThreadPoolExecutor(1)
 
     def begin(self, epoch: int) -> None:
-        """See `Loader`."""
+        """See `Resident`."""
         self._order = self._orders.take(epoch)
         self._here = -1  # no chunk yet
         self._coming: Future[None] | None = None
@@ -163,7 +146,7 @@ class Streamed:
         self._transfer.send(waiting, places, turn)
 
 
-class Transfer:
+class _Transfer:
     """Copies to the halves of the device's rows; on a CPU each is done when it is asked for."""
 
     pinned = False
@@ -183,7 +166,7 @@ class Transfer:
         """Let the device's next work wait until what was sent to this half is there."""
 
 
-class CudaTransfer(Transfer):
+class _CudaTransfer(_Transfer):
     """Copies on a CUDA stream of their own, beside the one that trains."""
 
     pinned = True
@@ -191,21 +174,15 @@ class CudaTransfer(Transfer):
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._released, *self._there = (
-            torch.cuda.Event()  # type: ignore[no-untyped-call]
-            for _ in range(3)
-        )
+        self._released, *self._there = (torch.cuda.Event() for _ in range(3))  # type: ignore[no-untyped-call]
 
     def clear(self, turn: int) -> None:
-        """See `Transfer`."""
         self._there[turn].synchronize()
 
     def release(self) -> None:
-        """See `Transfer`."""
         self._released.record(torch.cuda.current_stream(self._device))
 
     def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:
-        """See `Transfer`."""
         # A thread begins on GPU 0, and would go back there to take memory for nothing.
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._released)
@@ -213,11 +190,34 @@ class CudaTransfer(Transfer):
             self._there[turn].record(self._stream)
 
     def wait(self, turn: int) -> None:
-        """See `Transfer`."""
         torch.cuda.current_stream(self._device).wait_event(self._there[turn])
 
 
-# Which one
+# Where the rows lie
+
+
+Loader = Resident | Streamed
+_last: dict[object, dataset.Dataset] = {}  # the last table alone, by all that it depends on
+
+
+def rows_of(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
+    """Return the region's rows, on the device if there is room; read only where they are new."""
+    share = dataset.share_of(t, chosen)
+    key = (*map(_state_of, t.data), share)
+    data = _last.pop(key, None)
+    _last.clear()  # before another table takes its memory
+    if data is None:
+        data = dataset.load(t, chosen)
+    if data.train.target.device != device:
+        data = place(data, device, t.gpu_share)
+    _last[key] = data
+    return data
+
+
+def _state_of(path: Path) -> tuple[str, int, int, int, int]:
+    """Return what tells a file from another, and from itself at another time."""
+    found = path.stat()
+    return os.path.realpath(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def place(data: dataset.Dataset, device: torch.device, gpu_share: float) -> dataset.Dataset:

@@ -18,34 +18,18 @@ stay with their rank, as in the paper; a checkpoint has those of rank 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if __package__:
-    from trialfleet.nodes.tabular import settings
-    from trialfleet.nodes.tabular.graph_steps import GraphSteps
-    from trialfleet.nodes.tabular.ranks import Ranks
-    from trialfleet.nodes.tabular.steps import WholeSteps
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import settings
-    from graph_steps import GraphSteps
-    from ranks import Ranks
-    from steps import WholeSteps
+from trialfleet.nodes.tabular import settings
+from trialfleet.nodes.tabular.graph_steps import GraphSteps
+from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.steps import Steps
 
 
-class LocalSteps(WholeSteps):
-    """See the module, and `steps.Steps`.
-
-    Args:
-        inner: a rank's own steps, which take no notice of the others.
-        chosen: the settings.
-        team: the ranks.
-        steps_per_epoch: an epoch ends with a meeting.
-
-    Attributes:
-        weights: the network's.
-    """
+class LocalSteps(Steps):
+    """See the module, and `steps.Steps`. `inner` are a rank's own, regardless of the others."""
 
     def __init__(
         self, inner: GraphSteps, chosen: settings.Settings, team: Ranks, steps_per_epoch: int

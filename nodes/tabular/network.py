@@ -6,17 +6,11 @@ categorical value, o outputs (1; one per class where there are more than two).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-if __package__:
-    from trialfleet.nodes.tabular import settings, table
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import settings
-    import table
+from trialfleet.nodes.tabular import settings, table
 
 EVALUATION_NUMBERS = 1 << 23  # of the widest layer at once, which bounds the memory
 

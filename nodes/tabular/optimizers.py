@@ -21,16 +21,12 @@ SGD:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-if __package__:
-    from trialfleet.nodes.tabular import settings
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import settings
+from trialfleet.nodes.tabular import settings
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
@@ -41,7 +37,8 @@ class Optimizer:
     def __init__(self, network: nn.Module, chosen: settings.Settings) -> None:
         self.settings = chosen
         self.weights: list[nn.Parameter] = list(network.parameters())
-        self.decays = decays_of(self.weights, chosen)
+        # Biases, which have one dimension, don't decay.
+        self.decays = [chosen.weight_decay if w.ndim > 1 else 0.0 for w in self.weights]
         self.steps = 0
         self.m = [torch.zeros_like(w) for w in self.weights]
         self.v = [torch.zeros_like(w) for w in self.weights]
@@ -82,11 +79,6 @@ class Optimizer:
             mine.copy_(saved)
 
 
-def decays_of(weights: Sequence[Tensor], chosen: settings.Settings) -> list[float]:
-    """Return each weight's decay: biases, which have one dimension, have none."""
-    return [chosen.weight_decay if w.ndim > 1 else 0.0 for w in weights]
-
-
 def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
     """Return the learning rate after so many epochs: along a cosine from its full value to 0."""
     done = epochs / chosen.epochs
@@ -94,16 +86,9 @@ def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
 
 
 def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
-    """Return what the kernels have to know of an epoch's steps.
+    """Return what the kernels have to know of the steps of an epoch, counted from 0.
 
-    Args:
-        epoch: from 0.
-        steps: of each epoch.
-        before: steps taken before the epoch.
-        chosen: the settings.
-
-    Returns:
-        [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ).
+    That is [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ). So many steps were taken `before`.
     """
     rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)

@@ -13,10 +13,6 @@ class Pace:
 
     It begins with a look at every step, and lets their distance grow twofold at most: the first
     steps of a GPU are only asked for, and seem to take no time.
-
-    Args:
-        most: steps between two looks.
-        clock: seconds.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:

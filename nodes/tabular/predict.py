@@ -7,20 +7,14 @@ import math
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-if __package__:
-    from trialfleet.nodes.tabular import dataset, settings, table
-    from trialfleet.nodes.tabular.network import Network, outputs_of
-elif not TYPE_CHECKING:  # beside the trainer
-    import dataset
-    import settings
-    import table
-    from network import Network, outputs_of
+from trialfleet.nodes.tabular import dataset, settings, table
+from trialfleet.nodes.tabular.network import Network, outputs_of
 
 DIGITS = 7  # that 32 bits hold
 _UNUSABLE = (ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)

@@ -22,17 +22,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import distributed
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular.pace import Pace
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import trial
-    from pace import Pace
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular.pace import Pace
 
 MEETING = "TRIALFLEET_RANKS"  # in a rank's environment: the folder by which the ranks meet
 CODE = "code"  # in that folder: the exit code for HTCondor
@@ -65,12 +61,7 @@ class Ranks:
     """
 
     def __init__(
-        self,
-        rank: int = 0,
-        count: int = 1,
-        *,
-        local_rank: int | None = None,
-        in_gang: bool = False,
+        self, rank: int = 0, count: int = 1, *, local_rank: int | None = None, in_gang: bool = False
     ) -> None:
         self.rank, self.count, self.in_gang = rank, count, in_gang
         self.local_rank = rank if local_rank is None else local_rank
@@ -222,12 +213,9 @@ def launch(count: int) -> NoReturn:
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return which rank failed: the first, for the others fail because they miss it.
+    """Return which rank failed, by the exit codes of those that have ended and what they left.
 
-    Args:
-        codes: exit codes of those that have ended, by rank.
-        count: how many there are.
-        folder: by which they meet.
+    It is the first, for the others fail because they miss it.
     """
     first_failure = folder / FIRST
     # Killed from outside, by want of memory for example: such a rank could not say so.
@@ -256,7 +244,8 @@ def run(main: Callable[[], None]) -> None:
             raise
         together = left.code in TOGETHER
         if left.code == trial.EXIT_REJECTED or (together and os.environ["RANK"] == "0"):
-            _tell(str(left.code))
+            # for HTCondor
+            _note(CODE, str(left.code)).replace(Path(os.environ[MEETING], CODE))
         if not together:
             _accuse(left.code if isinstance(left.code, int) else 1)
             raise
@@ -271,11 +260,6 @@ def _accuse(code: int) -> None:
     """Leave word that this rank failed, unless another one did so before."""
     with contextlib.suppress(FileExistsError):
         os.link(_note(FIRST, f"{os.environ['RANK']} {code}"), Path(os.environ[MEETING], FIRST))
-
-
-def _tell(code: str) -> None:
-    """Leave word of the exit code for HTCondor."""
-    _note(CODE, code).replace(Path(os.environ[MEETING], CODE))
 
 
 def _note(name: str, text: str) -> Path:

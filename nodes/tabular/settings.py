@@ -11,93 +11,84 @@ class SettingError(ValueError):
     """A setting that the trainer doesn't have, or a value that it can't have."""
 
     def __init__(self, name: str, text: str) -> None:
-        """Say what is wrong with the setting of a name."""
         super().__init__(text)
         self.name = name
 
 
+_TINY = 1e-12  # stands for "above zero"
+
+
+def _between(default: float, low: float, high: float) -> Any:
+    return dataclasses.field(default=default, metadata={"range": (low, high)})
+
+
+def _one_of(default: str, *others: str) -> Any:
+    return dataclasses.field(default=default, metadata={"choices": (default, *others)})
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Hyperparameters and constants of `train.py`; a study's search space may name each of them.
+    """Hyperparameters and constants of `train.py`; a study's search space may name each of them."""
 
-    Attributes:
-        learning_rate: of the first step; falls to 0 along a cosine over `epochs`.
-        hidden: width of each hidden layer.
-        layers: number of hidden layers; 0 gives a linear model.
-        dropout: probability after each hidden layer, in [0, 1).
-        embedding: numbers per categorical value.
-        weight_decay: decoupled decay of the weights (not of biases).
-        batch_size: rows per step, of all GPUs together.
-        optimizer: "adamw" or "sgd".
-        momentum: of SGD.
-        precision: of the hidden layers' products on a GPU: "bfloat16", "float16", "float32", or
-            "tf32", which is float32 of which products read 10 bits, where the GPU can (compute
-            capability 8.0). "auto" is bfloat16 where the GPU has it (8.0), else float16 where that
-            is fast (7.0: V100, T4), else float32. The weights, the last layer and the loss are
-            float32 always, and so is everything on a CPU.
-        epochs: at most so many passes over the training rows.
-        patience: stop after so many epochs without a better validation result.
-        tune_fraction: the share of the training rows used in mode "tune", in (0, 1]; the same
-            rows for every trial.
-        checkpoint_seconds: yield a checkpoint that often (see `trial.py`).
-        local_steps: in a gang (`resources.nodes`), how many steps a machine takes by itself until
-            the weights are brought together. 1: each step is that of the whole batch, whatever the
-            number of machines.
-        outer_learning_rate: with local_steps above 1, the share of the machines' mean way that the
-            weights go.
-        outer_momentum: the same, of those ways. 1 and 0 give the mean of the machines' weights;
-            with hundreds of meetings DiLoCo has 0.7 and 0.9.
-        parallel: in a gang, what of the model a machine holds: "data": all of it; "sharded": its
-            part of the embeddings and layers; "auto": all of it where it takes no more than half of
-            the memory. The same of several GPUs of a machine.
-        tensor_parallel: with the model shared out, how many ranks compute each hidden layer side by
-            side, on the same rows: as many as that, or the most below that divide the ranks.
-        offload: what of the model lies in main memory, from where a GPU has what it works on:
-            "none"; "embeddings", whose rows in use are on the GPU; "all" that the optimiser moves,
-            and what the way forward leaves to the way back. "auto": what a GPU has no room for.
-        hot_rows: with the embeddings in main memory, how many rows of them the GPU has at once; 0:
-            as many as a quarter of its memory takes, on a CPU as many as a batch may want.
-        wire: the type in which gradients, or weights, travel between ranks: "float32" or
-            "bfloat16", which halves what is sent.
-    """
-
-    learning_rate: float = 1e-3
-    hidden: int = 128
-    layers: int = 2
-    dropout: float = 0.0
-    embedding: int = 8
-    weight_decay: float = 0.0
-    batch_size: int = 256
-    optimizer: str = "adamw"
-    momentum: float = 0.9
-    precision: str = "auto"
-    epochs: int = 10
-    patience: int = 3
-    tune_fraction: float = 1.0
-    checkpoint_seconds: float = 300.0
-    local_steps: int = 1
-    outer_learning_rate: float = 1.0
-    outer_momentum: float = 0.0
-    wire: str = "float32"
-    parallel: str = "auto"
-    tensor_parallel: int = 1
-    offload: str = "auto"
-    hot_rows: int = 0
+    # Of the first step; falls to 0 along a cosine over `epochs`.
+    learning_rate: float = _between(1e-3, _TINY, 100.0)
+    hidden: int = _between(128, 1, 65536)  # width of each hidden layer
+    layers: int = _between(2, 0, 64)  # number of hidden layers; 0 gives a linear model
+    dropout: float = _between(0.0, 0.0, 0.99)  # probability after each hidden layer, in [0, 1)
+    embedding: int = _between(8, 1, 4096)  # numbers per categorical value
+    # Decoupled decay of the weights (not of biases).
+    weight_decay: float = _between(0.0, 0.0, 100.0)
+    batch_size: int = _between(256, 1, 1 << 24)  # rows per step, of all GPUs together
+    optimizer: str = _one_of("adamw", "sgd")
+    momentum: float = _between(0.9, 0.0, 0.9999)  # of SGD
+    # Of the hidden layers' products on a GPU: "bfloat16", "float16", "float32", or "tf32", which is
+    # float32 of which products read 10 bits, where the GPU can (compute capability 8.0). "auto" is
+    # bfloat16 where the GPU has it (8.0), else float16 where that is fast (7.0: V100, T4), else
+    # float32. The weights, the last layer and the loss are float32 always, and so is everything on
+    # a CPU.
+    precision: str = _one_of("auto", "float32", "tf32", "bfloat16", "float16")
+    epochs: int = _between(10, 1, 1_000_000)  # at most so many passes over the training rows
+    # Stop after so many epochs without a better validation result.
+    patience: int = _between(3, 1, 1_000_000)
+    # The share of the training rows used in mode "tune", in (0, 1]; the same rows for every trial.
+    tune_fraction: float = _between(1.0, _TINY, 1.0)
+    # Yield a checkpoint that often (see `trial.py`).
+    checkpoint_seconds: float = _between(300.0, 0.0, 1e9)
+    # In a gang (`resources.nodes`), how many steps a machine takes by itself until the weights are
+    # brought together. 1: each step is that of the whole batch, whatever the number of machines.
+    local_steps: int = _between(1, 1, 1_000_000)
+    # With local_steps above 1, the share of the machines' mean way that the weights go.
+    outer_learning_rate: float = _between(1.0, _TINY, 10.0)
+    # The same, of those ways. 1 and 0 give the mean of the machines' weights; with hundreds of
+    # meetings DiLoCo has 0.7 and 0.9.
+    outer_momentum: float = _between(0.0, 0.0, 0.9999)
+    # The type in which gradients, or weights, travel between ranks: "float32" or "bfloat16", which
+    # halves what is sent.
+    wire: str = _one_of("float32", "bfloat16")
+    # In a gang, what of the model a machine holds: "data": all of it; "sharded": its part of the
+    # embeddings and layers; "auto": all of it where it takes no more than half of the memory. The
+    # same of several GPUs of a machine.
+    parallel: str = _one_of("auto", "data", "sharded")
+    # With the model shared out, how many ranks compute each hidden layer side by side, on the same
+    # rows: as many as that, or the most below that divide the ranks.
+    tensor_parallel: int = _between(1, 1, 65536)
+    # What of the model lies in main memory, from where a GPU has what it works on: "none";
+    # "embeddings", whose rows in use are on the GPU; "all" that the optimiser moves, and what the
+    # way forward leaves to the way back. "auto": what a GPU has no room for.
+    offload: str = _one_of("auto", "none", "embeddings", "all")
+    # With the embeddings in main memory, how many rows of them the GPU has at once; 0: as many as a
+    # quarter of its memory takes, on a CPU as many as a batch may want.
+    hot_rows: int = _between(0, 0, 1 << 40)
 
     def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            SettingError: a setting has the wrong type or is out of range.
-        """
+        """Raise SettingError for a setting of the wrong type, or out of range."""
         for field in dataclasses.fields(self):
-            _check_type(field.name, getattr(self, field.name), type(field.default))
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
+            name, value, given = field.name, getattr(self, field.name), field.metadata
+            _check_type(name, value, type(field.default))
+            low, high = given.get("range", (value, value))
             if not low <= value <= high:
                 raise SettingError(name, f"{name} is {value}; it must lie in {low} … {high}")
-        for name, choices in _CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
+            if value not in (choices := given.get("choices", (value,))):
                 raise SettingError(name, f"{name} is {value!r}; choose {' or '.join(choices)}")
         for name, value in self._sharing().items():
             self._check_sharing(name, value)
@@ -123,9 +114,7 @@ class Settings:
     def shards(self, weights: int, memory: float) -> bool:
         """Tell whether each rank holds a part of the network only, or in main memory.
 
-        Args:
-            weights: how many numbers the network has.
-            memory: bytes, of the rank that has least.
+        The network has so many numbers; memory is the bytes of the rank that has least.
         """
         if self._sharing():
             return True
@@ -152,11 +141,7 @@ class Settings:
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Settings:
-        """Return the settings that a trial's parameters give; what they leave out is as above.
-
-        Raises:
-            SettingError: a name is unknown, or a value is not allowed.
-        """
+        """Return the settings that a trial's parameters give; SettingError if they give none."""
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(params) - set(known)):
             near = difflib.get_close_matches(unknown[0], known, n=1)
@@ -174,17 +159,11 @@ METRICS = {  # beside the loss; of the validation rows "val_…", of the test ro
     "multiclass": ("accuracy",),
     "regression": ("rmse", "mae", "r2"),
 }
-
-
 GAINS = {"auc", "accuracy", "r2"}  # the greater, the better; of all others the smaller
 
 
 def metrics_of(kind: str) -> list[str]:
-    """Return every metric that a trial of the trainer tells.
-
-    Args:
-        kind: "binary", "multiclass" or "regression".
-    """
+    """Return every metric of a trial whose kind is "binary", "multiclass" or "regression"."""
     names = ("loss", *METRICS[kind])
     return [part + name for part in ("val_", "test_") for name in names]
 
@@ -192,35 +171,6 @@ def metrics_of(kind: str) -> list[str]:
 STATE_BYTES = 16  # of a number: weight, gradient, the optimiser's two means
 HOT_SHARE = 0.25  # of a GPU's memory, for the rows of embeddings that lie in main memory
 STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpoint on its way
-
-PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
-_CHOICES = {
-    "optimizer": ("adamw", "sgd"),
-    "precision": PRECISIONS,
-    "wire": ("float32", "bfloat16"),
-    "parallel": ("auto", "data", "sharded"),
-    "offload": ("auto", "none", "embeddings", "all"),
-}
-_TINY = 1e-12  # stands for "above zero"
-_RANGES: dict[str, tuple[float, float]] = {
-    "learning_rate": (_TINY, 100.0),
-    "hidden": (1, 65536),
-    "layers": (0, 64),
-    "dropout": (0.0, 0.99),
-    "embedding": (1, 4096),
-    "weight_decay": (0.0, 100.0),
-    "batch_size": (1, 1 << 24),
-    "momentum": (0.0, 0.9999),
-    "epochs": (1, 1_000_000),
-    "patience": (1, 1_000_000),
-    "tune_fraction": (_TINY, 1.0),
-    "checkpoint_seconds": (0.0, 1e9),
-    "local_steps": (1, 1_000_000),
-    "outer_learning_rate": (_TINY, 10.0),
-    "outer_momentum": (0.0, 0.9999),
-    "tensor_parallel": (1, 65536),
-    "hot_rows": (0, 1 << 40),
-}
 
 
 def _check_type(name: str, value: object, expected: type) -> None:

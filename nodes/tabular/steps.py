@@ -6,21 +6,14 @@ save the same state: a checkpoint of one is one of the other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes.tabular import dataset, loader, settings
-    from trialfleet.nodes.tabular.network import Network, loss_of
-    from trialfleet.nodes.tabular.optimizers import Optimizer, learning_rate_at
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import loader
-    import settings
-    from network import Network, loss_of
-    from optimizers import Optimizer, learning_rate_at
+from trialfleet.nodes.tabular import dataset, loader, settings
+from trialfleet.nodes.tabular.network import Network, loss_of
+from trialfleet.nodes.tabular.optimizers import Optimizer, learning_rate_at
 
 
 class Steps(Protocol):
@@ -28,11 +21,12 @@ class Steps(Protocol):
 
     Attributes:
         in_step: all ranks have the same weights now.
-        is_sharded: each rank holds a part of them, so that all have to save together.
+        is_sharded: each rank holds a part of them, so that all have to save together; else each
+            has all of them.
     """
 
-    in_step: bool
-    is_sharded: bool
+    in_step: bool = True
+    is_sharded: bool = False
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
         """Get ready for an epoch, from one of its steps on; the ones before made that sum."""
@@ -51,30 +45,17 @@ class Steps(Protocol):
 
     def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the network's state as one rank would have it; complete on rank 0 alone."""
+        return weights
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return what this rank holds of a whole network's state."""
+        return weights
 
     def close(self) -> None:
         """Let go of what other libraries wait for at the end; no step is taken any more."""
 
 
-class WholeSteps:
-    """Those of ranks that each hold all of the network."""
-
-    in_step = True
-    is_sharded = False
-
-    def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `Steps`."""
-        return weights
-
-    def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `Steps`."""
-        return weights
-
-
-class PlainSteps(WholeSteps):
+class PlainSteps(Steps):
     """Steps by autograd, one operation after the other."""
 
     def __init__(

@@ -38,30 +38,22 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The meaning of a table's columns: what a row must have to be predicted.
+    """The meaning of a table's columns: what a row must have to be predicted."""
 
-    Attributes:
-        numeric: names of the numeric columns, in order.
-        categorical: name of each categorical column and its vocabulary, in order.
-        target: name of the column to predict.
-        task: "classification" or "regression".
-        classes: the names of the classes; empty for regression.
-        kinds: what the cells of a column hold where it isn't numbers or text: "date", "time" or
-            "boolean". A model reads new rows as its table was read.
-        null_values: texts that stand for a missing value.
-        unused: those of the columns that teach nothing, so that a model does without them. A
-            table keeps their values for models of other days.
-        empty: further columns that the table's file has, without a value in any row.
-    """
-
-    numeric: list[str]
+    numeric: list[str]  # names of the numeric columns, in order
+    # Name of each categorical column and its vocabulary, in order.
     categorical: dict[str, list[str]]
-    target: str
-    task: Task
-    classes: list[str]
+    target: str  # name of the column to predict
+    task: Task  # "classification" or "regression"
+    classes: list[str]  # the names of the classes; empty for regression
+    # What the cells of a column hold where it isn't numbers or text: "date", "time" or "boolean". A
+    # model reads new rows as its table was read.
     kinds: dict[str, str] = field(default_factory=dict)
-    null_values: list[str] = field(default_factory=list)
+    null_values: list[str] = field(default_factory=list)  # texts that stand for a missing value
+    # Those of the columns that teach nothing, so that a model does without them. A table keeps
+    # their values for models of other days.
     unused: list[str] = field(default_factory=list)
+    # Further columns that the table's file has, without a value in any row.
     empty: list[str] = field(default_factory=list)
 
     @property
@@ -168,15 +160,9 @@ def write_table(
 
 
 def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
-    """Write a table beside `path`, fsync, rename; the same table gives the same bytes.
+    """Write a table's .npz, whole or not at all (OSError); the same table gives the same bytes.
 
-    Args:
-        path: the .npz to write or replace, whole or not at all.
-        table: what to write.
-        compressed: takes half the space and a hundred times as long.
-
-    Raises:
-        OSError: the file can't be written.
+    Compressed it takes half the space and a hundred times as long.
     """
     save = np.savez_compressed if compressed else np.savez
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -198,12 +184,7 @@ def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Read what `write_table` wrote.
-
-    Raises:
-        ValueError: the file is not such a table.
-        OSError: it can't be read.
-    """
+    """Read what `write_table` wrote; ValueError for another file, OSError if it can't be read."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             columns = Columns(**json.loads(str(arrays["meta"])))

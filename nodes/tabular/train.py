@@ -9,7 +9,6 @@ sets what it depends on.
     dataset      its rows, ready to train on   graph_steps   an epoch's steps on a GPU
     loader       how rows get to the GPU       optimizers    AdamW and SGD
     evaluation   loss and metrics              ranks         several GPUs or machines for one trial
-    kept         rows for a job's next trial
     local_steps    machines that bring their weights together now and then
     sharded/       machines that hold a part of the model each
     comparison   mode evaluate: two models on the same rows
@@ -18,6 +17,7 @@ sets what it depends on.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -25,30 +25,26 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+if not __package__:  # in a trial's folder
+    importlib.import_module("as_package")
 
 import torch
 from torch import Tensor
 
-if __package__:
-    from trialfleet.nodes import trial
-    from trialfleet.nodes.tabular import dataset, kept, loader, ranks, settings
-    from trialfleet.nodes.tabular.evaluation import evaluate
-    from trialfleet.nodes.tabular.network import Network, copy_weights
-    from trialfleet.nodes.tabular.steps import PlainSteps, Steps
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import kept
-    import loader
-    import ranks
-    import settings
-    import trial
-    from evaluation import evaluate
-    from network import Network, copy_weights
-    from steps import PlainSteps, Steps
+from trialfleet.nodes import trial
+from trialfleet.nodes.tabular import dataset, loader, ranks, settings
+from trialfleet.nodes.tabular.evaluation import evaluate
+from trialfleet.nodes.tabular.network import Network, copy_weights
+from trialfleet.nodes.tabular.steps import PlainSteps, Steps
 
-
-WIRES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TYPES = {
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 def main() -> NoReturn:
@@ -70,7 +66,7 @@ def train_one(t: trial.Trial) -> None:
         if t.gpus > 1 and not ranks.inside() and not ranks.in_gang():
             ranks.launch(t.gpus)
     team = ranks.Ranks.join()
-    team.wire = WIRES[chosen.wire]
+    team.wire = TYPES[chosen.wire]
     device = choose_device(t, team)
     try:
         train(t, chosen, device, team)
@@ -86,10 +82,8 @@ def train_one(t: trial.Trial) -> None:
 
 def measure_models(t: trial.Trial) -> NoReturn:
     """Measure the trial's models, by one process whatever the number of its GPUs."""
-    if __package__:
-        from trialfleet.nodes.tabular.comparison import compare
-    elif not TYPE_CHECKING:
-        from comparison import compare
+    from trialfleet.nodes.tabular.comparison import compare
+
     if t.accelerator == "gpu":
         require_gpus(t)
     compare(t, choose_device(t, ranks.Ranks()))
@@ -151,7 +145,7 @@ def train(
     t: trial.Trial, chosen: settings.Settings, device: torch.device, team: ranks.Ranks
 ) -> None:
     """Train, and leave with the result."""
-    data = kept.rows_of(t, chosen, device)
+    data = loader.rows_of(t, chosen, device)
     if len(data.train) < team.count:
         t.reject(f"{len(data.train)} training rows are too few for {team.count} ranks to share")
     torch.manual_seed(t.seed)
@@ -189,12 +183,10 @@ def steps_of(
     if chosen.shards(numbers_of(network), memory):
         return sharded_steps(t, chosen, network, data, team, device, memory)
     network.to(device)
-    if __package__:  # the kernels travel with trials for GPUs, and with gangs
-        from trialfleet.nodes.tabular.graph_steps import GraphSteps
-        from trialfleet.nodes.tabular.local_steps import LocalSteps
-    elif not TYPE_CHECKING:
-        from graph_steps import GraphSteps
-        from local_steps import LocalSteps
+    # the kernels travel with trials for GPUs, and with gangs
+    from trialfleet.nodes.tabular.graph_steps import GraphSteps
+    from trialfleet.nodes.tabular.local_steps import LocalSteps
+
     # Beside its loader, a step takes 4 bytes for each value of a column and 256 rows of the batch:
     # embedding.cu. Where that is too much, the trial is rejected for want of memory.
     source = loader.loader_of(data, chosen, device, t, team)
@@ -225,10 +217,9 @@ def sharded_steps(
     memory: float,
 ) -> Steps:
     """Return the steps of ranks that hold a part of the network each, in so many bytes."""
-    if __package__:  # what they need of torch takes as long to import as torch
-        from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
-    elif not TYPE_CHECKING:
-        from sharded.steps import ShardedSteps
+    # what they need of torch takes as long to import as torch
+    from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
+
     t.stays = False  # a process group, and what torch keeps beside it
     offload = chosen.offloads(
         numbers_of(network),
@@ -250,10 +241,8 @@ def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype
     """Return the type of the hidden layers' matrix products; float32 on a CPU."""
     if device.type == "cpu":
         return torch.float32
-    named = {"float32": torch.float32, "tf32": torch.float32}
-    named |= {"bfloat16": torch.bfloat16, "float16": torch.float16}
     if chosen.precision != "auto":
-        return named[chosen.precision]
+        return TYPES[chosen.precision]
     capability = torch.cuda.get_device_capability(device)
     if capability >= (8, 0):
         return torch.bfloat16
@@ -397,10 +386,7 @@ def save_model(
 ) -> None:
     """Write what `predict.py` needs: weights.pt and model.json."""
     folder.mkdir(exist_ok=True)
-    torch.save(
-        {name: weight.cpu() for name, weight in weights.items()},
-        folder / "weights.pt",
-    )
+    torch.save({name: weight.cpu() for name, weight in weights.items()}, folder / "weights.pt")
     description = {
         "schema": 1,
         "columns": dataclasses.asdict(data.columns),

@@ -58,7 +58,7 @@ from pathlib import Path
 from trialfleet.nodes.agent.condor import Condor
 from trialfleet.nodes.agent.decisions import Rules
 from trialfleet.nodes.agent.watch import Agent
-off = dict(cancel_switch=lambda: None, power_off=print, raise_fence=lambda: False)
+off = dict(cancel_switch=lambda: None, power_off=print, raise_fence=lambda _: False)
 told = dict(tell_probe=lambda told: print(told.pool))
 Agent({}, Condor(), Rules(), Path(sys.argv[1]), **off, **told).step()
 """

@@ -177,7 +177,7 @@ def test_what_is_said_in_a_job_is_noticed(tmp_path: Path) -> None:
             write("agent.json", say="ask", job="7.0")
         write("order.json", token="t", name="A.l1.t1")
         (folder / "ended.json").write_text(json.dumps({"code": 64}))
-        with tarfile.open(folder / "part", "w") as package:
+        with tarfile.open(folder / "part", "w", format=tarfile.GNU_FORMAT) as package:
             package.add(folder / "ended.json", "ended.json")
         (folder / "part").replace(folder / "A.l1.t1.result.tar")
         write("A.l1.t2.result.tar")

@@ -11,29 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-if __package__ == "trialfleet.nodes.tabular.sharded":
-    from trialfleet.nodes.tabular.ranks import Ranks
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from ranks import Ranks
+from trialfleet.nodes.tabular.ranks import Ranks
 
 
-class Rows(Protocol):
-    """A rank's rows of the table, R of them, wherever they lie.
+class Rows:
+    """A rank's rows of the table, R of them: here all where the network works, unlike `HostRows`.
 
     Attributes:
         moved: what the optimiser moves of them, a row in each place: [places, e].
     """
 
-    moved: nn.Parameter
+    def __init__(self, table: Tensor, device: torch.device) -> None:
+        self.moved = nn.Parameter(table.to(device, copy=True))
 
     def bind(self, m: Tensor, v: Tensor) -> None:
         """Take note of the optimiser's means of `moved`."""
+        self._means = m, v
 
     def fetch_ahead(self, wanted: Tensor, done: int) -> None:
         """Begin to bring the rows [w] of the step that comes after so many."""
@@ -43,93 +42,43 @@ class Rows(Protocol):
 
     def places(self, wanted: Tensor) -> Tensor:
         """Return where in `moved` rows [w] are."""
+        return wanted
 
-    def settle(self, done: int) -> Tensor:
+    def settle(self, done: int) -> Tensor:  # noqa: ARG002 - they are always up to date
         """Return all rows [R, e], as so many steps have left them."""
+        return self.moved.detach()
 
     def means(self) -> tuple[Tensor, Tensor]:
         """Return the optimiser's means and means of squares [R, e], once all rows are settled."""
+        return self._means
 
+    @torch.no_grad()
     def load(self, table: Tensor) -> None:
         """Take over other rows [R, e]."""
+        self.moved.copy_(table)
 
-    def load_means(self, m: Tensor, v: Tensor, done: int) -> None:
+    def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
         """Take over the optimiser's means [R, e] after so many steps."""
+        for mine, given in zip(self._means, (m, v), strict=True):
+            mine.copy_(given)
 
     def close(self) -> None:
         """End what works beside."""
 
 
-class DeviceRows:
-    """Rows that all lie where the network works."""
-
-    def __init__(self, table: Tensor, device: torch.device) -> None:
-        self.moved = nn.Parameter(table.to(device, copy=True))
-
-    def bind(self, m: Tensor, v: Tensor) -> None:
-        """See `Rows`."""
-        self._means = m, v
-
-    def fetch_ahead(self, wanted: Tensor, done: int) -> None:
-        """See `Rows`."""
-
-    def swap_in(self) -> None:
-        """See `Rows`."""
-
-    def places(self, wanted: Tensor) -> Tensor:
-        """See `Rows`."""
-        return wanted
-
-    def settle(self, done: int) -> Tensor:  # noqa: ARG002 - they are always up to date
-        """See `Rows`."""
-        return self.moved.detach()
-
-    def means(self) -> tuple[Tensor, Tensor]:
-        """See `Rows`."""
-        return self._means
-
-    @torch.no_grad()
-    def load(self, table: Tensor) -> None:
-        """See `Rows`."""
-        self.moved.copy_(table)
-
-    def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """See `Rows`."""
-        for mine, given in zip(self._means, (m, v), strict=True):
-            mine.copy_(given)
-
-    def close(self) -> None:
-        """See `Rows`."""
-
-
 @dataclass(frozen=True)
 class Route:
-    """Which rows of the table a rank asks the others for, and they ask it for.
+    """Which rows of the table a rank asks the others for, and they ask it for."""
 
-    Attributes:
-        place: of each code [*] among the u different ones.
-        order: [u] those by the rank that has them.
-        asked: how many of each rank.
-        given: how many to each rank.
-        wanted: [w] of this rank's rows, by the rank that asks.
-    """
-
-    place: Tensor
-    order: Tensor
-    asked: list[int]
-    given: list[int]
-    wanted: Tensor
+    place: Tensor  # of each code [*] among the u different ones
+    order: Tensor  # [u] those by the rank that has them
+    asked: list[int]  # how many of each rank
+    given: list[int]  # how many to each rank
+    wanted: Tensor  # [w] of this rank's rows, by the rank that asks
 
 
 class ShardedEmbedding(nn.Module):
-    """A table of embeddings that the ranks share.
-
-    Its state has one tensor, "shard": this rank's rows.
-
-    Args:
-        rows: this rank's.
-        team: the ranks.
-    """
+    """A table of embeddings that the ranks share; its state has this rank's rows, "shard"."""
 
     def __init__(self, rows: Rows, team: Ranks) -> None:
         super().__init__()

@@ -15,17 +15,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-if __package__ == "trialfleet.nodes.tabular.sharded":
-    from trialfleet.nodes.tabular.settings import SettingError, Settings
-    from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from settings import SettingError, Settings
-    from sharded.missed_steps import MissedSteps
+from trialfleet.nodes.tabular.settings import SettingError, Settings
+from trialfleet.nodes.tabular.sharded.embedding import Rows
+from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
 
 _FREE = -1
 _PIECE = 1 << 20  # numbers that are caught up at once where all rows are
@@ -33,32 +29,22 @@ _PIECE = 1 << 20  # numbers that are caught up at once where all rows are
 
 @dataclass(frozen=True)
 class _Arrival:
-    """Rows on their way to slots.
+    """Rows on their way to slots."""
 
-    Attributes:
-        rows: [a] of the table.
-        slots: [a] to which they come.
-        used: [u] slots of all rows that the batch wants, theirs included.
-        numbers: weights and means, [a, e] each, on the device.
-        done: steps for which they are caught up.
-    """
-
-    rows: Tensor
-    slots: Tensor
-    used: Tensor
-    numbers: list[Tensor]
-    done: int
+    rows: Tensor  # [a] of the table
+    slots: Tensor  # [a] to which they come
+    used: Tensor  # [u] slots of all rows that the batch wants, theirs included
+    numbers: list[Tensor]  # weights and means, [a, e] each, on the device
+    done: int  # steps for which they are caught up
 
 
-class HostRows:
+class HostRows(Rows):
     """Rows of a table, with the optimiser's means, in main memory; those in use on a device.
 
     Args:
         table: [R, e] float32 in main memory; it is taken over, not copied.
         slots: C.
-        chosen: the optimiser's settings.
         rate_at: the learning rate of step t, from 1; always the same of a step.
-        device: where the slots are.
 
     Attributes:
         moved: [C, e] on the device; the caller's optimiser moves all of it in each step.
@@ -86,7 +72,7 @@ class HostRows:
         self.caught_up = torch.zeros(len(table), dtype=torch.int32)
         self.wanted_rows = self.brought_rows = 0
         self._missed = MissedSteps(chosen, rate_at)
-        self._way = _CudaWay(device) if device.type == "cuda" else _Way()
+        self._transfer = _CudaTransfer(device) if device.type == "cuda" else _Transfer()
         self._thread = ThreadPoolExecutor(1)
         self._coming: Future[_Arrival] | None
         self._forget_slots()
@@ -132,17 +118,13 @@ class HostRows:
         self._slot_of[leaving[leaving != _FREE]] = _FREE
         self._slot_of[arrival.rows] = arrival.slots.int()
         self._row_in[arrival.slots] = arrival.rows
-        self._way.arrived(arrival.numbers)
+        self._transfer.arrived(arrival.numbers)
         slots = arrival.slots.to(self.moved.device)
         for mine, came in zip(self._arena, arrival.numbers, strict=True):
             mine.index_copy_(0, slots, came)  # no slot twice
 
     def places(self, wanted: Tensor) -> Tensor:
-        """Return the slots [w] of rows, on the device.
-
-        Raises:
-            ValueError: a row is in no slot, for it was not among those last fetched.
-        """
+        """Return the slots [w] of rows, on the device; ValueError for one that wasn't fetched."""
         slots = self._slot_of[wanted.cpu().long()].long()
         if bool((slots == _FREE).any()):
             raise ValueError("a row is in no slot; fetch_ahead and swap_in have to bring it first")
@@ -172,10 +154,10 @@ class HostRows:
         chosen = age.topk(len(missing), largest=False).indices
         # They are caught up where they arrive: on a GPU that is a dozen short kernels beside the
         # step's, and the thread's core is left to the gathering, which only it can do.
-        with self._way.working():
-            numbers = self._way.send(self._host, missing)
+        with self._transfer.working():
+            numbers = self._transfer.send(self._host, missing)
             self._missed.catch_up(numbers, self.caught_up[missing].long())
-            self._way.sent()
+            self._transfer.sent()
         return _Arrival(missing, chosen, torch.cat([kept, chosen]), numbers, done)
 
     # All rows
@@ -184,10 +166,7 @@ class HostRows:
     def settle(self, done: int) -> Tensor:
         """Have `table`, `m` and `v` as so many steps have left them; return the table.
 
-        What is in slots stays there.
-
-        Raises:
-            ValueError: rows have been caught up for later steps already.
+        What is in slots stays there. ValueError where rows have later steps already.
         """
         if self._settled == done:
             return self.table
@@ -203,7 +182,7 @@ class HostRows:
         return self.table
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Return the optimiser's means and means of squares [R, e] of the settled table."""
+        """See `Rows`."""
         return self.m, self.v
 
     def load(self, table: Tensor) -> None:
@@ -252,7 +231,7 @@ class HostRows:
         self._coming = None
 
 
-class _Way:
+class _Transfer:
     """From main memory to the device; on a CPU there is none, and rows are only gathered."""
 
     def working(self) -> ExitStack:
@@ -270,20 +249,16 @@ class _Way:
         """Let the device's next work wait until they are there."""
 
 
-class _CudaWay(_Way):
+class _CudaTransfer(_Transfer):
     """By pinned memory of a batch's size, on a stream beside the one that trains."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._staging: list[Tensor] = []
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._copied, self._ready = (
-            torch.cuda.Event()  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
+        self._copied, self._ready = torch.cuda.Event(), torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def working(self) -> ExitStack:
-        """See `_Way`."""
         stack = ExitStack()
         # A thread begins on GPU 0, and would go back there to take memory for nothing.
         stack.enter_context(torch.cuda.device(self._device))
@@ -291,7 +266,6 @@ class _CudaWay(_Way):
         return stack
 
     def send(self, host: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
-        """See `_Way`."""
         self._copied.synchronize()  # the former copy has been read out of the staging
         if not self._staging or len(self._staging[0]) < len(rows):
             shape = max(1, len(rows)), host[0].shape[1]
@@ -304,11 +278,9 @@ class _CudaWay(_Way):
         return numbers
 
     def sent(self) -> None:
-        """See `_Way`."""
         self._ready.record(self._stream)
 
     def arrived(self, numbers: list[Tensor]) -> None:
-        """See `_Way`."""
         training = torch.cuda.current_stream(self._device)
         training.wait_event(self._ready)
         for each in numbers:  # taken on the other stream: not free before this one has read them

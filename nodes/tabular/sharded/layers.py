@@ -17,7 +17,7 @@ Shapes: b rows of a group's part of the batch, h units, n ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -26,29 +26,18 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import functional
 
-if __package__ == "trialfleet.nodes.tabular.sharded":
-    from trialfleet.nodes.kernels import ops
-    from trialfleet.nodes.tabular.network import Network
-    from trialfleet.nodes.tabular.ranks import Ranks
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from kernels import ops
-    from network import Network
-    from ranks import Ranks
+from trialfleet.nodes.kernels import ops
+from trialfleet.nodes.tabular.network import Network
+from trialfleet.nodes.tabular.ranks import Ranks
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The ranks that compute a layer's units together, for the same rows.
+    """The ranks that compute a layer's units together, for the same rows."""
 
-    Attributes:
-        group: torch's.
-        rank: this one's number in it.
-        widths: how many of the layer's h units each has.
-    """
-
-    group: distributed.ProcessGroup
-    rank: int
-    widths: tuple[int, ...]
+    group: distributed.ProcessGroup  # torch's
+    rank: int  # this one's number in it
+    widths: tuple[int, ...]  # how many of the layer's h units each has
 
     @property
     def first_unit(self) -> int:
@@ -74,7 +63,8 @@ class HiddenLayer(nn.Linear):
     def split(self, mesh: DeviceMesh) -> None:
         """Leave this rank its units; the mesh has the ranks that stand side by side."""
         for name, whole in list(self.named_parameters()):
-            setattr(self, name, nn.Parameter(_placed(whole.detach(), mesh)))
+            mine = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
+            setattr(self, name, nn.Parameter(mine))
         widths = tuple(len(part) for part in parts_of(torch.empty(self.out_features), mesh.size()))
         self.peers = SideBySide(mesh.get_group(), mesh.get_local_rank(), widths)
 
@@ -129,11 +119,6 @@ class _AllUnits(torch.autograd.Function):
         mine = torch.empty_like(parts[0])
         distributed.reduce_scatter_tensor(mine, torch.cat(parts), group=peers.group)
         return mine[:, : peers.widths[peers.rank]].contiguous(), None
-
-
-def _placed(whole: Tensor, mesh: DeviceMesh) -> DTensor:
-    """Return a tensor that all ranks have, of which each keeps its rows."""
-    return distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
 
 
 def _own(weight: Tensor) -> Tensor:

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if __package__ == "trialfleet.nodes.tabular.sharded":
-    from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON
-    from trialfleet.nodes.tabular.settings import Settings
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    from optimizers import BETA_1, BETA_2, EPSILON
-    from settings import Settings
+from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON
+from trialfleet.nodes.tabular.settings import Settings
 
 _ADAMW_STEPS = 216  # J of `MissedSteps`
 _TERMS = 7  # of AdamW's series
@@ -53,7 +48,6 @@ class MissedSteps:
     Q, B and S are kept for each s in float64. A new step changes only those of the last h or J.
 
     Args:
-        chosen: the optimiser's settings.
         rate_at: the learning rate of step t, from 1.
     """
 
@@ -79,19 +73,8 @@ class MissedSteps:
         self._flips = torch.zeros(size, dtype=torch.float64)  # how many of them are negative
         self._ways = torch.zeros(size, self._terms, dtype=torch.float64)  # B or S
 
-    def _grow(self) -> None:
-        """Make room for twice as many steps."""
-        self._rates, self._logs, self._flips, self._ways = (
-            torch.cat([each, torch.zeros_like(each)])
-            for each in (self._rates, self._logs, self._flips, self._ways)
-        )
-
     def advance(self, done: int) -> None:
-        """Count the steps up to so many.
-
-        Raises:
-            ValueError: more have been counted.
-        """
+        """Count the steps up to so many; ValueError if more have been counted."""
         if done < self.done:
             raise ValueError(f"steps up to {self.done} have been counted, not just {done}")
         for step in range(self.done + 1, done + 1):
@@ -100,8 +83,11 @@ class MissedSteps:
 
     def _count(self, step: int) -> None:
         now = step - self._base
-        if now == len(self._rates):
-            self._grow()
+        if now == len(self._rates):  # room for twice as many
+            self._rates, self._logs, self._flips, self._ways = (
+                torch.cat([each, torch.zeros_like(each)])
+                for each in (self._rates, self._logs, self._flips, self._ways)
+            )
         rate = self._rate_at(step)
         kept = _rounded(1 - rate * self._decay)
         self._rates[now] = rate

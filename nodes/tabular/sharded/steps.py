@@ -15,9 +15,9 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -25,37 +25,20 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-if __package__ == "trialfleet.nodes.tabular.sharded":
-    from trialfleet.nodes.tabular import dataset, settings
-    from trialfleet.nodes.tabular.network import Network, loss_of
-    from trialfleet.nodes.tabular.optimizers import learning_rate_at
-    from trialfleet.nodes.tabular.ranks import Ranks
-    from trialfleet.nodes.tabular.settings import HOT_SHARE, STATE_BYTES
-    from trialfleet.nodes.tabular.sharded.embedding import (
-        DeviceRows,
-        Route,
-        Rows,
-        ShardedEmbedding,
-    )
-    from trialfleet.nodes.tabular.sharded.host_rows import HostRows
-    from trialfleet.nodes.tabular.sharded.layers import (
-        HiddenLayer,
-        parts_of,
-        shard_layers,
-        side_by_side,
-    )
-    from trialfleet.nodes.tabular.steps import PlainSteps
-elif not TYPE_CHECKING:  # travelling alone, in a trial's sandbox
-    import dataset
-    import settings
-    from network import Network, loss_of
-    from optimizers import learning_rate_at
-    from ranks import Ranks
-    from settings import HOT_SHARE, STATE_BYTES
-    from sharded.embedding import DeviceRows, Route, Rows, ShardedEmbedding
-    from sharded.host_rows import HostRows
-    from sharded.layers import HiddenLayer, parts_of, shard_layers, side_by_side
-    from steps import PlainSteps
+from trialfleet.nodes.tabular import dataset, settings
+from trialfleet.nodes.tabular.network import Network, loss_of
+from trialfleet.nodes.tabular.optimizers import learning_rate_at
+from trialfleet.nodes.tabular.ranks import Ranks
+from trialfleet.nodes.tabular.settings import HOT_SHARE, STATE_BYTES
+from trialfleet.nodes.tabular.sharded.embedding import Route, Rows, ShardedEmbedding
+from trialfleet.nodes.tabular.sharded.host_rows import HostRows
+from trialfleet.nodes.tabular.sharded.layers import (
+    HiddenLayer,
+    parts_of,
+    shard_layers,
+    side_by_side,
+)
+from trialfleet.nodes.tabular.steps import PlainSteps
 
 _PIECE = 1 << 22  # numbers of a rank that travel at once where a tensor is gathered
 _IN_FILE = 1 << 24  # numbers of a whole tensor that are gathered into a file
@@ -65,19 +48,12 @@ _MOVED = "embedding.moved"  # among its parameters
 
 @dataclass(frozen=True)
 class _Batch:
-    """A group's part of a batch.
+    """A group's part of a batch."""
 
-    Attributes:
-        rows: on the device.
-        first: how many rows of the batch are before them.
-        share: of all ranks' loss that the mean of these rows is.
-        route: of its codes.
-    """
-
-    rows: dataset.Rows
-    first: int
-    share: float
-    route: Route
+    rows: dataset.Rows  # on the device
+    first: int  # how many rows of the batch are before them
+    share: float  # of all ranks' loss that the mean of these rows is
+    route: Route  # of its codes
 
 
 class ShardedSteps(PlainSteps):
@@ -86,10 +62,7 @@ class ShardedSteps(PlainSteps):
     Args:
         network: a whole one, in main memory; its embedding and layers are replaced by this rank's
             parts.
-        data: the region's rows.
-        chosen: the settings.
         seed: of the order of the rows, and of dropout.
-        team: the ranks.
         device: where the network works.
         memory: its bytes.
         offload: what lies in main memory: "none", "embeddings" or "all".
@@ -138,7 +111,7 @@ class ShardedSteps(PlainSteps):
         """Return this rank's rows of a table, where they are to lie."""
         mine = table[self._team.rank :: self._team.count]
         if offload == "none":
-            return DeviceRows(mine, self._device)
+            return Rows(mine, self._device)
         per_epoch = math.ceil(len(data.train) / chosen.batch_size)
         in_batch = chosen.batch_size * data.train.categorical.shape[1]
         room = 0.0  # a CPU has no faster memory than that where all rows are
@@ -200,15 +173,11 @@ class ShardedSteps(PlainSteps):
         x = torch.cat([rows.numeric, embedded.flatten(1)], 1)
         random = torch.tensor([self._seed, self._optimizer.steps], device=x.device)
         hidden = [layer for layer in network.layers if isinstance(layer, HiddenLayer)]
-        with self._keeping(len(rows)):
+        with _ActivationsOnHost(len(rows)) if self._on_host else nullcontext():
             for number, layer in enumerate(hidden):
                 x = layer.train_rows(x, self._settings.dropout, random, number, batch.first)
             outputs: Tensor = network.layers[-1](x)
         return outputs
-
-    def _keeping(self, rows: int) -> AbstractContextManager[object]:
-        """Return what decides where activations wait for the way back."""
-        return _ActivationsOnHost(rows) if self._on_host else nullcontext()
 
     def state(self) -> dict[str, Any]:
         """See `Steps`; whole on rank 0. All ranks call it together."""

@@ -4,9 +4,11 @@ import json
 import time
 from pathlib import Path
 
-import ranks  # type: ignore[import-not-found]
+import as_package  # type: ignore[import-not-found]  # noqa: F401
 import torch
 from torch import distributed
+
+from trialfleet.nodes.tabular import ranks
 
 REPEATS = 200
 SMALL, LARGE = 1024, 4 << 20  # bytes

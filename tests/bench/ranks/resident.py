@@ -5,10 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import ranks  # type: ignore[import-not-found]
-import train  # type: ignore[import-not-found]
+import as_package  # type: ignore[import-not-found]  # noqa: F401
+
+from trialfleet.nodes.tabular import ranks
+from trialfleet.nodes.tabular import train as trainer
 
 STATUS = Path("/proc/self/status")
+train: Any = trainer
 made = train.Network
 found = {"before": 0}
 

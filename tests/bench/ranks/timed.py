@@ -5,12 +5,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import graph_steps  # type: ignore[import-not-found]
-import ranks  # type: ignore[import-not-found]
+import as_package  # type: ignore[import-not-found]  # noqa: F401
 import torch
-import train  # type: ignore[import-not-found]
 
-take = graph_steps.GraphSteps.take
+from trialfleet.nodes.tabular import graph_steps, ranks, train
+
+kind: Any = graph_steps.GraphSteps
+take = kind.take
 found: list[float] = []
 
 
@@ -21,7 +22,7 @@ def timed(steps: Any) -> None:
     found.append(time.perf_counter() - begun)
 
 
-graph_steps.GraphSteps.take = timed
+kind.take = timed
 torch.set_num_threads(1)
 try:
     ranks.run(train.main)

@@ -53,7 +53,7 @@ class Node:
         self.cancelled = 0
         self.off: list[str] = []
         self.agent = Agent(
-            self.metadata,
+            self.metadata,  # type: ignore[arg-type]
             self.condor,
             Rules(idle_minutes=10),
             state,
@@ -61,7 +61,7 @@ class Node:
             cancel_switch=self._cancel,
             power_off=self.off.append,
             tell_probe=lambda _: None,
-            raise_fence=lambda: False,
+            raise_fence=lambda _: False,
         )
 
     def _cancel(self) -> None:

@@ -548,9 +548,11 @@ def test_it_uses_the_threads_that_torch_has(library: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_the_package_works_alone_in_a_sandbox(library: dict[str, Any], tmp_path: Path) -> None:
     shutil.copytree(HERE / "nodes" / "kernels", tmp_path / "kernels")
+    shutil.copy(HERE / "nodes" / "tabular" / "as_package.py", tmp_path)
     program = (
-        "import sys, torch; from kernels import ops;"
-        "print(ops.IMPLEMENTATION, ops.exp(torch.zeros(1)).item(), 'trialfleet' in sys.modules)"
+        "import as_package, torch; from trialfleet.nodes.kernels import ops;"
+        "from trialfleet import nodes; print(ops.IMPLEMENTATION, ops.exp(torch.zeros(1)).item(),"
+        "hasattr(nodes, '__file__'))"
     )
     ended = in_python(program, tmp_path, TRIALFLEET_KERNELS=library["place"])
     assert ended.stdout == "cpu 1.0 False\n", ended.stderr

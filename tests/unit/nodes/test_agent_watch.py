@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.instance_aws import AwsError
+from trialfleet.instance_aws import AwsError, Imds
 from trialfleet.nodes.agent import saved_state
-from trialfleet.nodes.agent.condor import CondorError
+from trialfleet.nodes.agent.condor import Condor, CondorError
 from trialfleet.nodes.agent.decisions import Leaving, Memory, Rules, Startd
 from trialfleet.nodes.agent.history import Failure
 from trialfleet.nodes.agent.notices import ACTION, EXPIRES, REBALANCE, read
 from trialfleet.nodes.agent.watch import Agent, Clock
-from trialfleet.nodes.bootstrap.host import StepError
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 
 NOW = 1_795_200_000.0  # 2026-11-20T16:00:00Z
@@ -26,7 +26,7 @@ NOTICE = json.dumps({"action": "terminate", "time": "2026-11-20T16:02:00Z"})
 
 
 @dataclass
-class Metadata:
+class Metadata(Imds):
     paths: dict[str, str] = field(default_factory=dict)
     reachable: bool = True
     silent_from: str = ""  # a path: of it and all that are asked for after it
@@ -39,7 +39,7 @@ class Metadata:
 
 
 @dataclass
-class Condor:
+class StandIn(Condor):
     claimed: int = 1
     draining: str | None = None
     silent: bool = False
@@ -79,7 +79,7 @@ class Node:
     """A node whose clock stands still unless the test moves it."""
 
     def __init__(self, folder: Path) -> None:
-        self.metadata, self.condor = Metadata(), Condor()
+        self.metadata, self.condor = Metadata(), StandIn()
         self.state = folder / "state" / "agent.json"
         self.time = 0.0
         self.wrong = 0.0  # the wall clock, by so many seconds
@@ -103,7 +103,7 @@ class Node:
             raise_fence=self._raise_fence,
         )
 
-    def _raise_fence(self) -> bool:
+    def _raise_fence(self, _host: Host) -> bool:
         if self.fence not in {"stands", "gone"}:
             raise StepError(self.fence)
         gone, self.fence = self.fence == "gone", "stands"

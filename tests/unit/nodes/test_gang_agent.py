@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ def access_point(tmp_path: Path) -> Iterator[ChirpServer]:
 
 @pytest.fixture
 def chirp(access_point: ChirpServer) -> Iterator[Chirp]:
-    with Chirp(*access_point.address) as found:
+    with closing(Chirp(*access_point.address)) as found:
         yield found
 
 

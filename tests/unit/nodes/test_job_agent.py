@@ -11,6 +11,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -94,7 +95,7 @@ def test_a_job_ends_as_its_last_trial_did(point: AccessPoint, script: str, code:
 
 def test_what_a_trial_is_given_lies_in_its_folder(point: AccessPoint) -> None:
     (point.sandbox / "weights").write_text("w")
-    with tarfile.open(point.words / "gate.given.tar", "w") as given:
+    with tarfile.open(point.words / "gate.given.tar", "w", format=tarfile.GNU_FORMAT) as given:
         given.add(point.sandbox / "weights", "champion/weights")
     point.first(train("A.t1"))
     point.answers = [train("gate", given=True, last=True)]
@@ -390,7 +391,9 @@ def test_a_last_trial_whose_package_has_come_is_over_though_nobody_told_of_it(
 def test_a_package_that_does_not_say_how_its_trial_ended_is_none(point: AccessPoint) -> None:
     for name, content in (("result.json", b'{"code": 0}'), ("ended.json", b"[]")):
         (point.sandbox / name).write_bytes(content)
-        with tarfile.open(point.words / "A.t1.result.tar", "w") as package:
+        with tarfile.open(
+            point.words / "A.t1.result.tar", "w", format=tarfile.GNU_FORMAT
+        ) as package:
             package.add(point.sandbox / name, name)
         (point.words / "agent.json").write_bytes(b"")
         point.first(train("A.t1", last=True))
@@ -427,7 +430,7 @@ def test_an_agent_that_has_no_answer_leaves(
     point: AccessPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "PATIENCE", 0.05)
-    with Chirp(*point.server.address) as chirp:
+    with closing(Chirp(*point.server.address)) as chirp:
         asking = words.Words(chirp, Naps())  # type: ignore[arg-type]
         with pytest.raises(words.UnansweredError):
             asking.ask("ask", lambda: True)

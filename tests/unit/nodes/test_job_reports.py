@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def proxy(tmp_path: Path) -> Iterator[ChirpServer]:
 
 @pytest.fixture
 def one(folder: Path, proxy: ChirpServer) -> Iterator[Reports]:
-    with Chirp(*proxy.address) as chirp:
+    with closing(Chirp(*proxy.address)) as chirp:
         yield Reports(folder, chirp, "A.t1")
 
 
@@ -135,7 +136,7 @@ def test_the_order_to_stop_this_trial_comes_whole(
     stop = proxy.folder / "words/stop.json"
     for other in ("", '{"trial": "A.t0"}', "[]", '{"trial": '):
         stop.write_text(other)
-        assert one.order_to_stop() == b""
+        assert not one.take_order()
     stop.write_text('{"trial": "A.t1", "predicted": 0.5}')
-    one.place(one.order_to_stop())
+    assert one.take_order()
     assert json.loads((folder / "stop.json").read_text())["predicted"] == 0.5

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.nodes.scripted_access_point import LEAVE, AccessPoint, serving, train
-from trialfleet.nodes.job.processes import Family
+from trialfleet.nodes.job.processes import ProcessTree
 from trialfleet.nodes.job.training import Trainer
 
 pytestmark = pytest.mark.slow
@@ -107,14 +107,14 @@ def test_one_that_hangs_is_ended_with_its_time(point: AccessPoint) -> None:
 
 
 def test_a_trainer_that_closes_the_socket_wakes_nobody_any_more(tmp_path: Path) -> None:
-    family = Family()
+    processes = ProcessTree()
     closes = 'eval "exec $TRIALFLEET_STAYS>&-"; sleep 600'
-    trainer = Trainer(["bash", "-c", closes], tmp_path, family)
+    trainer = Trainer(["bash", "-c", closes], tmp_path, processes)
     try:
         while trainer.socket:
             assert trainer.status() is None
     finally:
-        family.end()
+        processes.end()
     assert trainer.status() == signal.SIGKILL
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -324,12 +324,12 @@ def test_recorded_readings_stand_in_for_a_measurement(
     monkeypatch.setenv(STAND_IN, str(file))
     pool = {"NVIDIA A10G": (480.0, 481.0)}
     readings = replace(with_gpu(ecc_uncorrected=2), pool=pool, parameters={"A": "1"})
-    file.write_text(json.dumps(readings.as_json()))
+    file.write_text(json.dumps(asdict(readings)))
     assert main(["--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["healthy"], printed["sick"]) == (True, [OTHER.id])
     assert Readings.of(printed["readings"]) == readings
-    file.write_text(json.dumps(HEALTHY.as_json()))
+    file.write_text(json.dumps(asdict(HEALTHY)))
     assert main([]) == 0
     assert "TrialfleetGpuHealthy = True\n" in capsys.readouterr().out
     assert main(["--launch-microseconds", "10"]) == 0

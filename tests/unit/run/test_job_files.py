@@ -223,7 +223,7 @@ def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:
         header = member("a", kind).tobuf(tarfile.GNU_FORMAT)
         with pytest.raises(DamagedPackageError, match="no file and no folder"):
             packages.unpack_from(io.BytesIO(header + bytes(1024)), tmp_path)
-    long = member("x", tarfile.XHDTYPE, size=1 << 40).tobuf(tarfile.GNU_FORMAT)
+    long = member("x", tarfile.GNUTYPE_LONGNAME, size=1 << 40).tobuf(tarfile.GNU_FORMAT)
     with pytest.raises(DamagedPackageError, match="too long"):
         packages.unpack_from(io.BytesIO(long), tmp_path)
 
@@ -244,10 +244,6 @@ def test_what_an_agent_packs_comes_out_whole(tmp_path: Path) -> None:
     for folder in (name, "last"):
         assert (to / "checkpoint" / folder / "é").read_bytes() == b"\0" * 1000
     assert not any(path.is_symlink() for path in to.rglob("*"))
-    with tarfile.open(tmp_path / "package", "w", format=tarfile.PAX_FORMAT) as tar:
-        tar.add(box / "checkpoint" / name, name)  # as agents of earlier releases packed
-    packages.unpack(tmp_path / "package", to)
-    assert (to / name / "é").read_bytes() == b"\0" * 1000
 
 
 @pytest.mark.parametrize("name", ["checkpoint.000001.000001.tar.part", "anything"])

@@ -152,8 +152,9 @@ def test_ranks_that_step_by_themselves_meet_and_learn(sandbox: Path, tmp_path: P
 
 SHARDED = {**DROPPING, "parallel": "sharded", "embedding": 3}
 IN_PIECES = """
-import ranks, train
-from sharded import steps
+import as_package
+from trialfleet.nodes.tabular import ranks, train
+from trialfleet.nodes.tabular.sharded import steps
 
 steps._PIECE = 3  # numbers: a row of each rank at a time
 steps._IN_FILE = 1
@@ -341,7 +342,7 @@ def test_rank_0_says_when_all_save_and_who_is_called_back(
     saved: list[bool] = []
     monkeypatch.setattr(training, "save", lambda: saved.append(True))
     monkeypatch.setattr(t, "yield_node", lambda: None)
-    t._interrupted = called_back
+    t.interrupted = called_back
     steps.begin(0, 0, 0.0)
     training.save_if_due()
     assert bool(saved) is saves

@@ -26,8 +26,9 @@ pytestmark = pytest.mark.slow
 
 # The trainer itself, but for the device: in the launching process and in every rank.
 ON_CPU = """\
+import as_package
 import torch
-import loader, graph_steps, ranks, train
+from trialfleet.nodes.tabular import graph_steps, loader, ranks, train
 
 CPU = torch.device("cpu")
 
@@ -133,11 +134,11 @@ def test_in_bfloat16_each_type_travels_by_itself(sandbox: Path, tmp_path: Path) 
 
 # A rank whose GPU is full, and one that dies of an error.
 BROKEN = """\
-import os
-import ranks
+import as_package, os
+from trialfleet.nodes.tabular import ranks, train
 
 run, ranks.run = ranks.run, lambda main: None
-import on_cpu, train
+import on_cpu
 
 evaluate = train.Training.evaluate_epoch
 

@@ -23,7 +23,7 @@ from tests.unit.tabular.small_trials import (
     write_order,
 )
 from trialfleet.nodes import trial
-from trialfleet.nodes.tabular import dataset, kept, settings
+from trialfleet.nodes.tabular import dataset, loader, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -145,7 +145,8 @@ def test_a_trial_leaves_the_same_whatever_its_process_trained_before(
 
 
 READER = """
-import table, train
+import as_package
+from trialfleet.nodes.tabular import table, train
 read = table.read_table
 table.read_table = lambda path: print("reads") or read(path)
 train.main()
@@ -163,7 +164,7 @@ def test_a_process_reads_its_jobs_table_once(job: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(kept, "_last", {})
+    monkeypatch.setattr(loader, "_last", {})
     folder = make_sandbox(tmp_path / "sandbox")
     monkeypatch.chdir(folder)
     return folder
@@ -174,34 +175,34 @@ def a_trial(data: str = "r.npz", mode: str = "tune") -> trial.Trial:
 
 
 def test_the_last_table_alone_is_kept(sandbox: Path) -> None:
-    first = kept.rows_of(a_trial(), settings.Settings(), CPU)
+    first = loader.rows_of(a_trial(), settings.Settings(), CPU)
     (sandbox / "another name").symlink_to(sandbox / "r.npz")
-    assert kept.rows_of(a_trial("another name"), settings.Settings(hidden=3), CPU) is first
-    assert kept.rows_of(a_trial(mode="final"), settings.Settings(), CPU) is first
+    assert loader.rows_of(a_trial("another name"), settings.Settings(hidden=3), CPU) is first
+    assert loader.rows_of(a_trial(mode="final"), settings.Settings(), CPU) is first
     make_table(sandbox / "s.npz", "regression")
-    other = kept.rows_of(a_trial("s.npz"), settings.Settings(), CPU)
+    other = loader.rows_of(a_trial("s.npz"), settings.Settings(), CPU)
     assert other.kind == "regression"
-    assert [*kept._last.values()] == [other]
-    assert kept.rows_of(a_trial(), settings.Settings(), CPU) is not first
+    assert [*loader._last.values()] == [other]
+    assert loader.rows_of(a_trial(), settings.Settings(), CPU) is not first
 
 
 def test_another_share_of_the_rows_is_another_table(sandbox: Path) -> None:
     half = settings.Settings(tune_fraction=0.5)
-    whole = kept.rows_of(a_trial(), settings.Settings(), CPU)
-    part = kept.rows_of(a_trial(), half, CPU)
+    whole = loader.rows_of(a_trial(), settings.Settings(), CPU)
+    part = loader.rows_of(a_trial(), half, CPU)
     assert len(part.train) == len(whole.train) // 2
-    final = kept.rows_of(a_trial(mode="final"), half, CPU)
+    final = loader.rows_of(a_trial(mode="final"), half, CPU)
     assert torch.equal(final.train.numeric, whole.train.numeric)
 
 
 @pytest.mark.parametrize("way", ["replaced", "rewritten"])
 def test_a_table_that_changed_is_read_anew(sandbox: Path, way: str) -> None:
-    before = kept.rows_of(a_trial(), settings.Settings(), CPU)
+    before = loader.rows_of(a_trial(), settings.Settings(), CPU)
     if way == "replaced":
         make_table(sandbox / "r.npz", "regression")
     else:
         os.utime(sandbox / "r.npz", ns=(1, 1))
-    assert kept.rows_of(a_trial(), settings.Settings(), CPU) is not before
+    assert loader.rows_of(a_trial(), settings.Settings(), CPU) is not before
 
 
 def test_what_shapes_the_rows_is_what_they_are_kept_by(sandbox: Path) -> None:
@@ -228,7 +229,7 @@ def test_training_leaves_the_kept_rows_as_they_were(
     make_table(sandbox / "r.npz", task)
     write_order(sandbox, params={"dropout": 0.2, "weight_decay": 0.1}, objective=BY_LOSS)
     assert run_here(sandbox, monkeypatch) == 0
-    (used,) = kept._last.values()
+    (used,) = loader._last.values()
     read = dataset.load(a_trial(), settings.Settings())
     for part in ("train", "validation", "test"):
         ours, theirs = getattr(used, part).tensors, getattr(read, part).tensors

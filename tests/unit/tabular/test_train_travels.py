@@ -51,5 +51,8 @@ def test_without_a_gpu_they_stay_at_home(place: Path) -> None:
 @pytest.mark.slow
 def test_the_trainer_for_a_gpu_needs_nothing_that_does_not_travel_with_it(place: Path) -> None:
     folder = planned(place, "gpu")
-    program = "import sys; sys.modules['trialfleet'] = None; import graph_steps, train, trial"
+    program = (
+        "import as_package; from trialfleet.nodes import trial;"
+        "from trialfleet.nodes.tabular import graph_steps, train"
+    )
     subprocess.run([sys.executable, "-c", program], cwd=folder.code, check=True)

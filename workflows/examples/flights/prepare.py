@@ -20,19 +20,18 @@ no validation month is like.
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
 import importlib.util
-import io
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from trialfleet.nodes.tabular import table
 
@@ -42,11 +41,10 @@ LATE_MINUTES = 15
 DAY_0 = 3  # 1970-01-01 was a Thursday, weekday 3 from Monday
 WEEKS = (table.TRAIN, table.TRAIN, table.VALIDATION, table.TRAIN, table.TEST)  # over and over
 
+AIRCRAFT = {"built": "year", "seats": "seats", "engines": "engines"}  # as planes.csv has them
+WEATHER = ("temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib")
+
 Column = npt.NDArray[Any]
-Text = npt.NDArray[np.str_]
-Numbers = npt.NDArray[np.float64]
-Days = npt.NDArray[np.int64]
-Hours = npt.NDArray[np.datetime64]
 
 
 def main() -> None:
@@ -111,7 +109,7 @@ def fingerprint(source: Path) -> str:
     return digest.hexdigest()
 
 
-def split_of(day: Days) -> npt.NDArray[np.int8]:
+def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
     """Return the part of each day, by its week (from Monday)."""
     week = (day + DAY_0) // 7
     return np.array(WEEKS, np.int8)[week % len(WEEKS)]
@@ -139,108 +137,79 @@ def rows_of(
 
 def features(source: Path) -> dict[str, Column]:
     """Return every column for every flight that arrived; `day` is for the split alone."""
-    flights = read(source / "flights.csv.zip")
-    hour = np.array([stamp[:13] for stamp in flights["time_hour"].tolist()], "datetime64[h]")
-    traffic = counts(flights["origin"], hour)
-    arrived = flights["arr_delay"] != "NA"
-    flights = {name: values[arrived] for name, values in flights.items()}
-    day = local_days(flights)
-    return {
-        "late": (numbers(flights["arr_delay"]) > LATE_MINUTES).astype(np.int8),
-        "day": day,
-        "month": flights["month"],
-        "origin": flights["origin"],
-        "dest": flights["dest"],
-        "carrier": flights["carrier"],
-        "weekday": (day + DAY_0) % 7,
-        "departure": clock(flights["sched_dep_time"]),
-        "arrival": clock(flights["sched_arr_time"]),
-        "distance": numbers(flights["distance"]),
-        "departures_in_hour": traffic[arrived],
-        **aircraft(source, flights["tailnum"]),
-        **weather(source, flights["origin"], hour[arrived] - np.timedelta64(1, "h")),
+    flights = (
+        read(source / "flights.csv.zip")
+        .with_columns(departures_in_hour=pl.len().over("origin", "hour"))
+        .filter(pl.col("arr_delay") != "NA")
+        .join(aircraft(source), on="tailnum", how="left", maintain_order="left")
+        .with_columns(pl.col("hour").dt.offset_by("-1h"))
+        .join(weather(source), on=("origin", "hour"), how="left", maintain_order="left")
+    )
+    day = pl.date(*(number(name).cast(pl.Int32) for name in ("year", "month", "day")))
+    day = day.cast(pl.Int32).cast(pl.Int64)
+    columns = flights.select(
+        late=(number("arr_delay") > LATE_MINUTES).cast(pl.Int8),
+        day=day,
+        month="month",
+        origin="origin",
+        dest="dest",
+        carrier="carrier",
+        weekday=(day + DAY_0) % 7,
+        departure=number("sched_dep_time"),
+        arrival=number("sched_arr_time"),
+        distance=number("distance"),
+        departures_in_hour=pl.col("departures_in_hour").cast(pl.Int64),
+        manufacturer=pl.col("manufacturer").fill_null(""),
+        **{name: pl.col(name) for name in (*AIRCRAFT, *WEATHER, "wind_gust", "wind_dir")},
+    )
+    found = {
+        column.name: column.to_numpy().astype(str)
+        if column.dtype == pl.String
+        else column.to_numpy()
+        for column in columns
+    }
+    for name in ("departure", "arrival"):  # written as 1745: hours since midnight
+        found[name] = found[name] // 100 + found[name] % 100 / 60
+    direction = np.deg2rad(found.pop("wind_dir"))
+    return found | {
+        "wind_north": found["wind_speed"] * np.cos(direction),
+        "wind_east": found["wind_speed"] * np.sin(direction),
     }
 
 
-def local_days(flights: Mapping[str, Text]) -> Days:
-    """Return the local date of each flight as days since 1970."""
-    months = (numbers(flights["year"]) - 1970) * 12 + numbers(flights["month"]) - 1
-    first = months.astype(np.int64).astype("datetime64[M]").astype("datetime64[D]")
-    return first.astype(np.int64) + numbers(flights["day"]).astype(np.int64) - 1
-
-
-def counts(origin: Text, hour: Hours) -> npt.NDArray[np.int64]:
-    """Return how many departures the schedule has at the same airport in the same hour."""
-    keys = list(zip(origin.tolist(), hour.tolist(), strict=True))
-    how_many = Counter(keys)
-    return np.array([how_many[key] for key in keys])
-
-
-def aircraft(source: Path, tail_numbers: Text) -> dict[str, Column]:
-    """Return what is known of each flight's aircraft; some tail numbers are in no register."""
+def aircraft(source: Path) -> pl.DataFrame:
+    """Return what is known of each aircraft; some flights' tail numbers are in no register."""
     planes = read(source / "planes.csv")
-    where = positions(planes["tailnum"].tolist(), tail_numbers.tolist())
-    return {
-        "manufacturer": pick(planes["manufacturer"], where, ""),
-        "built": pick(numbers(planes["year"]), where, np.nan),
-        "seats": pick(numbers(planes["seats"]), where, np.nan),
-        "engines": pick(numbers(planes["engines"]), where, np.nan),
-    }
+    known = {name: number(column) for name, column in AIRCRAFT.items()}
+    return planes.select("tailnum", "manufacturer", **known).unique("tailnum", keep="last")
 
 
-def weather(source: Path, origin: Text, hour: Hours) -> dict[str, Column]:
+def weather(source: Path) -> pl.DataFrame:
     """Return the weather at each `origin` observed in each `hour` (UTC)."""
-    observed = read(source / "weather.csv")
-    hours = np.array([stamp[:13] for stamp in observed["time_hour"].tolist()], "datetime64[h]")
-    stations = zip(observed["origin"].tolist(), hours.tolist(), strict=True)
-    where = positions(stations, zip(origin.tolist(), hour.tolist(), strict=True))
-    names = ("temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib")
-    columns = {name: pick(numbers(observed[name]), where, np.nan) for name in names}
-    direction = np.deg2rad(pick(numbers(observed["wind_dir"]), where, np.nan))
-    gusts = np.nan_to_num(numbers(observed["wind_gust"]))  # none was measured: there was none
-    return columns | {
-        "wind_gust": pick(gusts, where, np.nan),
-        "wind_north": columns["wind_speed"] * np.cos(direction),
-        "wind_east": columns["wind_speed"] * np.sin(direction),
-    }
+    observed = {name: number(name) for name in (*WEATHER, "wind_dir")}
+    gusts = number("wind_gust").fill_null(0)  # none was measured: there was none
+    columns = read(source / "weather.csv").select("origin", "hour", wind_gust=gusts, **observed)
+    return columns.unique(("origin", "hour"), keep="last")
 
 
 # Reading
 
 
-def read(path: Path) -> dict[str, Text]:
-    """Return the columns of a CSV file, which may be alone in a zip."""
+def read(path: Path) -> pl.DataFrame:
+    """Return the columns of a CSV file, which may be alone in a zip, as text; `hour` is UTC's."""
     data = path.read_bytes()
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             data = archive.read(path.stem)
-    header, *rows = csv.reader(io.StringIO(data.decode()))
-    columns = zip(*rows, strict=True)
-    return {name: np.array(values) for name, values in zip(header, columns, strict=True)}
+    found = pl.read_csv(data, infer_schema=False)
+    if "time_hour" not in found.columns:
+        return found
+    return found.with_columns(hour=pl.col("time_hour").str.to_datetime("%Y-%m-%dT%H:%M:%SZ"))
 
 
-def numbers(values: Text) -> Numbers:
-    """Return the numbers; NA becomes NaN."""
-    return np.where(values == "NA", "nan", values).astype(np.float64)
-
-
-def clock(values: Text) -> Numbers:
-    """Return the hours since midnight of times written as 1745."""
-    times = numbers(values)
-    return times // 100 + times % 100 / 60
-
-
-def positions(keys: Iterable[object], wanted: Iterable[object]) -> npt.NDArray[np.int64]:
-    """Return where each of `wanted` is in `keys`, -1 if nowhere."""
-    where = {key: i for i, key in enumerate(keys)}
-    return np.array([where.get(key, -1) for key in wanted])
-
-
-def pick(values: Column, where: npt.NDArray[np.int64], missing: str | float) -> Column:
-    """Return `values` at the positions, `missing` where the position is -1."""
-    found: Column = values[where]
-    found[where < 0] = missing
-    return found
+def number(name: str) -> pl.Expr:
+    """Return a column's numbers; NA becomes null."""
+    return pl.col(name).cast(pl.Float64, strict=False)
 
 
 if __name__ == "__main__":
