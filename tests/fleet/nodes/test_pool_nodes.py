@@ -22,7 +22,7 @@ from trialfleet.infra.fleet.pool.queries import of_run
 
 def test_an_idle_node_tells_what_it_has_and_since_when_it_is_idle() -> None:
     (node,) = read_nodes([slot_ad()])
-    assert (node.instance, node.fleet, node.slot) == ("i-1", "demo", "slot1@i-1")
+    assert (node.instance, node.slot) == ("i-1", "slot1@i-1")
     assert (node.total, node.free) == (ROOM, ROOM)
     assert (node.healthy, node.reason, node.gpu) == (True, "", "NVIDIA A10G")
     assert (node.bandwidth, node.launch_microseconds) == (481.5, None)
