@@ -48,7 +48,8 @@ def main() -> None:
     try:
         release(demo=options.demo, tag=options.tag, borrow=options.borrow)
     except ReleaseError as error:
-        sys.exit(_print(f"error: {error}", 2))
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def release(*, demo: bool, tag: bool, borrow: bool) -> None:
@@ -113,16 +114,14 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
         raise ReleaseError(f"CHANGELOG.md: its newest section is {newest}, not {version}")
     if "\n- " not in found[3]:
         raise ReleaseError(f"CHANGELOG.md: the section {version} has no line for users")
-    if dated and _day(found[2]) is None:
-        text = f"the section {version} says ({found[2]}); write the day of the release, YYYY-MM-DD"
-        raise ReleaseError(f"CHANGELOG.md: {text}")
-
-
-def _day(text: str) -> date | None:
     try:
-        return date.fromisoformat(text)
+        if dated:
+            date.fromisoformat(found[2])
     except ValueError:
-        return None
+        raise ReleaseError(
+            f"CHANGELOG.md: the section {version} says ({found[2]}); write the day of the release, "
+            "YYYY-MM-DD"
+        ) from None
 
 
 def check_tag(name: str) -> None:
@@ -141,13 +140,7 @@ def check_tag(name: str) -> None:
 
 
 def build(out: Path) -> tuple[Path, Path]:
-    """Build the sdist, and from it the wheel, of the files that git knows.
-
-    Args:
-        out: the folder for both; made if it isn't there.
-
-    Returns:
-        The wheel and the sdist.
+    """Build the sdist, and from it the wheel, of the files that git knows; return both.
 
     Raises:
         ReleaseError: the build failed.
@@ -173,9 +166,12 @@ def check_wheel(wheel: Path) -> None:
     Raises:
         ReleaseError: names what is missing or too much.
     """
-    of_links = {f"trialfleet/{name}" for name in tracked(*FOLDERS)}
-    own = [name for name in tracked(PACKAGE) if not (ROOT / name).is_symlink()]
-    _compare(wheel.name, zipfile.ZipFile(wheel).namelist(), of_links | _below_src(own))
+    own = {n.removeprefix("src/") for n in tracked(PACKAGE) if not (ROOT / n).is_symlink()}
+    expected = own | {f"trialfleet/{name}" for name in tracked(*FOLDERS)}
+    found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    for what, files in (("lacks", expected - found), ("must not hold", found - expected)):
+        if files:
+            raise ReleaseError(f"{wheel.name} {what} {', '.join(sorted(files))}")
 
 
 def check_sdist(sdist: Path) -> None:
@@ -188,17 +184,6 @@ def check_sdist(sdist: Path) -> None:
         names = [name.partition("/")[2] for name in archive.getnames()]
     if unwanted := [name for name in names if name.startswith("tests")]:
         raise ReleaseError(f"{sdist.name} holds {', '.join(unwanted)}")
-
-
-def _below_src(names: list[str]) -> set[str]:
-    return {name.removeprefix("src/") for name in names}
-
-
-def _compare(archive: str, names: list[str], expected: set[str]) -> None:
-    found = {name for name in names if ".dist-info/" not in name}
-    for what, files in (("lacks", expected - found), ("must not hold", found - expected)):
-        if files:
-            raise ReleaseError(f"{archive} {what} {', '.join(sorted(files))}")
 
 
 def _into_dist(path: Path) -> Path:
@@ -218,11 +203,8 @@ def _into_dist(path: Path) -> Path:
 def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
     """Install a wheel into a new environment and return that one's Python.
 
-    Args:
-        wheel: the wheel.
-        environment: the environment's folder; it must not exist.
-        borrow: whether its dependencies are those of this Python, found by a .pth file, rather
-            than loaded: in the versions of requirements.lock, torch for this machine.
+    With `borrow` its dependencies are those of this Python, found by a .pth file; else they are
+    loaded, in the versions of requirements.lock, torch for this machine.
 
     Raises:
         ReleaseError: something can't be installed.
@@ -289,25 +271,17 @@ def try_demo(python: Path, folder: str) -> None:
 
 
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
-    """Run a program and return what it printed.
+    """Run a program in a folder, by default the clone, and return what it printed.
 
-    Args:
-        words: the program and its arguments.
-        folder: where it runs; the clone by default.
-        more: what its environment has beside this one's.
+    Its environment is this one's and `more`.
 
     Raises:
         ReleaseError: it can't be run, or failed; with the end of what it said.
     """
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {**more}
     try:
         done = subprocess.run(
-            words,
-            cwd=folder or ROOT,
-            env={**own, **more},
-            capture_output=True,
-            text=True,
-            check=False,
+            words, cwd=folder or ROOT, env=own, capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise ReleaseError(f"{words[0]} can't be run: {error.strerror}") from error
@@ -317,9 +291,8 @@ def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] 
     return done.stdout.strip()
 
 
-def _print(text: str, code: int = 0) -> int:
-    print(text, file=sys.stderr if code else sys.stdout, flush=True)
-    return code
+def _print(text: str) -> None:
+    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from trialfleet.files import write_atomic
 from trialfleet.infra.pool.htcondor_package import Progress
 
 Run = Callable[[list[str]], str]  # runs a command and returns what it prints, or raises PoolError
+FILE_MODE = 0o644
 
 
 @dataclass(frozen=True)
@@ -47,29 +48,29 @@ def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) 
             progress(f"would {action.says}")
         else:
             progress(action.says)
-            perform(action)
+            try:
+                action.perform()
+            except OSError as error:
+                raise PoolError(f"couldn't {action.says}: {error}") from error
 
 
-def perform(action: Action) -> None:
-    """Perform an action; an error says which it was."""
-    try:
-        action.perform()
-    except OSError as error:
-        raise PoolError(f"couldn't {action.says}: {error}") from error
-
-
-def file(path: Path, content: str, *, mode: int = 0o644) -> Action:
-    """Write a file; done if it has that content and mode."""
+def file(path: Path, content: str) -> Action:
+    """Write a file that everybody may read; done if it has that content and mode."""
 
     def is_done() -> bool:
-        return content_of(path) == content.encode() and mode_of(path) == mode
+        try:
+            return path.read_bytes() == content.encode() and mode_of(path) == FILE_MODE
+        except OSError:
+            return False
 
-    def write() -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, content, mode=mode)
-        path.chmod(mode)
+    return Action(f"write {path} ({FILE_MODE:04o})", is_done, lambda: write(path, content))
 
-    return Action(f"write {path} ({mode:04o})", is_done, write)
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file that everybody may read, whatever the caller's umask."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, content)
+    path.chmod(FILE_MODE)
 
 
 def folder(path: Path, *, mode: int, group: int) -> Action:
@@ -110,14 +111,6 @@ def run_command(arguments: list[str]) -> str:
         output = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise PoolError(f"{shlex.join(arguments)} exits {done.returncode}:\n{output}")
     return done.stdout
-
-
-def content_of(path: Path) -> bytes | None:
-    """Return what a file holds; None if it can't be read."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
 
 
 def mode_of(path: Path) -> int | None:

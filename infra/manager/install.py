@@ -29,6 +29,7 @@ from trialfleet.infra.manager.actions import (
     go_through,
     mode_of,
     run_command,
+    write,
 )
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.pool import signing
@@ -71,11 +72,8 @@ def settings_for(
 ) -> ManagerSettings:
     """Return the settings of this machine as a manager.
 
-    Args:
-        user: the account that runs studies; default: who called sudo.
-        address: by which nodes find this machine; default: its own address. One that isn't the
-            machine's own is taken for one that leads to it.
-        port: the daemons' shared port.
+    The user is by default who called sudo. An address that isn't this machine's own is taken for
+    one that leads to it.
 
     Raises:
         InputError: one of them can't be used.
@@ -104,39 +102,24 @@ def install(
     progress: Progress = print,
     target: InstallTarget | None = None,
 ) -> None:
-    """Make this machine a manager; harmless when it is one.
-
-    Args:
-        settings: what it is configured by.
-        dry_run: only say what would be done.
-        progress: called with a line of text for each step.
-        target: another machine than this one, for tests.
+    """Make this machine a manager, or only say what would be done; harmless when it is one.
 
     Raises:
         InputError: the user has no account here.
         PoolError: this isn't root, the machine can't be a manager, or a step fails.
     """
-    target = target or InstallTarget()
-    group = group_of(settings.user)
+    target, user = target or InstallTarget(), settings.user
+    try:
+        group = pwd.getpwnam(user).pw_gid
+    except KeyError:
+        raise InputError(f"there is no account {user!r} here; name one by --user") from None
     if not dry_run:
         refuse_where_impossible(target)
     go_through(actions(settings, target, group), progress, dry_run=dry_run)
     if not dry_run:
         wait_for_answer(target)
         where = settings.address or "this machine's address"
-        progress(f"the manager is up: {settings.user} runs studies, nodes join at {where}")
-
-
-def group_of(user: str) -> int:
-    """Return the number of the user's own group.
-
-    Raises:
-        InputError: there is no such account.
-    """
-    try:
-        return pwd.getpwnam(user).pw_gid
-    except KeyError:
-        raise InputError(f"there is no account {user!r} here; name one by --user") from None
+        progress(f"the manager is up: {user} runs studies, nodes join at {where}")
 
 
 def refuse_where_impossible(target: InstallTarget) -> None:
@@ -167,7 +150,7 @@ def packages(target: InstallTarget) -> Iterator[Action]:
     yield Action(
         f"fetch the key {apt_repository.KEY_URL} into {keyring}",
         keyring.is_file,
-        lambda: store_key(keyring, target.key()),
+        lambda: write(keyring, target.key()),
     )
     sources = target.at("/etc/apt/sources.list.d/htcondor.list")
     yield file(sources, apt_repository.source(found, Path("/etc/apt/keyrings/htcondor.asc")))
@@ -176,13 +159,6 @@ def packages(target: InstallTarget) -> Iterator[Action]:
     yield Action(
         f"check that this is HTCondor {LEAST} or newer", lambda: False, lambda: refuse_old(target)
     )
-
-
-def store_key(path: Path, key: bytes) -> None:
-    """Write a key that everybody may read, apt's own user too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, key)
-    path.chmod(0o644)
 
 
 def refuse_old(target: InstallTarget) -> None:
@@ -199,26 +175,22 @@ def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[
     keys = target.at("/etc/condor/passwords.d")
     yield folder(keys, mode=0o700, group=ROOT_GROUP)
     key = keys / config.KEY
-    yield Action(f"make the key that signs tokens, {key}", key.is_file, lambda: make_key(key))
+    yield Action(
+        f"make the key that signs tokens, {key}",
+        key.is_file,
+        lambda: write_atomic(key, signing.new_key(), mode=0o600),
+    )
     yield file(target.at("/etc/condor/config.d") / CONFIG_NAME, config.render(settings))
     sysctl = target.at("/etc/sysctl.d/60-trialfleet.conf")
     yield file(sysctl, render_template("manager/sysctl.conf.j2", values=KEEPALIVE))
-    yield command(
-        ["sysctl", "--quiet", f"--load={sysctl}"],
-        target.run,
-        is_done=lambda: probes_often(target),
-    )
+    load = ["sysctl", "--quiet", f"--load={sysctl}"]
+    yield command(load, target.run, is_done=lambda: probes_often(target))
 
 
 def probes_often(target: InstallTarget) -> bool:
     """Tell whether the kernel has the values of `KEEPALIVE` already."""
     places = ((target.at("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items())
     return all(place.is_file() and place.read_text().strip() == value for place, value in places)
-
-
-def make_key(path: Path) -> None:
-    """Write a new key that only root may read."""
-    write_atomic(path, signing.new_key(), mode=0o600)
 
 
 def token(target: InstallTarget, group: int) -> Iterator[Action]:
@@ -231,13 +203,17 @@ def token(target: InstallTarget, group: int) -> Iterator[Action]:
         lambda: is_fresh(path, key, group),
         lambda: tokens.write(target.run(tokens.command()).strip(), path),
     )
-    units = target.at("/etc/systemd/system")
-    service = render_template("manager/trialfleet-token.service.j2", **renewal())
-    yield file(units / RENEWAL, service)
-    yield file(
-        units / TIMER,
-        render_template("manager/trialfleet-token.timer.j2", days=tokens.LIFETIME_DAYS),
+    program = shutil.which(signing.PROGRAM) or f"/usr/bin/{signing.PROGRAM}"
+    service = render_template(
+        "manager/trialfleet-token.service.j2",
+        command=shlex.join([program, *tokens.command()[1:]]),
+        beside=tokens.TOKEN_FILE.with_name(f".{tokens.TOKEN_FILE.name}.new"),
+        file=tokens.TOKEN_FILE,
+        mode=f"{tokens.TOKEN_MODE:04o}",
     )
+    timer = render_template("manager/trialfleet-token.timer.j2", days=tokens.LIFETIME_DAYS)
+    yield file(target.at("/etc/systemd/system") / RENEWAL, service)
+    yield file(target.at("/etc/systemd/system") / TIMER, timer)
 
 
 def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
@@ -246,18 +222,6 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
     values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
     text = render_template("manager/trialfleet-supervisor.service.j2", **values)
     return file(target.at("/etc/systemd/system") / SUPERVISOR, text)
-
-
-def renewal() -> dict[str, str]:
-    """Return what the service that renews the token is rendered with."""
-    beside = tokens.TOKEN_FILE.with_name(f".{tokens.TOKEN_FILE.name}.new")
-    program = shutil.which(signing.PROGRAM) or f"/usr/bin/{signing.PROGRAM}"
-    return {
-        "command": shlex.join([program, *tokens.command()[1:]]),
-        "beside": str(beside),
-        "file": str(tokens.TOKEN_FILE),
-        "mode": f"{tokens.TOKEN_MODE:04o}",
-    }
 
 
 def is_fresh(path: Path, key: Path, group: int) -> bool:
@@ -275,26 +239,20 @@ def is_fresh(path: Path, key: Path, group: int) -> bool:
 def services(target: InstallTarget) -> Iterator[Action]:
     """Yield what starts HTCondor and the timer, now and at each start of the machine."""
     written = target.at("/etc/condor/config.d") / CONFIG_NAME
-    yield command(["systemctl", "daemon-reload"], target.run, is_done=lambda: are_loaded(target))
-    timer_is_on = is_enabled(target, TIMER)
-    yield command(["systemctl", "enable", "--now", TIMER], target.run, is_done=timer_is_on)
-    yield command(["systemctl", "enable", SERVICE], target.run, is_done=is_enabled(target, SERVICE))
-    yield command(
-        ["systemctl", "restart", SERVICE],
-        target.run,
-        is_done=lambda: runs_since(target, written),
-    )
-    is_supervised = is_enabled(target, SUPERVISOR)
-    yield command(["systemctl", "enable", "--now", SUPERVISOR], target.run, is_done=is_supervised)
+    steps: list[tuple[list[str], Callable[[], bool]]] = [
+        (["daemon-reload"], lambda: are_loaded(target)),
+        (["enable", "--now", TIMER], lambda: is_enabled(target, TIMER)),
+        (["enable", SERVICE], lambda: is_enabled(target, SERVICE)),
+        (["restart", SERVICE], lambda: runs_since(target, written)),
+        (["enable", "--now", SUPERVISOR], lambda: is_enabled(target, SUPERVISOR)),
+    ]
+    for words, is_done in steps:
+        yield command(["systemctl", *words], target.run, is_done=is_done)
 
 
-def is_enabled(target: InstallTarget, unit: str) -> Callable[[], bool]:
-    """Return a question: will systemd start the unit with the machine?"""
-
-    def ask() -> bool:
-        return output_of(target, ["systemctl", "is-enabled", unit]) == "enabled"
-
-    return ask
+def is_enabled(target: InstallTarget, unit: str) -> bool:
+    """Tell whether systemd will start the unit with the machine."""
+    return output_of(target, ["systemctl", "is-enabled", unit]) == "enabled"
 
 
 def are_loaded(target: InstallTarget) -> bool:
@@ -307,9 +265,8 @@ def are_loaded(target: InstallTarget) -> bool:
 def runs_since(target: InstallTarget, configuration: Path) -> bool:
     """Tell whether HTCondor was started after its configuration was written."""
     asked = ["systemctl", "show", SERVICE, "--property=ActiveState,ActiveEnterTimestampMonotonic"]
-    answers = dict(
-        line.split("=", 1) for line in output_of(target, asked).splitlines() if "=" in line
-    )
+    lines = output_of(target, asked).splitlines()
+    answers = dict(line.split("=", 1) for line in lines if "=" in line)
     if answers.get("ActiveState") != "active" or not configuration.is_file():
         return False
     microseconds = int(answers.get("ActiveEnterTimestampMonotonic") or 0)

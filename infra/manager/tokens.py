@@ -38,9 +38,6 @@ def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
 def create(lifetime_days: float = LIFETIME_DAYS) -> str:
     """Return a new token of a node, signed by the key of this machine.
 
-    Args:
-        lifetime_days: days until it expires.
-
     Raises:
         PoolError: HTCondor or its key is missing, or may not be read by this user.
     """
@@ -67,18 +64,13 @@ def expiry(token: str) -> datetime:
         raise PoolError(f"this is no token of HTCondor that expires; {MAKE}") from None
 
 
-def token_file() -> Path:
-    """Return the file with the nodes' token: the manager's, or what the environment names."""
-    return Path(os.environ.get(TOKEN_VARIABLE) or TOKEN_FILE)
-
-
 def read_node_token() -> str:
-    """Return the nodes' token.
+    """Return the nodes' token, from the manager's file or the one that the environment names.
 
     Raises:
         PoolError: it is missing, may not be read, is none, or has expired.
     """
-    path = token_file()
+    path = Path(os.environ.get(TOKEN_VARIABLE) or TOKEN_FILE)
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -87,18 +79,13 @@ def read_node_token() -> str:
             f"the nodes' token {path} can't be read ({reason}): {MAKE}, for the user that --user"
             f" names; {TOKEN_VARIABLE} names another file"
         ) from error
-    ends = expiry_in(path, token)
+    try:
+        ends = expiry(token)
+    except PoolError as error:
+        raise PoolError(f"{path}: {error}") from None
     if ends <= datetime.now(UTC):
         raise PoolError(f"the nodes' token {path} expired on {ends:%Y-%m-%d %H:%M} UTC; {MAKE}")
     return token
-
-
-def expiry_in(path: Path, token: str) -> datetime:
-    """Return when the token of a file expires; an error names the file."""
-    try:
-        return expiry(token)
-    except PoolError as error:
-        raise PoolError(f"{path}: {error}") from None
 
 
 def renew(lifetime_days: float = LIFETIME_DAYS) -> datetime:

@@ -20,6 +20,7 @@ from trialfleet.render import render_template
 KNOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 # A job has this variable, which marks the pool's processes among others (see `processes`).
 MARK = "TRIALFLEET_POOL_PROCESS"
+FILE = "condor_config"  # of a pool's folder: its configuration, the CONDOR_CONFIG of its tools
 LEAST_CPUS = 2  # two lanes make sense on the smallest machine
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -63,11 +64,6 @@ class PoolSettings:
         for name, value in self.knobs.items():
             check_knob(name, value)
 
-    @property
-    def file(self) -> Path:
-        """The configuration file of the pool, the CONDOR_CONFIG of its tools."""
-        return self.folder / "condor_config"
-
 
 def check_path(what: str, path: Path) -> None:
     """Raise InputError if HTCondor would not read `path` back from its configuration as it is."""
@@ -89,35 +85,20 @@ def check_knob(name: str, value: str) -> None:
 
 def render(settings: PoolSettings) -> str:
     """Return the text of the pool's configuration file."""
-    installation = settings.installation
-    return render_template(
-        "condor/embedded.conf.j2",
-        folder=settings.folder,
-        release=installation.release,
-        bin=installation.bin,
-        sbin=installation.sbin,
-        library=installation.library,
-        libexec=installation.libexec,
-        account=settings.account,
-        port=settings.port,
-        root=settings.root,
-        cpus=settings.cpus or max(LEAST_CPUS, len(os.sched_getaffinity(0))),
-        memory_mb=settings.memory_mb,
-        job_environment=job_environment(settings.file),
-        knobs=settings.knobs,
-        extra=settings.extra.strip(),
-    )
+    path = f"{Path(sys.executable).parent}:{SYSTEM_PATH}"
+    variables = f"{variable('PATH', path)} {variable(MARK, str(settings.folder / FILE))}"
+    values = {
+        **vars(settings),
+        "cpus": settings.cpus or max(LEAST_CPUS, len(os.sched_getaffinity(0))),
+        "job_environment": f'"{variables}"',  # the variables that each job gets
+        "extra": settings.extra.strip(),
+    }
+    return render_template("condor/embedded.conf.j2", **values)
 
 
 def supervise_script(settings: PoolSettings) -> str:
     """Return the text of the program by which condor_master runs the supervisor of runs."""
     return render_template("condor/supervise.j2", folder=settings.folder, python=sys.executable)
-
-
-def job_environment(config: Path) -> str:
-    """Return the variables that each job gets, in HTCondor's quoting."""
-    path = f"{Path(sys.executable).parent}:{SYSTEM_PATH}"
-    return f'"{variable("PATH", path)} {variable(MARK, str(config))}"'
 
 
 def variable(name: str, value: str) -> str:

@@ -54,34 +54,19 @@ def keep_for(seconds: float) -> None:
 
 
 def _search(folder: Path | str | None) -> dict[str, str]:
-    configured = named_configuration()
-    if folder is None and configured:
-        return named_by_environment(configured)
-    pool = Pool(folder)
+    configured = named_configuration() if folder is None else ""
+    of_config = embedded_folder(configured)
+    if configured and of_config is None:
+        return {"CONDOR_CONFIG": configured, "PATH": os.environ.get("PATH", os.defpath)}
+    pool = Pool(folder or of_config)
     if pool.is_up():
         return pool.environment()
-    machine = None if folder is not None else machines_own()
-    if machine is None:
-        raise _down(pool, f"the pool in {pool.folder} is not up")
-    return machine
-
-
-def named_by_environment(configured: str) -> dict[str, str]:
-    """Return CONDOR_CONFIG as it is; refuse an embedded pool's that is down."""
-    chosen = {"CONDOR_CONFIG": configured, "PATH": os.environ.get("PATH", os.defpath)}
-    folder = embedded_folder(configured)
-    if folder is None:
-        return chosen
-    pool = Pool(folder)
-    if pool.is_up():
-        return pool.environment()
-    if configured in _put:
-        raise _down(pool, f"the pool in {pool.folder} is not up")
-    raise _down(pool, f"CONDOR_CONFIG names the pool in {pool.folder}, which is not up")
-
-
-def _down(pool: Pool, where: str) -> PoolError:
-    return PoolError(f"{where}: start it by `{pool.command('up')}`")
+    if folder is None and not configured and (own := machines_own()):
+        return own
+    where = f"the pool in {pool.folder} is not up"
+    if configured and configured not in _put:
+        where = f"CONDOR_CONFIG names the pool in {pool.folder}, which is not up"
+    raise PoolError(f"{where}: start it by `{pool.command('up')}`")
 
 
 def start_command() -> str:

@@ -146,9 +146,8 @@ def machine_architecture() -> str:
     Raises:
         PoolError: Debian's HTCondor is not used on this kind of processor.
     """
-    machine = platform.machine()
+    machine, known = platform.machine(), " or ".join(ARCHITECTURES)
     if machine not in ARCHITECTURES:
-        known = " or ".join(ARCHITECTURES)
         raise PoolError(f"HTCondor can be unpacked on {known}, not on {machine}")
     return ARCHITECTURES[machine]
 
@@ -182,8 +181,7 @@ def mirrors() -> list[str]:
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")
-    mirrors = list(dict.fromkeys([named, *usable] if named else usable))
-    if not mirrors:
+    if not (mirrors := list(dict.fromkeys(filter(None, [named, *usable])))):
         raise PoolError(
             "HTCondor is unpacked from Debian's archive, and this machine's apt knows no mirror of"
             f" it: name one in {MIRROR_VARIABLE}, or install HTCondor as htcondor.org says"
@@ -195,12 +193,9 @@ def _mirrors_of_lists() -> list[str]:
     """The repositories of Debian whose lists apt has downloaded."""
     fields = "$(REPO_URI)|$(ORIGIN)|$(SITE)"
     listing = _apt_get("indextargets", "--format", fields, "Created-By: Packages")
-    found = []
-    for line in listing.splitlines():
-        uri, origin, _ = line.split("|")
-        if origin == "Debian" or (not origin and uri.rstrip("/").endswith("/debian")):
-            found.append(uri.rstrip("/"))
-    return found
+    found = (line.split("|") for line in listing.splitlines())
+    origins = [(uri.rstrip("/"), origin) for uri, origin, _ in found]
+    return [u for u, by in origins if by == "Debian" or (not by and u.endswith("/debian"))]
 
 
 def _mirrors_of_sources() -> list[str]:

@@ -49,14 +49,10 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
     patchelf = find_patchelf()
     for folder in folders:
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if file.is_file() and not file.is_symlink() and names_a_loader(file, patchelf):
-                yield file
-
-
-def names_a_loader(file: Path, patchelf: Path) -> bool:
-    """Tell whether `file` is an ELF program that names its loader."""
-    asked: list[Path | str] = [patchelf, "--print-interpreter", file]
-    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+            if file.is_file() and not file.is_symlink():
+                asked: list[Path | str] = [patchelf, "--print-interpreter", file]
+                if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
+                    yield file
 
 
 def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path]) -> None:

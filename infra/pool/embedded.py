@@ -87,35 +87,24 @@ class Pool:
         knobs: Mapping[str, str] | None = None,
         extra: str = "",
     ) -> None:
-        """Name a pool and what it will offer when it is brought up.
+        """Name a pool, by default that in `default_folder()`, and what it offers once it is up.
 
-        Args:
-            folder: the pool's folder, made by `up`; default: `default_folder()`.
-            cpus: number of cpus to offer; 0: what this process may use, at least 2.
-            memory_mb: memory to offer in MiB; 0: what the machine has.
-            knobs: HTCondor settings beside the usual ones.
-            extra: configuration text (several lines, `use` statements), read after all else.
+        `PoolSettings` says what the other arguments mean.
         """
         self.folder = Path(folder or default_folder()).expanduser().resolve()
-        self._cpus = cpus
-        self._memory_mb = memory_mb
-        self._knobs = dict(knobs or {})
-        self._extra = extra
+        self._cpus, self._memory_mb = cpus, memory_mb
+        self._knobs, self._extra = dict(knobs or {}), extra
 
     @property
     def condor_config(self) -> Path:
         """The pool's configuration file, the CONDOR_CONFIG of its tools."""
-        return self.folder / "condor_config"
+        return self.folder / pool_config.FILE
 
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
         """Bring the pool up and return its status once it takes jobs; harmless when it is up.
 
         HTCondor is unpacked if the machine has none. What a pool that died left behind is ended
-        first; its job queue is kept.
-
-        Args:
-            progress: called with a line of text for each step.
-            seconds: how long the daemons may take to answer.
+        first; its job queue is kept. The daemons may take so many seconds to answer.
 
         Raises:
             InputError: the folder or a knob can't be used.
@@ -124,24 +113,25 @@ class Pool:
         settings = self._settings(find_htcondor(progress))
         text = pool_config.render(settings)
         with self._alone():
-            running = self._running(seconds)
-            if running is not None:
+            if self.is_up() and (running := self._settled(seconds)).state == "up":
                 progress(f"the pool in {self.folder} is up already")
                 return running
             self._clean(progress)
             self._write(text, settings)
             progress(f"starting HTCondor {settings.installation.version} in {self.folder}")
             self._start(settings.installation)
-            return self._started(seconds)
+            status = self._settled(seconds)
+            if status.state != "up":  # then nothing is left running
+                reason = self._what_fails(status, seconds)
+                self._kill()
+                raise PoolError(reason)
+            return status
 
     def down(self, progress: Progress = say_nothing, *, grace: float = 45.0) -> None:
         """End every process of the pool; harmless when it is down. The job queue is kept.
 
-        Jobs get SIGTERM, so that they may save a checkpoint.
-
-        Args:
-            progress: called with a line of text for each step.
-            grace: seconds until what still runs is killed.
+        Jobs get SIGTERM, so that they may save a checkpoint; after `grace` seconds what still runs
+        is killed.
 
         Raises:
             PoolError: a process can't be ended.
@@ -158,11 +148,12 @@ class Pool:
 
     def status(self) -> PoolStatus:
         """Return what the pool is doing; works for one that is down or was never up."""
+        installation = self._known_installation()
         known = PoolStatus(
             state="down",
             folder=self.folder,
             condor_config=self.condor_config,
-            version=self._known_version(),
+            version=installation.version if installation else "",
         )
         members = self.processes()
         if not members:
@@ -199,7 +190,7 @@ class Pool:
         """Return CONDOR_CONFIG and PATH for what talks to this pool.
 
         Raises:
-            PoolError: the pool was never up.
+            PoolError: the pool was never up. So do the shell's methods below.
         """
         installation = self._known_installation()
         if installation is None:
@@ -216,19 +207,11 @@ class Pool:
         return f"{other}trialfleet pool {word}"
 
     def shell_environment(self) -> dict[str, str]:
-        """Return the variables by which a shell, and all our commands in it, talk to this pool.
-
-        Raises:
-            PoolError: the pool was never up.
-        """
+        """Return the variables by which a shell, and all our commands in it, talk to this pool."""
         return {**self.environment(), FOLDER_VARIABLE: str(self.folder)}
 
     def shell_exports(self) -> str:
-        """Return lines for a shell's `eval` that make it talk to this pool.
-
-        Raises:
-            PoolError: the pool was never up.
-        """
+        """Return lines for a shell's `eval` that make it talk to this pool."""
         chosen = self.shell_environment().items()
         return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in chosen)
 
@@ -262,7 +245,7 @@ class Pool:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 held.enter_context(locked(self.folder / "up.lock", wait=True))
             except OSError as error:
-                raise PoolError(f"the pool's folder {self.folder}: {error.strerror}") from error
+                raise _folder_error(self.folder, error) from error
             yield
 
     def _clean(self, progress: Progress) -> None:
@@ -280,32 +263,24 @@ class Pool:
             try:
                 (self.folder / name).mkdir(exist_ok=True, mode=mode)
             except OSError as error:
-                raise PoolError(
-                    f"the pool's folder {self.folder / name}: {error.strerror}"
-                ) from error
+                raise _folder_error(self.folder / name, error) from error
         write_atomic(self.condor_config, text)
         script = pool_config.supervise_script(settings)
         write_atomic(self.folder / "supervise", script, mode=0o755)
         record = {"release": str(installation.release), "version": installation.version}
         write_json(self.folder / "pool.json", {**record, "unpacked": installation.unpacked})
-        self._write_token(settings.account)
-
-    def _write_token(self, account: str) -> None:
-        """Write what proves the owner to a daemon that doesn't know its own address.
-
-        FS compares the address that the caller used with the daemon's; for up to a minute after
-        the death of the daemon that listens for all, the master has none.
-        """
+        # The token proves the owner to a daemon that doesn't know its own address: FS compares the
+        # address that the caller used with the daemon's, and for up to a minute after the death of
+        # the daemon that listens for all, the master has none.
         key = self.folder / "passwords.d" / KEY
         if not key.exists():
             write_atomic(key, signing.new_key(), mode=0o600)
-        command = signing.token_command(f"{account}@{TRUST_DOMAIN}", KEY)
+        command = signing.token_command(f"{settings.account}@{TRUST_DOMAIN}", KEY)
         try:
             token = signing.signed(command, self._tools_environment())
         except PoolError as error:
-            raise PoolError(
-                f"{error}; without {key}, `{self.command('up')}` makes another"
-            ) from None
+            advice = f"without {key}, `{self.command('up')}` makes another"
+            raise PoolError(f"{error}; {advice}") from None
         write_atomic(self.folder / "tokens.d" / "owner", f"{token}\n", mode=0o600)
 
     def _start(self, installation: Installation) -> None:
@@ -325,20 +300,6 @@ class Pool:
             )
         if done.returncode != 0:
             raise PoolError(f"{MASTER} exits {done.returncode}; {tail(output_file)}")
-
-    def _running(self, seconds: float) -> PoolStatus | None:
-        """Return the status if the pool is up; None if it has no master or doesn't answer."""
-        status = self._settled(seconds) if self.is_up() else None
-        return status if status is not None and status.state == "up" else None
-
-    def _started(self, seconds: float) -> PoolStatus:
-        """Return the status of a pool just started; if it fails, leave nothing running."""
-        status = self._settled(seconds)
-        if status.state == "up":
-            return status
-        reason = self._what_fails(status, seconds)
-        self._kill()
-        raise PoolError(reason)
 
     def _settled(self, seconds: float) -> PoolStatus:
         """Wait until all daemons answer and a slot is there, or nothing lives; or time is up."""
@@ -391,9 +352,9 @@ class Pool:
             return None
         return Installation(Path(record["release"]), record["version"], record["unpacked"])
 
-    def _known_version(self) -> str:
-        installation = self._known_installation()
-        return installation.version if installation else ""
+
+def _folder_error(folder: Path, error: OSError) -> PoolError:
+    return PoolError(f"the pool's folder {folder}: {error.strerror}")
 
 
 def free_port() -> int:

@@ -92,10 +92,6 @@ def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None
     The copy is unpacked now if it is missing: some 30 MB to download, 100 MB on disk, half a
     minute. A second process that needs it at the same time waits for the first.
 
-    Args:
-        progress: called with a line of text for each step that takes time.
-        cache: the folder for unpacked copies; default: `condor` in trialfleet's cache folder.
-
     Raises:
         PoolError: there is none and none can be unpacked; the message says why.
     """
@@ -170,9 +166,8 @@ def newest_unpacked(cache: Path) -> Installation | None:
             continue
         # The programs name their loader by its absolute path: a moved copy doesn't run.
         if made["folder"] == str(note.parent) and release_number(made["version"]) >= MINIMUM:
-            copies.append(
-                Installation(note.parent / "root" / "usr", made["version"], unpacked=True)
-            )
+            usr = note.parent / "root" / "usr"
+            copies.append(Installation(usr, made["version"], unpacked=True))
     return max(copies, key=lambda copy: release_number(copy.version), default=None)
 
 
@@ -185,8 +180,7 @@ def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
     refuse_where_impossible()
     cache = make_cache(cache)
     with alone_in(cache):
-        done_by_another = newest_unpacked(cache)
-        if done_by_another is not None:
+        if done_by_another := newest_unpacked(cache):
             return done_by_another
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=cache) as beside:
             return unpack_beside(Path(beside), cache, progress)

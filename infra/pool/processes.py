@@ -86,10 +86,7 @@ def namespace_of(pid: int | str) -> str:
 def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
     """Return those of `processes` that belong to the pool with this configuration file.
 
-    Args:
-        processes: what to choose from.
-        mark: name of the variable that carries the configuration file's path.
-        config: the path of the configuration file.
+    They carry its path in the variable `mark`, or were started by such.
     """
     everyone = list(processes)
     chosen = {

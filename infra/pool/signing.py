@@ -19,22 +19,16 @@ def new_key() -> bytes:
 
 
 def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> list[str]:
-    """Return the command that prints a new token.
+    """Return the command that prints a new token, which names `NAME@DOMAIN`.
 
-    Args:
-        identity: whom it names, `NAME@DOMAIN`.
-        key: the file in HTCondor's folder of keys that signs it.
-        arguments: more of the program's own, as limits of what the token allows.
+    `key` is the file in HTCondor's folder of keys that signs it. Arguments may limit what the token
+    allows.
     """
     return [PROGRAM, "-identity", identity, "-key", key, *arguments]
 
 
 def signed(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Return the token that a `token_command` prints.
-
-    Args:
-        command: as `token_command` returns it.
-        environment: names the HTCondor that signs; default: this process's own.
+    """Return the token that a `token_command` prints; `environment` names the HTCondor that signs.
 
     Raises:
         PoolError: the program or the key is missing, or may not be read by this user.

@@ -126,10 +126,11 @@ def daemons_and_slots(environment: Mapping[str, str]) -> tuple[tuple[str, ...], 
 
     Both are empty when the collector doesn't answer.
     """
-    ads = query(["condor_status", "-any", "-json", "-attributes", SLOT_ATTRIBUTES], environment)
-    kinds = {ad.get("MyType") for ad in ads}
+    ads = ads_of(["condor_status", "-any", "-json", "-attributes", SLOT_ATTRIBUTES], environment)
+    kinds = {ad.get("MyType") for ad in ads or ()}
     daemons = tuple(program for kind, program in DAEMON_ADS.items() if kind in kinds)
-    slots = sorted((read_slot(ad) for ad in ads if ad.get("MyType") == "Machine"), key=slot_order)
+    slots = [read_slot(ad) for ad in ads or () if ad.get("MyType") == "Machine"]
+    slots.sort(key=lambda slot: (len(slot.name), slot.name))  # slot1_2 before slot1_10
     return daemons, tuple(slots)
 
 
@@ -146,11 +147,6 @@ def read_slot(ad: Mapping[str, Any]) -> Slot:
         partitionable=ad.get("SlotType") == "Partitionable",
         has_gpu=int(ad.get("TotalGPUs", 0)) > 0,  # HAS_GPU itself is an expression in the ad
     )
-
-
-def slot_order(slot: Slot) -> tuple[int, str]:
-    """Return a key that sorts slot1_2 before slot1_10."""
-    return len(slot.name), slot.name
 
 
 def machines_of(slots: Iterable[Slot]) -> tuple[Machine, ...]:
@@ -180,8 +176,8 @@ def _machine(name: str, slots: list[Slot]) -> Machine:
 
 def look_at_queue(environment: Mapping[str, str]) -> Queue | None:
     """Return the jobs in the queue; None when the schedd doesn't answer."""
-    done = run_tool(["condor_q", "-allusers", "-json", "-attributes", JOB_ATTRIBUTES], environment)
-    return None if done is None or done.returncode != 0 else queue_of(from_json(done.stdout))
+    ads = ads_of(["condor_q", "-allusers", "-json", "-attributes", JOB_ATTRIBUTES], environment)
+    return None if ads is None else queue_of(ads)
 
 
 def queue_of(ads: Iterable[Mapping[str, Any]]) -> Queue:
@@ -202,18 +198,13 @@ def _by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def query(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the ads that a tool prints as JSON; none if it fails."""
-    done = run_tool(command, environment)
-    return from_json(done.stdout) if done is not None and done.returncode == 0 else []
+def ads_of(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]] | None:
+    """Return the ads that a tool prints as JSON.
 
-
-def run_tool(
-    command: list[str], environment: Mapping[str, str]
-) -> subprocess.CompletedProcess[str] | None:
-    """Run one of HTCondor's tools; None if it is missing or finds nobody to talk to in time."""
+    None if the tool is missing, fails, or finds nobody to talk to in time.
+    """
     try:
-        return subprocess.run(
+        done = subprocess.run(
             command,
             env=dict(environment),
             capture_output=True,
@@ -223,3 +214,4 @@ def run_tool(
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
+    return from_json(done.stdout) if done.returncode == 0 else None

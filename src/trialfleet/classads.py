@@ -18,9 +18,7 @@ _EXPRESSION = "/Expr("  # what the text of an expression begins with in a tool's
 def plain(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
     """Return what an ad of the bindings says, without what is undefined or an error in it.
 
-    Args:
-        ad: a classad2.ClassAd, or any mapping of attributes.
-        as_text: attributes whose expressions are given as they stand; all others are evaluated.
+    The expressions of attributes in `as_text` are given as they stand; all others are evaluated.
     """
     values = {name: (text if name in as_text else value)(ad, name) for name in ad}
     return {name: found for name, found in values.items() if found is not None}
@@ -50,13 +48,12 @@ def from_json(text: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: it is no JSON.
     """
-    return [_defined(ad) for ad in json.loads(text.strip() or "[]")]
+    return [
+        {name: found for name, found in ad.items() if not _is_nothing(found)}
+        for ad in json.loads(text.strip() or "[]")
+    ]
 
 
-def _defined(ad: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: found for name, found in ad.items() if found is not None and not _is_text(found)}
-
-
-def _is_text(found: Any) -> bool:
-    """Whether the tool prints the text of an expression in place of its value."""
-    return isinstance(found, str) and found.startswith(_EXPRESSION)
+def _is_nothing(found: Any) -> bool:
+    """Whether the tool prints null, or the text of an expression in place of its value."""
+    return found is None or (isinstance(found, str) and found.startswith(_EXPRESSION))

@@ -151,10 +151,8 @@ def read_json(path: Path) -> Any:
 def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
     """Return the JSON object that was written to `path` as a whole, and may be damaged since.
 
-    Args:
-        path: the file.
-        keys: what it has to have.
-        shape: a type that it has to be of, a TypedDict as a rule; default: any object.
+    It has to have these keys, and to be of the type `shape`, if one is given: a TypedDict as a
+    rule.
 
     Raises:
         InputError: it can't be read, or isn't what was written.

@@ -54,16 +54,21 @@ def opened(path: Path, within: Path | None = None) -> Iterator[BinaryIO]:
         JobFileError: it is something else, or a link leads to it.
         OSError: it can't be read.
     """
+    with os.fdopen(_open(path, within, _FILE), "rb") as file:
+        yield file
+
+
+def _open(path: Path, within: Path | None, flags: int) -> int:
+    """Return a descriptor of a regular file, or raise as `opened` does."""
     with _folder_of(path, within) as folder:
         try:
-            descriptor = os.open(path.name, _FILE, dir_fd=folder)
+            descriptor = os.open(path.name, flags, dir_fd=folder)
         except OSError as error:
             raise _refused(path, folder) or error from error
     if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) != stat.S_IFREG:
         os.close(descriptor)
         raise JobFileError(f"{path.name} is {_KINDS.get(kind, 'no regular file')}")
-    with os.fdopen(descriptor, "rb") as file:
-        yield file
+    return descriptor
 
 
 @contextmanager
@@ -232,15 +237,8 @@ def append(path: Path, content: bytes) -> None:
         JobFileError: it is something else, or a link leads to it.
         OSError: it isn't there, can't be written, or there is no room.
     """
-    flags = _FILE & ~os.O_ACCMODE | os.O_WRONLY | os.O_APPEND
-    with _folder_of(path, None) as folder:
-        try:
-            descriptor = os.open(path.name, flags, dir_fd=folder)
-        except OSError as error:
-            raise _refused(path, folder) or error from error
+    descriptor = _open(path, None, _FILE & ~os.O_ACCMODE | os.O_WRONLY | os.O_APPEND)
     try:
-        if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) != stat.S_IFREG:
-            raise JobFileError(f"{path.name} is {_KINDS.get(kind, 'no regular file')}")
         if os.write(descriptor, content) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
@@ -276,11 +274,7 @@ def tree_of(folder: Path) -> list[Path]:
 def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | None = None) -> None:
     """Copy a folder that came of a job to a place that is free, or to an empty folder.
 
-    Args:
-        source: the folder.
-        to: where.
-        copy: what makes the copy of a file; default: it gets a file with the same bytes that its
-            owner alone may write.
+    By default `copy` makes of each file one with the same bytes that its owner alone may write.
 
     Raises:
         JobFileError: as `tree_of` has it.

@@ -11,12 +11,7 @@ Schema = Mapping[str, Any]
 
 
 def meaning_of(model: type[BaseModel], keys: Sequence[int | str]) -> str:
-    """Return what a key means; empty where its schema doesn't say.
-
-    Args:
-        model: what the file holds.
-        keys: the way to the key, such as `daily`, `at`.
-    """
+    """Return what a key of a file means, such as `daily`, `at`; empty where no schema says it."""
     whole = model.model_json_schema()
     named = whole.get("$defs", {})
     found: list[Schema] = [whole]

@@ -119,11 +119,7 @@ def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorD
 
 
 def refuse(title: str, problems: list[tuple[tuple[str | int, ...], str, object]]) -> NoReturn:
-    """Raise one pydantic error per problem.
-
-    Args:
-        title: the model that is wrong.
-        problems: place below the model, message, the value given.
+    """Raise one pydantic error per problem: place below the model, message, the value given.
 
     Raises:
         ValidationError: always; an enclosing model puts its own place in front of each.

@@ -16,10 +16,7 @@ def did_you_mean(
 ) -> str:
     """Return ` (did you mean …?)` when a choice is near to `word`, else nothing.
 
-    Args:
-        word: what was written.
-        choices: what may be written.
-        other_words: what else people call one of the choices.
+    `other_words` are what else people call one of the choices.
     """
     known = (other_words or {}).get(word.lower()) or nearest(word, choices)
     return f" (did you mean {known!r}?)" if known else ""

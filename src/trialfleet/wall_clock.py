@@ -29,12 +29,7 @@ class WallClock:
         clock: Callable[[], datetime] = real_time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin by trusting the clock.
-
-        Args:
-            clock: the time, in UTC.
-            ticks: seconds of a clock that nobody sets.
-        """
+        """Begin by trusting the clock, in UTC; `ticks` are seconds of one that nobody sets."""
         self._clock, self._ticks = clock, ticks
         self._wall, self._tick = clock(), ticks()
         self._trusted = (self._wall, self._tick)

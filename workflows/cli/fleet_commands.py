@@ -156,10 +156,10 @@ def fleet_autoscale(file: Path | None, run: str | None) -> None:
 def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
     """Print the recipe of an image on which nodes need only seconds to join."""
     from trialfleet.infra.fleet.commands import bake
-    from trialfleet.infra.fleet.lifecycle.node_inputs import gather
+    from trialfleet.infra.fleet.lifecycle.up import gather_inputs
 
     aws, spec = _opened(file)
-    inputs = gather(aws, spec)
+    inputs = gather_inputs(aws, spec)
     if form == "script":
         click.echo(bake.script(aws, spec, inputs), nl=False)
     else:

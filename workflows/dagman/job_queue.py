@@ -164,8 +164,8 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
     """
     dags = f"JobUniverse == {SCHEDULER_UNIVERSE} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
-    ads = pool_status.query([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
-    return sorted({Path(ad["TrialfleetFolder"]) for ad in ads})
+    ads = pool_status.ads_of([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
+    return sorted({Path(ad["TrialfleetFolder"]) for ad in ads or ()})
 
 
 def submit(files: DagFiles) -> str:

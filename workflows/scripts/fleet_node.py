@@ -14,7 +14,7 @@ from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.infra.fleet.aws import account
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
-from trialfleet.infra.fleet.lifecycle import node_inputs
+from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import nodes as pool_nodes
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling import trial_jobs
@@ -48,7 +48,7 @@ def loop(
     """
     own = str(folder.root) if folder else ""
     connections = Connections(
-        inputs=node_inputs.gather,
+        inputs=up.gather_inputs,
         choose=choice.candidates,
         look=partial(pool_nodes.look, folder=own),
         end=partial(trial_jobs.end, folder=own),

@@ -21,31 +21,15 @@ from trialfleet.errors import FleetError, InputError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.aws.clients import Aws
 
-KEPT = frozenset(
-    {
-        "AWS_PROFILE",
-        "AWS_DEFAULT_PROFILE",
-        "AWS_REGION",
-        "AWS_DEFAULT_REGION",
-        "AWS_CONFIG_FILE",
-        "AWS_SHARED_CREDENTIALS_FILE",
-        "AWS_CA_BUNDLE",
-        "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
-        "AWS_USE_FIPS_ENDPOINT",
-        "AWS_USE_DUALSTACK_ENDPOINT",
-        "AWS_ROLE_ARN",
-        "AWS_ROLE_SESSION_NAME",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AWS_EC2_METADATA_DISABLED",
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "ALL_PROXY",
-        "NO_PROXY",
-        "REQUESTS_CA_BUNDLE",
-    }
-)
+KEPT = {
+    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"),
+    *("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"),
+    *("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_USE_FIPS_ENDPOINT", "AWS_USE_DUALSTACK_ENDPOINT"),
+    *("AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    *("AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT"),
+    *("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+}
 ENDPOINTS = "AWS_ENDPOINT_URL"  # … and AWS_ENDPOINT_URL_S3 and its like
 FILES = ("_FILE", "_BUNDLE")  # how the names end of those that hold a path
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -81,8 +65,7 @@ def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnv
         InputError: the credentials stand in the environment, where no job sees them.
     """
     account = Aws().account(aws_region)
-    secrets = [name for name in SECRETS if environment.get(name)]
-    if secrets:
+    if secrets := _secrets(environment):
         _check_without(secrets, account, aws_region)
     return AwsEnvironment(account=account, variables=variables(environment))
 
@@ -90,10 +73,14 @@ def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnv
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that choose an account and the way to it; a proxy's password, perhaps.
 
-    Args:
-        environment: of this process.
+    Their paths are absolute, because a job's working directory is its own.
     """
-    return dict(sorted(_kept(environment)))
+    kept = {}
+    for name, value in sorted(environment.items()):
+        if name.upper() in KEPT or name.startswith(ENDPOINTS):
+            is_path = name.upper().endswith(FILES) and value
+            kept[name] = str(Path(value).expanduser().absolute()) if is_path else value
+    return kept
 
 
 def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ) -> None:
@@ -106,30 +93,20 @@ def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ)
     Raises:
         InputError: they are in the environment and nowhere else.
     """
-    secrets = [name for name in SECRETS if environment.get(name)]
+    secrets = _secrets(environment)
     if secrets and _session_of_a_job().get_credentials() is None:
         raise InputError(
-            f"{', '.join(secrets)}: {whose} works behind your back and does not see these, since "
+            f"{secrets}: {whose} works behind your back and does not see these, since "
             "secrets are not written into a run's files. Put the keys into ~/.aws/credentials or "
             "into files that the study's s3: names, or give this machine an instance profile"
         )
 
 
-def _kept(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [
-        (name, _absolute(name, value))
-        for name, value in environment.items()
-        if name.upper() in KEPT or name.startswith(ENDPOINTS)
-    ]
+def _secrets(environment: Mapping[str, str]) -> str:
+    return ", ".join(name for name in SECRETS if environment.get(name))
 
 
-def _absolute(name: str, value: str) -> str:
-    """A job's working directory is its own."""
-    is_path = name.upper().endswith(FILES) and value
-    return str(Path(value).expanduser().absolute()) if is_path else value
-
-
-def _check_without(secrets: list[str], account: str, aws_region: str) -> None:
+def _check_without(secrets: str, account: str, aws_region: str) -> None:
     try:
         found = Aws(_session_of_a_job()).account(aws_region)
     except FleetError:
@@ -137,7 +114,7 @@ def _check_without(secrets: list[str], account: str, aws_region: str) -> None:
     if found != account:
         instead = f"it would act in account {found}, not in {account}" if found else "it has no AWS"
         raise InputError(
-            f"{', '.join(secrets)}: the run's autoscaler is a job and does not see these, since "
+            f"{secrets}: the run's autoscaler is a job and does not see these, since "
             f"secrets are not written into a run's files; without them {instead}. Put the keys "
             "into ~/.aws/credentials, give this machine an instance profile, or set "
             "autoscale: off and keep `trialfleet fleet autoscale` running yourself"

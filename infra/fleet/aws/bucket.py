@@ -22,7 +22,6 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_s3.type_defs import (
-        CreateBucketConfigurationTypeDef,
         PublicAccessBlockConfigurationTypeDef,
         ServerSideEncryptionConfigurationTypeDef,
     )
@@ -59,7 +58,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
 
     Raises:
         InputError: the user's bucket doesn't exist or lies elsewhere.
-        FleetError: AWS refuses, or the bucket is another account's.
+        FleetError: the bucket is another account's.
     """
     name = name_of(fleet, account)
     with asking(f"the bucket {name}"):
@@ -75,11 +74,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
 
 
 def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
-    """Store an object whose key names its content; one that is there is left alone.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """Store an object whose key names its content; one that is there is left alone."""
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
         if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
@@ -93,7 +88,7 @@ def exists(s3: S3Client, name: str, account: str) -> bool:
     """Tell whether this account has the bucket.
 
     Raises:
-        FleetError: it is another account's, or AWS refuses to say.
+        FleetError: it is another account's.
     """
     try:
         s3.head_bucket(Bucket=name, ExpectedBucketOwner=account)
@@ -129,16 +124,15 @@ def remove(aws: Aws, fleet: Fleet, account: str) -> None:
     """Delete the fleet's objects, then its own bucket.
 
     Raises:
-        FleetError: AWS refuses, or somebody keeps other things in the bucket.
+        FleetError: somebody keeps other things in the bucket.
     """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
-    for name in sorted({own, fleet.bucket or own}):
+    for name in dict.fromkeys((fleet.bucket or own, own)):
         with asking(f"the bucket {name}"):
             if exists(s3, name, account):
                 _empty(s3, name, names.prefix(fleet.called))
-    with asking(f"the bucket {own}"):
-        if exists(s3, own, account):
-            _delete(s3, own)
+                if name == own:
+                    _delete(s3, own)
 
 
 def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
@@ -157,8 +151,8 @@ def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
 
 
 def _make(s3: S3Client, name: str, aws_region: str) -> None:
-    where: CreateBucketConfigurationTypeDef = {"LocationConstraint": aws_region}  # type: ignore[typeddict-item]
-    settings: Any = {} if aws_region == "us-east-1" else {"CreateBucketConfiguration": where}
+    where = {"CreateBucketConfiguration": {"LocationConstraint": aws_region}}
+    settings: Any = {} if aws_region == "us-east-1" else where
     deleting = retries.on("OperationAborted")  # the one of that name is still being deleted
 
     def make() -> object:
@@ -169,9 +163,17 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
 
 def _settle(s3: S3Client, fleet: Fleet, name: str) -> None:
     """Bring the bucket's settings to what they must be; what is so already is left alone."""
-    own, rules = tags.own(fleet), _forget_logs(fleet)
+    own = tags.own(fleet)
+    rules: Any = [
+        {
+            "Expiration": {"Days": LOG_DAYS},
+            "ID": "trialfleet-logs",
+            "Filter": {"Prefix": names.log_prefix(fleet.called)},
+            "Status": "Enabled",
+        }
+    ]
     tagged = _setting(s3.get_bucket_tagging, name, "TagSet")
-    if names.tag_table(tagged) != names.tag_table(own):
+    if tags.table(tagged) != tags.table(own):
         s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": own})
     if _setting(s3.get_public_access_block, name, "PublicAccessBlockConfiguration") != _CLOSED:
         s3.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=_CLOSED)
@@ -184,17 +186,6 @@ def _settle(s3: S3Client, fleet: Fleet, name: str) -> None:
 def _setting(get: Callable[..., Any], bucket: str, key: str) -> Any:
     """Return a setting of the bucket; None where it is not set."""
     return or_none(lambda: get(Bucket=bucket)[key], *UNSET)
-
-
-def _forget_logs(fleet: Fleet) -> Any:
-    return [
-        {
-            "Expiration": {"Days": LOG_DAYS},
-            "ID": "trialfleet-logs",
-            "Filter": {"Prefix": names.log_prefix(fleet.called)},
-            "Status": "Enabled",
-        }
-    ]
 
 
 def _empty(s3: S3Client, name: str, prefix: str) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import boto3
@@ -59,38 +59,31 @@ class Aws:
 
     def ec2(self, aws_region: str) -> EC2Client:
         """EC2 in a region."""
-        client: EC2Client = self._client("ec2", aws_region)
-        return client
+        return cast("EC2Client", self._client("ec2", aws_region))
 
     def iam(self) -> IAMClient:
         """IAM, which has no regions."""
-        client: IAMClient = self._client("iam", "us-east-1")
-        return client
+        return cast("IAMClient", self._client("iam", "us-east-1"))
 
     def s3(self, aws_region: str) -> S3Client:
         """S3 in a region."""
-        client: S3Client = self._client("s3", aws_region)
-        return client
+        return cast("S3Client", self._client("s3", aws_region))
 
     def ssm(self, aws_region: str) -> SSMClient:
         """Systems Manager's parameters in a region."""
-        client: SSMClient = self._client("ssm", aws_region)
-        return client
+        return cast("SSMClient", self._client("ssm", aws_region))
 
     def sts(self, aws_region: str) -> STSClient:
         """Who one is."""
-        client: STSClient = self._client("sts", aws_region)
-        return client
+        return cast("STSClient", self._client("sts", aws_region))
 
     def quotas(self, aws_region: str) -> ServiceQuotasClient:
         """The account's limits in a region."""
-        client: ServiceQuotasClient = self._client("service-quotas", aws_region)
-        return client
+        return cast("ServiceQuotasClient", self._client("service-quotas", aws_region))
 
     def pricing(self) -> PricingClient:
         """Prices of all regions, which AWS tells in a few of them."""
-        client: PricingClient = self._client("pricing", "us-east-1")
-        return client
+        return cast("PricingClient", self._client("pricing", "us-east-1"))
 
     def account(self, aws_region: str) -> str:
         """Return the account's number, which AWS is asked for once.
@@ -118,19 +111,14 @@ class Aws:
         return "" if host.endswith(".amazonaws.com") else url
 
     def _make_client(self, service: str, aws_region: str) -> Any:
-        if self._only and service != "sts":
-            self._check_account(aws_region)
-        return self._session.client(  # type: ignore[call-overload]
-            service, region_name=aws_region, config=self._config
-        )
-
-    def _check_account(self, aws_region: str) -> None:
-        found = self.account(aws_region)
-        if found != self._only:
+        if self._only and service != "sts" and (found := self.account(aws_region)) != self._only:
             raise FleetError(
                 f"the AWS credentials here are of account {found}, and this fleet is in "
                 f"{self._only}: mend ~/.aws, or the profile or role that it names"
             )
+        return self._session.client(  # type: ignore[call-overload]
+            service, region_name=aws_region, config=self._config
+        )
 
 
 def code_of(error: ClientError) -> str:
@@ -138,12 +126,13 @@ def code_of(error: ClientError) -> str:
     return error.response.get("Error", {}).get("Code", "")
 
 
-def or_none(ask: Callable[[], T], *codes: str) -> T | None:
-    """Return what AWS answers; None where it refuses for one of these reasons.
+def message_of(error: ClientError) -> str:
+    """Return AWS's words for it."""
+    return error.response.get("Error", {}).get("Message", "")
 
-    Raises:
-        ClientError: it refuses for another.
-    """
+
+def or_none(ask: Callable[[], T], *codes: str) -> T | None:
+    """Return what AWS answers; None where it refuses for one of these reasons."""
     try:
         return ask()
     except ClientError as error:
@@ -174,8 +163,7 @@ def asking(what: str) -> Iterator[None]:
 
 def explained(error: ClientError, what: str) -> str:
     """Return one line: what was asked, AWS's reason, and what to do where it's a permission."""
-    message = error.response.get("Error", {}).get("Message", "")
-    code, reason = code_of(error), " ".join(message.split())[:LONGEST_REASON]
+    code, reason = code_of(error), " ".join(message_of(error).split())[:LONGEST_REASON]
     if code in DENIED:
         return (
             f"{what}: the permission {permission(error)} is denied ({reason}); "
@@ -186,6 +174,5 @@ def explained(error: ClientError, what: str) -> str:
 
 def permission(error: ClientError) -> str:
     """Return the permission that was missing, such as `ec2:RunInstances`."""
-    reason = error.response.get("Error", {}).get("Message", "")
-    named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", reason)
+    named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", message_of(error))
     return named[1] if named else f"to call {error.operation_name}"

@@ -24,17 +24,13 @@ Document = Mapping[str, Any]
 def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
     """Make the nodes' role and instance profile, or bring them back to what they must be.
 
-    Args:
-        aws: the account.
-        fleet: whose nodes they are.
-        policy: what the nodes may do.
-        trust: who may take the role: EC2.
+    The nodes may do what `policy` says, and `trust` who may take the role: EC2.
 
     Returns:
         The instance profile's name, which is the role's too.
 
     Raises:
-        FleetError: AWS refuses, or a role of this name exists that isn't the fleet's.
+        FleetError: a role of this name exists that isn't the fleet's.
     """
     name = names.resource_name(fleet.called)
     with asking(f"the role {name}"):
@@ -45,33 +41,34 @@ def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
     return name
 
 
-def role(aws: Aws, fleet: Fleet) -> str | None:
+def role(aws: Aws, fleet: Fleet) -> RoleTypeDef | None:
     """Return the fleet's role, if there is one."""
-    name = names.resource_name(fleet.called)
-    found = _role(aws.iam(), name)
-    return name if found and tags.ours(fleet, found.get("Tags")) else None
+    found = _role(aws.iam(), names.resource_name(fleet.called))
+    return found if found and tags.ours(fleet, found.get("Tags")) else None
 
 
-def profile(aws: Aws, fleet: Fleet) -> str | None:
+def profile(aws: Aws, fleet: Fleet) -> InstanceProfileTypeDef | None:
     """Return the fleet's instance profile, if there is one."""
-    name = names.resource_name(fleet.called)
-    found = _profile(aws.iam(), name)
-    return name if found and tags.ours(fleet, found.get("Tags")) else None
+    found = _profile(aws.iam(), names.resource_name(fleet.called))
+    return found if found and tags.ours(fleet, found.get("Tags")) else None
 
 
 def remove(aws: Aws, fleet: Fleet) -> None:
-    """Delete the profile, then the role with its policies.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
-    iam = aws.iam()
+    """Delete the profile, then the role with its policies."""
+    iam, name = aws.iam(), names.resource_name(fleet.called)
     with asking("the instance profile"):
-        if name := profile(aws, fleet):
-            _delete_profile(iam, name)
+        if found := profile(aws, fleet):
+            for member in found["Roles"]:
+                iam.remove_role_from_instance_profile(
+                    InstanceProfileName=name, RoleName=member["RoleName"]
+                )
+            iam.delete_instance_profile(InstanceProfileName=name)
     with asking("the role"):
-        if name := role(aws, fleet):
-            _delete_role(iam, name)
+        if role(aws, fleet):
+            for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
+                iam.delete_role_policy(RoleName=name, PolicyName=policy)
+            in_use = retries.on("DeleteConflict")
+            retries.patiently(lambda: iam.delete_role(RoleName=name), in_use)
 
 
 def _role(iam: IAMClient, name: str) -> RoleTypeDef | None:
@@ -130,16 +127,3 @@ def _check_ours(fleet: Fleet, found: Any, what: str) -> None:
             f"the {what} exists and isn't tagged {names.FLEET_TAG}={fleet.called}: it is somebody "
             "else's; give the fleet another `name:`"
         )
-
-
-def _delete_profile(iam: IAMClient, name: str) -> None:
-    found = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
-    for member in found["Roles"]:
-        iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=member["RoleName"])
-    iam.delete_instance_profile(InstanceProfileName=name)
-
-
-def _delete_role(iam: IAMClient, name: str) -> None:
-    for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
-        iam.delete_role_policy(RoleName=name, PolicyName=policy)
-    retries.patiently(lambda: iam.delete_role(RoleName=name), retries.on("DeleteConflict"))

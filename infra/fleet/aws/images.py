@@ -35,7 +35,6 @@ def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
 
     Raises:
         InputError: there is none such, or it is of another architecture.
-        FleetError: AWS refuses.
     """
     named = fleet.ami if isinstance(fleet.ami, str) else fleet.ami[aws_region]
     wanted = named.replace("{architecture}", architecture)
@@ -75,5 +74,5 @@ def _describe(aws: Aws, aws_region: str, image: str, wanted: str) -> Image:
         for disk in found.get("BlockDeviceMappings", [])
         if disk.get("DeviceName") == root and "Ebs" in disk
     ]
-    architecture = found["Architecture"]
-    return Image(id=image, root=root, root_gib=max(sizes, default=0), architecture=architecture)
+    size, architecture = max(sizes, default=0), found["Architecture"]
+    return Image(id=image, root=root, root_gib=size, architecture=architecture)

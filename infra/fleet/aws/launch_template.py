@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.infra.fleet.aws import tags
@@ -22,7 +23,6 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.sections import bytes_of
 
 if TYPE_CHECKING:
-    from types_boto3_ec2 import EC2Client
     from types_boto3_ec2.type_defs import LaunchTemplateTypeDef
 
 EFA = "-efa"  # how the name of a template ends whose nodes have an Elastic Fabric Adapter
@@ -42,13 +42,7 @@ class Template:
 
 
 def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
-    """Return which of a region's templates a type's nodes are of, the end of its name.
-
-    Args:
-        fleet: whose nodes they are.
-        architecture: the type's.
-        efa: whether the type has an Elastic Fabric Adapter.
-    """
+    """Return which of a region's templates a type's nodes are of, the end of its name."""
     return architecture + (EFA if fleet.efa and efa else "")
 
 
@@ -57,13 +51,16 @@ def definition(
 ) -> dict[str, Any]:
     """Return what the template says.
 
-    Args:
-        fleet: whose nodes they are.
-        image: what they boot.
-        group: their security group.
-        user_data: the script that their first boot runs; no secret is in it.
-        efa: whether their first network interface is an Elastic Fabric Adapter.
+    No secret may be in the user data. With `efa` the nodes' first network interface is an Elastic
+    Fabric Adapter.
     """
+    asked = math.ceil(bytes_of(fleet.disk) / 2**30)  # disks are sold by the GiB
+    disk = {
+        "Encrypted": True,
+        "VolumeType": "gp3",
+        "VolumeSize": max(asked, image.root_gib, 1),
+        "DeleteOnTermination": True,
+    }
     wanted: dict[str, Any] = {
         "ImageId": image.id,
         **({"NetworkInterfaces": [adapter(group)]} if efa else {"SecurityGroupIds": [group]}),
@@ -76,7 +73,7 @@ def definition(
             "HttpPutResponseHopLimit": 1,
             "InstanceMetadataTags": "enabled",
         },
-        "BlockDeviceMappings": [_disk(fleet, image)],
+        "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
     }
     if fleet.key_pair:
         wanted["KeyName"] = fleet.key_pair
@@ -107,24 +104,29 @@ def adapter(group: str) -> dict[str, Any]:
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Make the launch template, or a version of it where its newest says something else.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """Make the launch template, or a version of it where its newest says something else."""
     name = f"{names.resource_name(fleet.called)}-{kind}"
+    content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
     with asking(f"the launch template {name} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
-        found = _called(ec2, name)
-        if found is None:
-            found = _make(ec2, fleet, name, wanted)
-            number = found["LatestVersionNumber"]
-        elif _digest_of(ec2, found) == digest(wanted):
-            number = found["LatestVersionNumber"]
+        named: Any = [{"Name": "launch-template-name", "Values": [name]}]
+        listed = ec2.describe_launch_templates(Filters=named)["LaunchTemplates"]
+        if listed:
+            id_, number = listed[0]["LaunchTemplateId"], listed[0]["LatestVersionNumber"]
+            newest = ec2.describe_launch_template_versions(
+                LaunchTemplateId=id_, Versions=[str(number)]
+            )["LaunchTemplateVersions"][0]
+            if newest.get("VersionDescription") != content["VersionDescription"]:
+                made = ec2.create_launch_template_version(LaunchTemplateId=id_, **content)
+                number = made["LaunchTemplateVersion"]["VersionNumber"]
         else:
-            number = _another(ec2, found, wanted)
+            its = [tags.specification(fleet, "launch-template")]
+            new = ec2.create_launch_template(
+                LaunchTemplateName=name, TagSpecifications=its, **content
+            )["LaunchTemplate"]
+            id_, number = new["LaunchTemplateId"], new["LatestVersionNumber"]
     interface = next(iter(wanted.get("NetworkInterfaces", [])), None)
-    return Template(id=found["LaunchTemplateId"], version=str(number), interface=interface)
+    return Template(id=id_, version=str(number), interface=interface)
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
@@ -135,76 +137,17 @@ def digest(wanted: Mapping[str, Any]) -> str:
 
 def templates(aws: Aws, fleet: Fleet, aws_region: str) -> list[LaunchTemplateTypeDef]:
     """List the fleet's launch templates in a region."""
-    pages = (
-        aws.ec2(aws_region)
-        .get_paginator("describe_launch_templates")
-        .paginate(Filters=[tags.of(fleet)])
-    )
+    paginator = aws.ec2(aws_region).get_paginator("describe_launch_templates")
+    pages = paginator.paginate(Filters=[tags.of(fleet)])
     return [template for page in pages for template in page["LaunchTemplates"]]
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's launch templates in a region.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """Delete the fleet's launch templates in a region."""
+    ec2 = aws.ec2(aws_region)
     with asking(f"the launch templates in {aws_region}"):
         for template in templates(aws, fleet, aws_region):
-            _delete(aws.ec2(aws_region), template["LaunchTemplateId"])
-
-
-def _disk(fleet: Fleet, image: Image) -> dict[str, Any]:
-    asked = math.ceil(bytes_of(fleet.disk) / 2**30)  # disks are sold by the GiB
-    return {
-        "DeviceName": image.root,
-        "Ebs": {
-            "Encrypted": True,
-            "VolumeType": "gp3",
-            "VolumeSize": max(asked, image.root_gib, 1),
-            "DeleteOnTermination": True,
-        },
-    }
-
-
-def _called(ec2: EC2Client, name: str) -> LaunchTemplateTypeDef | None:
-    found = ec2.describe_launch_templates(
-        Filters=[{"Name": "launch-template-name", "Values": [name]}]
-    )
-    return found["LaunchTemplates"][0] if found["LaunchTemplates"] else None
-
-
-def _make(
-    ec2: EC2Client, fleet: Fleet, name: str, wanted: Mapping[str, Any]
-) -> LaunchTemplateTypeDef:
-    data: Any = dict(wanted)
-    return ec2.create_launch_template(
-        LaunchTemplateName=name,
-        VersionDescription=digest(wanted),
-        LaunchTemplateData=data,
-        TagSpecifications=[tags.specification(fleet, "launch-template")],
-    )["LaunchTemplate"]
-
-
-def _digest_of(ec2: EC2Client, template: LaunchTemplateTypeDef) -> str:
-    found = ec2.describe_launch_template_versions(
-        LaunchTemplateId=template["LaunchTemplateId"],
-        Versions=[str(template["LatestVersionNumber"])],
-    )
-    return found["LaunchTemplateVersions"][0].get("VersionDescription", "")
-
-
-def _another(ec2: EC2Client, template: LaunchTemplateTypeDef, wanted: Mapping[str, Any]) -> int:
-    data: Any = dict(wanted)
-    return ec2.create_launch_template_version(
-        LaunchTemplateId=template["LaunchTemplateId"],
-        VersionDescription=digest(wanted),
-        LaunchTemplateData=data,
-    )["LaunchTemplateVersion"]["VersionNumber"]
-
-
-def _delete(ec2: EC2Client, template: str) -> None:
-    or_none(
-        lambda: ec2.delete_launch_template(LaunchTemplateId=template),
-        "InvalidLaunchTemplateId.NotFound",
-    )
+            delete = partial(
+                ec2.delete_launch_template, LaunchTemplateId=template["LaunchTemplateId"]
+            )
+            or_none(delete, "InvalidLaunchTemplateId.NotFound")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries, tags
@@ -67,9 +68,13 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
             several networks.
         FleetError: a region has no default VPC and the fleet names no subnet there.
     """
-    listed = {region: _listed(aws, fleet, region) for region in fleet.aws_regions}
+    named = fleet.subnets
+    listed = {
+        region: _subnets(aws, region, "subnet-id", named) if named else []
+        for region in fleet.aws_regions
+    }
     known = {subnet["SubnetId"] for subnets in listed.values() for subnet in subnets}
-    if missing := [subnet for subnet in fleet.subnets if subnet not in known]:
+    if missing := [subnet for subnet in named if subnet not in known]:
         where = ", ".join(fleet.aws_regions)
         raise InputError(f"subnets: {', '.join(missing)}: no such subnet in {where}")
     return {
@@ -79,27 +84,27 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
-    """Make the fleet's security group, or bring it back to what it must be.
-
-    Returns:
-        The group's id.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
-    with asking(f"the security group {names.resource_name(fleet.called)} in {aws_region}"):
+    """Make the fleet's security group, or bring it back to what it must be; return its id."""
+    name = names.resource_name(fleet.called)
+    with asking(f"the security group {name} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
-        group = _group_in(aws, fleet, aws_region, vpc) or _make_group(ec2, fleet, vpc)
+        in_vpc: Any = {"Name": "vpc-id", "Values": [vpc]}
+        found = ec2.describe_security_groups(Filters=[tags.of(fleet), in_vpc])["SecurityGroups"]
+        if found:
+            group = found[0]["GroupId"]
+        else:
+            group = ec2.create_security_group(
+                GroupName=name,
+                Description=f"trialfleet {fleet.called}: HTCondor inside the fleet",
+                VpcId=vpc,
+                TagSpecifications=[tags.specification(fleet, "security-group")],
+            )["GroupId"]
         _open(ec2, group, _rules(fleet))
     return group
 
 
 def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
-    """Make the manager's instance a member of the group, where it lies in the same network.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """Make the manager's instance a member of the group, where it lies in the same network."""
     with asking(f"the manager {own.id} as a member of {group}"):
         ec2 = aws.ec2(own.aws_region)
         found = ec2.describe_network_interfaces(
@@ -122,36 +127,33 @@ def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
     """Delete the fleet's security groups in a region, once nothing is a member any more.
 
     Raises:
-        FleetError: something still is, or AWS refuses.
+        FleetError: something still is.
     """
     with asking(f"the security group {names.resource_name(fleet.called)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         for group in groups(aws, fleet, aws_region):
             _dismiss(ec2, group)
-            _delete(ec2, group)
+            retries.delete(
+                partial(ec2.delete_security_group, GroupId=group),
+                in_use="DependencyViolation",
+                gone="InvalidGroup.NotFound",
+            )
 
 
-def _listed(aws: Aws, fleet: Fleet, aws_region: str) -> list[SubnetTypeDef]:
-    if not fleet.subnets:
-        return []
-    with asking(f"subnets in {aws_region}"):
-        found = aws.ec2(aws_region).describe_subnets(
-            Filters=[{"Name": "subnet-id", "Values": fleet.subnets}]
-        )
-    return found["Subnets"]
+def _subnets(aws: Aws, aws_region: str, key: str, values: list[str]) -> list[SubnetTypeDef]:
+    with asking(f"the subnets in {aws_region} ({key})"):
+        wanted: Any = [{"Name": key, "Values": values}]
+        return aws.ec2(aws_region).describe_subnets(Filters=wanted)["Subnets"]
 
 
 def _default(aws: Aws, aws_region: str) -> list[SubnetTypeDef]:
-    with asking(f"the default VPC's subnets in {aws_region}"):
-        found = aws.ec2(aws_region).describe_subnets(
-            Filters=[{"Name": "default-for-az", "Values": ["true"]}]
-        )
-    if not found["Subnets"]:
+    found = _subnets(aws, aws_region, "default-for-az", ["true"])
+    if not found:
         raise FleetError(
             f"{aws_region} has no default VPC (or it has no subnets): name some as `subnets:`, "
             "or make the default again: aws ec2 create-default-vpc"
         )
-    return found["Subnets"]
+    return found
 
 
 def _place(subnets: Iterable[SubnetTypeDef], aws_region: str) -> RegionNetwork:
@@ -164,22 +166,6 @@ def _place(subnets: Iterable[SubnetTypeDef], aws_region: str) -> RegionNetwork:
         )
     roomiest = {subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in by_room}
     return RegionNetwork(vpc=vpcs.pop(), subnets=dict(sorted(roomiest.items())))
-
-
-def _group_in(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str | None:
-    found = aws.ec2(aws_region).describe_security_groups(
-        Filters=[tags.of(fleet), {"Name": "vpc-id", "Values": [vpc]}]
-    )
-    return found["SecurityGroups"][0]["GroupId"] if found["SecurityGroups"] else None
-
-
-def _make_group(ec2: EC2Client, fleet: Fleet, vpc: str) -> str:
-    return ec2.create_security_group(
-        GroupName=names.resource_name(fleet.called),
-        Description=f"trialfleet {fleet.called}: HTCondor inside the fleet",
-        VpcId=vpc,
-        TagSpecifications=[tags.specification(fleet, "security-group")],
-    )["GroupId"]
 
 
 def _rules(fleet: Fleet) -> set[Rule]:
@@ -203,24 +189,18 @@ def _open(ec2: EC2Client, group: str, wanted: set[Rule]) -> None:
     if ids := [rule["SecurityGroupRuleId"] for rule in strange if not rule["IsEgress"]]:
         ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=ids)
     if ids := [rule["SecurityGroupRuleId"] for rule in strange if rule["IsEgress"]]:
-        _forget_egress(ec2, group, ids)
+        # What let an EFA out may stay where the permission to take it away went with the gangs: all
+        # else may go out anyway, so it opens nothing.
+        or_none(
+            lambda: ec2.revoke_security_group_egress(GroupId=group, SecurityGroupRuleIds=ids),
+            "UnauthorizedOperation",
+        )
 
 
 def _is_strange(rule: SecurityGroupRuleTypeDef, group: str, wanted: set[Rule]) -> bool:
     if _inside(rule, group):
         return _as_rule(rule) not in wanted
     return not rule["IsEgress"]  # what goes out elsewhere is AWS's default, or the user's choice
-
-
-def _forget_egress(ec2: EC2Client, group: str, ids: list[str]) -> None:
-    """Take away what let an EFA out; it may stay where the permission went with the gangs.
-
-    All else may go out anyway, so it opens nothing.
-    """
-    or_none(
-        lambda: ec2.revoke_security_group_egress(GroupId=group, SecurityGroupRuleIds=ids),
-        "UnauthorizedOperation",
-    )
 
 
 def _inside(rule: SecurityGroupRuleTypeDef, group: str) -> bool:
@@ -272,11 +252,3 @@ def _dismiss(ec2: EC2Client, group: str) -> None:
         for card in page["NetworkInterfaces"]:
             if others := [other for other in _groups(card) if other != group]:
                 _regroup(ec2, card, others)
-
-
-def _delete(ec2: EC2Client, group: str) -> None:
-    def delete() -> object:
-        return ec2.delete_security_group(GroupId=group)
-
-    in_use = retries.on("DependencyViolation")
-    or_none(lambda: retries.patiently(delete, in_use, retries.LATER), "InvalidGroup.NotFound")

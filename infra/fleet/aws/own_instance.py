@@ -26,22 +26,17 @@ class OwnInstance:
 
 
 def look(base: str = "") -> OwnInstance | None:
-    """Ask EC2's metadata service (IMDSv2) who this machine is.
+    """Ask EC2's metadata service (IMDSv2) who this machine is; None: no EC2 instance.
 
-    Args:
-        base: where the service answers; by default as the AWS tools' own variables have it.
-
-    Returns:
-        None on a machine that isn't an EC2 instance.
+    It answers at `base`; by default as the AWS tools' own variables have it.
     """
     if not base and os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     imds = Imds(base, PATIENCE)
     names = ("instance-id", "placement/region", "local-ipv4")
     try:
-        own, aws_region, address = (imds.get(f"meta-data/{name}") for name in names)
+        found = [(imds.get(f"meta-data/{name}") or "").strip() for name in names]
     except AwsError:  # no route, no answer
         return None
-    if not (own and aws_region and address):
-        return None
-    return OwnInstance(id=own.strip(), aws_region=aws_region.strip(), address=address.strip())
+    own, aws_region, address = found
+    return OwnInstance(id=own, aws_region=aws_region, address=address) if all(found) else None

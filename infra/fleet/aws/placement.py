@@ -6,6 +6,8 @@ own, but that of the nodes in it.
 
 from __future__ import annotations
 
+from functools import partial
+
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import retries, tags
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
@@ -17,7 +19,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
     """Make the fleet's placement group in a region where there is none.
 
     Raises:
-        FleetError: AWS refuses, or somebody else has a group of this name.
+        FleetError: somebody else has a group of this name.
     """
     name = names.resource_name(fleet.called)
     with asking(f"the placement group {name} in {aws_region}"):
@@ -53,18 +55,12 @@ def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
     """Delete the fleet's placement groups in a region, once no node is in them any more.
 
     Raises:
-        FleetError: a node still is, or AWS refuses.
+        FleetError: a node still is.
     """
     with asking(f"the placement group {names.resource_name(fleet.called)} in {aws_region}"):
         for name in groups(aws, fleet, aws_region):
-            _delete(aws, aws_region, name)
-
-
-def _delete(aws: Aws, aws_region: str, name: str) -> None:
-    def delete() -> object:
-        return aws.ec2(aws_region).delete_placement_group(GroupName=name)
-
-    in_use = retries.on("InvalidPlacementGroup.InUse")
-    or_none(
-        lambda: retries.patiently(delete, in_use, retries.LATER), "InvalidPlacementGroup.Unknown"
-    )
+            retries.delete(
+                partial(aws.ec2(aws_region).delete_placement_group, GroupName=name),
+                in_use="InvalidPlacementGroup.InUse",
+                gone="InvalidPlacementGroup.Unknown",
+            )

@@ -19,18 +19,11 @@ VERSION = "2012-10-17"
 OWN_TAG = f"aws:RequestTag/{names.FLEET_TAG}"
 ITS_TAG = f"aws:ResourceTag/{names.FLEET_TAG}"
 PUBLIC = "/aws/service/"  # where AWS's own SSM parameters begin
+_AS_EC2 = {"Service": "ec2.amazonaws.com"}
 NODE_TRUST: Document = {
     "Version": VERSION,
-    "Statement": [
-        {
-            "Effect": "Allow",
-            "Principal": {"Service": "ec2.amazonaws.com"},
-            "Action": "sts:AssumeRole",
-        }
-    ],
+    "Statement": [{"Effect": "Allow", "Principal": _AS_EC2, "Action": "sts:AssumeRole"}],
 }
-
-
 # What the fleet's modules call, by the names that IAM has for it; IAM's differ from S3's own.
 DESCRIBED = [
     *("Images", "Instances", "InstanceTypeOfferings", "InstanceTypes", "LaunchTemplates"),
@@ -62,12 +55,7 @@ PARAMETER = ["AddTagsToResource", "DeleteParameter", "GetParameter", "PutParamet
 
 
 def caller_policy(fleet: Fleet, account: str) -> Document:
-    """Return what whoever runs `trialfleet fleet` on this fleet must be allowed.
-
-    Args:
-        fleet: what will be planned, raised, watched, scaled, checked and removed.
-        account: the account's number.
-    """
+    """Return what whoever plans, raises, watches, scales, checks and removes a fleet needs."""
     within = _Arns(fleet, account)
     parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets)
     return {"Version": VERSION, "Statement": [one for part in parts for one in part(fleet, within)]}
@@ -159,11 +147,6 @@ def _allow(
     return statement | ({"Condition": conditions} if conditions else {})
 
 
-def _rules(fleet: Fleet) -> list[str]:
-    """What is called on rules of the fleet's security group."""
-    return [*RULES, *(EFA_RULES if fleet.efa else [])]
-
-
 def _looking(fleet: Fleet, _: _Arns) -> list[Document]:
     """What changes nothing; AWS scopes none of these."""
     described = [*DESCRIBED, *(["PlacementGroups"] if fleet.gangs else [])]
@@ -197,7 +180,7 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = within.ec2("network-interface", "spot-instances-request", *subnets, *keys)
-    rules = ["ec2:CreateSecurityGroup", *_all("ec2:", _rules(fleet))]
+    rules = _all("ec2:", ["CreateSecurityGroup", *RULES, *(EFA_RULES if fleet.efa else [])])
     # The manager's own network card, and the groups that it is in besides.
     manager = within.ec2("instance", "network-interface", "security-group")
     return [
@@ -219,7 +202,8 @@ def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
     # Those that the fleet has from when its gangs wanted one are removed with it.
     more = ["placement-group"] if fleet.gangs else []
     own = within.ec2("instance", "launch-template", "security-group", *more)
-    actions = [*OWN, *_rules(fleet), *(["DeletePlacementGroup"] if more else [])]
+    actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else [])]
+    actions += ["DeletePlacementGroup"] if more else []
     nodes = within.ec2("instance")
     return [
         _allow("Own", _all("ec2:", actions), own, StringEquals=its),
@@ -232,18 +216,16 @@ def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
 def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
     china = ".cn" if _partition(fleet.home) == "aws-cn" else ""
     service = {"iam:PassedToService": f"ec2.amazonaws.com{china}"}
-    return [
+    statements = [
         _allow("Identity", _all("iam:", [*ROLE, *PROFILE]), [within.role, within.profile]),
         _allow("PassRole", ["iam:PassRole"], [within.role], StringEquals=service),
-        *(_first_spot() if fleet.spot_nodes else []),
     ]
-
-
-def _first_spot() -> list[Document]:
-    """The first spot instance of an account makes a role for AWS's spot service."""
-    service = {"iam:AWSServiceName": "spot.amazonaws.com"}
-    role = "arn:*:iam::*:role/aws-service-role/spot.amazonaws.com/*"
-    return [_allow("Spot", ["iam:CreateServiceLinkedRole"], [role], StringEquals=service)]
+    if fleet.spot_nodes:  # the first spot instance of an account makes a role for AWS's service
+        service = {"iam:AWSServiceName": "spot.amazonaws.com"}
+        role = "arn:*:iam::*:role/aws-service-role/spot.amazonaws.com/*"
+        make = ["iam:CreateServiceLinkedRole"]
+        statements.append(_allow("Spot", make, [role], StringEquals=service))
+    return statements
 
 
 def _storage(fleet: Fleet, within: _Arns) -> list[Document]:

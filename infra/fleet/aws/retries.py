@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from botocore.exceptions import ClientError
 
-from trialfleet.infra.fleet.aws.clients import code_of
+from trialfleet.infra.fleet.aws.clients import code_of, or_none
 
 T = TypeVar("T")
 SOON = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # seconds between looks; things made show up within
@@ -36,13 +36,10 @@ def patiently(
 ) -> T:
     """Call until it isn't refused for a reason that time mends.
 
-    Args:
-        call: what to do; done again, it must do no harm.
-        again: whether a refusal is worth another try.
-        pauses: seconds to wait after each try but the last.
+    Done again, the call must do no harm.
 
     Raises:
-        ClientError: another refusal, or the same to the end.
+        ClientError: a refusal that isn't worth doing it `again`, or one that is, to the end.
     """
     for pause in pauses:
         try:
@@ -52,6 +49,11 @@ def patiently(
                 raise
             sleep(pause)
     return call()
+
+
+def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
+    """Delete something once what uses it is gone; AWS has a code for either state."""
+    or_none(lambda: patiently(call, on(in_use), LATER), gone)
 
 
 def until(holds: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:

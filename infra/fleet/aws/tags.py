@@ -13,18 +13,15 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 def own(fleet: Fleet) -> Any:
     """Return the tags of everything that the fleet is made of: the user's, and the fleet's."""
-    return names.tag_list({**fleet.tags, names.FLEET_TAG: fleet.called})
+    return _listed({**fleet.tags, names.FLEET_TAG: fleet.called})
 
 
-def specification(fleet: Fleet, kind: str, more: Mapping[str, str] | None = None) -> Any:
-    """Return the tags as EC2 takes them with a resource that it makes.
+def specification(fleet: Fleet, kind: str, more: Mapping[str, str] = {}) -> Any:
+    """Return the fleet's tags and more, as EC2 takes them with a resource that it makes.
 
-    Args:
-        fleet: whose resource it is.
-        kind: EC2's word for such resources, such as `instance`.
-        more: tags besides the fleet's own.
+    `kind` is EC2's word for such resources, such as `instance`.
     """
-    return {"ResourceType": kind, "Tags": [*own(fleet), *names.tag_list(more or {})]}
+    return {"ResourceType": kind, "Tags": [*own(fleet), *_listed(more)]}
 
 
 def of(fleet: Fleet) -> Any:
@@ -34,4 +31,13 @@ def of(fleet: Fleet) -> Any:
 
 def ours(fleet: Fleet, tags: Any) -> bool:
     """Tell by the tags that AWS lists whether a resource is the fleet's."""
-    return names.tag_table(tags).get(names.FLEET_TAG) == fleet.called
+    return table(tags).get(names.FLEET_TAG) == fleet.called
+
+
+def table(tags: Any) -> dict[str, str]:
+    """Return AWS's list of tags as a table."""
+    return {tag["Key"]: tag["Value"] for tag in tags or []}
+
+
+def _listed(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]

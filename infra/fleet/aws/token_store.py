@@ -11,14 +11,7 @@ MISSING = "ParameterNotFound"
 
 
 def ensure(aws: Aws, fleet: Fleet, token: str) -> str:
-    """Store the token, unless it is there already.
-
-    Returns:
-        The parameter's name.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """Store the token, unless it is there already; return the parameter's name."""
     name, ssm = names.token_parameter(fleet.called), aws.ssm(fleet.home)
     with asking(f"the token as SSM parameter {name}"):
         found = or_none(lambda: ssm.get_parameter(Name=name, WithDecryption=True), MISSING)
@@ -38,11 +31,7 @@ def exists(aws: Aws, fleet: Fleet) -> bool:
 
 
 def remove(aws: Aws, fleet: Fleet) -> None:
-    """Delete the parameter.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """Delete the parameter."""
     name = names.token_parameter(fleet.called)
     with asking(f"the SSM parameter {name}"):
         or_none(lambda: aws.ssm(fleet.home).delete_parameter(Name=name), MISSING)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
@@ -14,19 +13,10 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
 
 MOST_REASONS = 20  # shown in an error; a study over all regions would drop hundreds
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Dropped:
-    """A way to get nodes that won't do, and why."""
-
-    type: str
-    lifecycle: Lifecycle
-    where: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.lifecycle} in {self.where}: {self.reason}"
+PRICELESS = (
+    "its price is not known, and AWS's Pricing API gave none (it takes the permission "
+    "pricing:GetProducts)"
+)
 
 
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
@@ -36,15 +26,16 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
 
     Raises:
         InputError: a listed instance type exists in none of the fleet's regions.
-        FleetError: nothing will do (the error says why of each), or AWS refuses.
+        FleetError: nothing will do (the error says why of each).
     """
     found: list[Candidate] = []
-    dropped: list[_Dropped] = []
+    dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
     for offer in (offer for region in fleet.aws_regions for offer in _offers(aws, fleet, region)):
         if reason := _against(offer, fleet):
             where = offer.zone if offer.lifecycle == "spot" else offer.aws_region
-            type_, lifecycle = offer.type.name, offer.lifecycle
-            dropped.append(_Dropped(type=type_, lifecycle=lifecycle, where=where, reason=reason))
+            places = dropped.setdefault((offer.type.name, offer.lifecycle, reason), [])
+            if where not in places:
+                places.append(where)
         else:
             found.append(offer)
     if not found:
@@ -100,21 +91,12 @@ def _against(offer: Candidate, fleet: Fleet) -> str | None:
     """Return what speaks against an offer, if anything does."""
     ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
     if math.isnan(offer.price):
-        return _priceless(offer)
+        return "AWS lists no spot price" if offer.lifecycle == "spot" else PRICELESS
     if offer.lifecycle == "spot" and ceiling is not None and offer.price > ceiling:
         return f"costs {offer.price:g} USD/h, over spot.ceiling, which is {ceiling:g}"
     if cap is not None and offer.price > cap:
         return f"costs {offer.price:g} USD/h, over price_cap.hour, which is {cap:g}"
     return None
-
-
-def _priceless(offer: Candidate) -> str:
-    if offer.lifecycle == "spot":
-        return "AWS lists no spot price"
-    return (
-        "its price is not known, and AWS's Pricing API gave none (it takes the permission "
-        "pricing:GetProducts)"
-    )
 
 
 def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
@@ -129,22 +111,15 @@ def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
     )
 
 
-def _nothing(fleet: Fleet, dropped: list[_Dropped]) -> str:
+def _nothing(fleet: Fleet, dropped: Mapping[tuple[str, str, str], list[str]]) -> str:
     if not dropped:
         kinds = ", ".join(fleet.instance_types) or "type with what `needs` asks for"
         where = ", ".join(fleet.zones or fleet.aws_regions)
         return f"no node can be had: no {kinds} is offered in {where}"
-    reasons = _grouped(dropped)
+    reasons = [
+        f"{name} {lifecycle} in {', '.join(places)}: {reason}"
+        for (name, lifecycle, reason), places in dropped.items()
+    ]
     more = [f"… and {len(reasons) - MOST_REASONS} more"] if len(reasons) > MOST_REASONS else []
     lines = "\n".join(f"  {line}" for line in [*reasons[:MOST_REASONS], *more])
     return f"no node can be had, of all that the fleet allows:\n{lines}"
-
-
-def _grouped(dropped: list[_Dropped]) -> list[str]:
-    """Return a line for each type and reason, with all the places where it is so."""
-    places: dict[_Dropped, list[str]] = {}
-    for one in dropped:
-        places.setdefault(replace(one, where=""), []).append(one.where)
-    return [
-        str(replace(one, where=", ".join(dict.fromkeys(where)))) for one, where in places.items()
-    ]

@@ -21,32 +21,28 @@ if TYPE_CHECKING:
     )
 
 MAKER = "NVIDIA"
-OLD = {"K80", "M60", "V100"}  # of generations before Turing
+IMAGES = ("x86_64", "arm64")  # architectures that images are made for
+OLD = frozenset({"K80", "M60", "V100"})  # of generations before Turing
 _BUYABLE = {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]}
 
 
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
-    """List the fleet's instance types that a region has, by name.
+    """List the fleet's instance types that one of its regions has, by name.
 
-    Args:
-        aws: the account.
-        fleet: what is wanted.
-        aws_region: where to look; one of the fleet's.
-
-    Returns:
-        None, if the listed types are all known in other regions of the fleet only.
+    There may be none, if all that are listed are known in other regions of the fleet.
 
     Raises:
         InputError: a listed type exists in none of the fleet's regions or is too old for its
             image, or nothing is listed and the needs say too little to choose by.
-        FleetError: AWS refuses.
     """
+    # The driver of AWS's image runs no older GPU; an image of the user's may.
+    too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
     if not fleet.instance_types:
         fit = _meeting(aws, fleet.needs, aws_region)
-        return [kind for kind in fit if not _too_old(fleet, kind)]
+        return [kind for kind in fit if kind.gpu not in too_old]
     listed = sorted(set(fleet.instance_types))
     found = _called(aws, aws_region, listed)
-    if old := [f"{kind.name} ({kind.gpu})" for kind in found if _too_old(fleet, kind)]:
+    if old := [f"{kind.name} ({kind.gpu})" for kind in found if kind.gpu in too_old]:
         raise InputError(
             f"instance_types: {', '.join(old)}: the driver of AWS's image, NVIDIA's open one, runs "
             "Turing GPUs (T4) and newer: name an image with another driver as `ami:`"
@@ -58,11 +54,7 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
 
 
 def zones(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, list[str]]:
-    """Return the zones of a region that offer each instance type, in alphabetical order.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """Return the zones of a region that offer each instance type, in alphabetical order."""
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
     for found in _offerings(aws, aws_region, "availability-zone", wanted) if offered else ():
@@ -75,15 +67,17 @@ def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
 
     A part of a GPU counts as one GPU, with the memory of that part.
     """
-    gpus = _gpus(info)
+    gpus: list[Any] = _gpus(info)
+    processors = info["ProcessorInfo"]["SupportedArchitectures"]
     return InstanceType(
         name=info["InstanceType"],
         vcpus=info["VCpuInfo"]["DefaultVCpus"],
         memory_mb=info["MemoryInfo"]["SizeInMiB"],
-        gpus=sum(_count(gpu) for gpu in gpus),
+        gpus=sum(int(gpu.get("Count") or gpu.get("LogicalGpuCount") or 1) for gpu in gpus),
         gpu=gpus[0]["Name"] if gpus else "",
         gpu_memory_mb=min((gpu["MemoryInfo"]["SizeInMiB"] for gpu in gpus), default=0),
-        architecture=_architecture(info),
+        # Of those that the processor takes, the one that images are made for.
+        architecture=next((a for a in IMAGES if a in processors), str(processors[0])),
         local_disk_gb=info.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
         clusters="cluster" in info.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
         efa=info.get("NetworkInfo", {}).get("EfaSupported", False),
@@ -154,21 +148,6 @@ def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
     return [gpu for gpu in gpus if gpu["Manufacturer"] == MAKER]
 
 
-def _count(gpu: Any) -> int:
-    return int(gpu.get("Count") or gpu.get("LogicalGpuCount") or 1)
-
-
 def _whole(info: InstanceTypeInfoTypeDef) -> bool:
     """False for a part of a GPU: it wants another driver than the one that images have."""
     return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))
-
-
-def _too_old(fleet: Fleet, kind: InstanceType) -> bool:
-    """True for a GPU that the driver of AWS's image doesn't run; an image of the user's may."""
-    return fleet.ami == DEFAULT_AMI and kind.gpu in OLD
-
-
-def _architecture(info: InstanceTypeInfoTypeDef) -> str:
-    """Return the one that images are made for, of those that the processor takes."""
-    known = info["ProcessorInfo"]["SupportedArchitectures"]
-    return next((name for name in ("x86_64", "arm64") if name in known), str(known[0]))

@@ -49,11 +49,7 @@ _TABLE = TypeAdapter(Table)
 
 
 def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[str, str], float]:
-    """Return the present spot prices in USD per hour, by instance type and zone.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """Return the present spot prices in USD per hour, by instance type and zone."""
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     for found in _history(aws, aws_region, sorted(set(types))):
         pair = found["InstanceType"], found["AvailabilityZone"]
@@ -80,7 +76,6 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
         The file with all answers.
 
     Raises:
-        FleetError: AWS refuses or can't be reached.
         OSError: the cache can't be written.
     """
     kept, today, wanted = _refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
@@ -96,11 +91,7 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
 
 def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
-    """Ask AWS what an instance costs on-demand in USD per hour; None where it isn't sold.
-
-    Raises:
-        FleetError: AWS refuses or can't be reached.
-    """
+    """Ask AWS what an instance costs on-demand in USD per hour; None where it isn't sold."""
     fields = {**PLAIN, "regionCode": aws_region, "instanceType": instance_type}
     filters: list[FilterTypeDef] = [
         {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in fields.items()

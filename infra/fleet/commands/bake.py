@@ -26,9 +26,6 @@ def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
 
     It does what a node's first boot does, but for what is that node's own: driver, its option,
     HTCondor in the manager's version.
-
-    Raises:
-        FleetError: AWS doesn't tell whose account this is.
     """
     name = names.resource_name(fleet.called)
     return (
@@ -44,18 +41,18 @@ def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
 def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str) -> dict[str, Any]:
     """Return what EC2 Image Builder's calls take, by call, as JSON has it.
 
-    Args:
-        aws: the account.
-        fleet: whose nodes.
-        inputs: what the nodes are given.
-        architecture: of the image, as in the fleet's `ami`.
-
     Raises:
-        InputError: the fleet's image can't be found.
-        FleetError: AWS refuses, or the recipe is longer than Image Builder takes.
+        InputError: the fleet's image for this architecture can't be found.
+        FleetError: the recipe is longer than Image Builder takes.
     """
     name = names.resource_name(fleet.called)
-    data = _component(_program(aws, fleet, inputs))
+    # A document of Image Builder's: one phase, which runs the program.
+    data = (
+        "name: trialfleet\nschemaVersion: 1.0\nphases:\n  - name: build\n    steps:\n"
+        "      - name: prepare\n        action: ExecuteBash\n        inputs:\n"
+        "          commands:\n            - |\n"
+        + textwrap.indent(_program(aws, fleet, inputs), " " * 14)
+    )
     if len(data) > COMPONENT_LIMIT:
         raise FleetError(
             f"the recipe has {len(data)} characters, Image Builder takes {COMPONENT_LIMIT}: "
@@ -97,14 +94,4 @@ def _program(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
         "base64 --decode <<'END' | gunzip > /root/trialfleet-image.py\n"
         f"{lines}\nEND\n"
         "python3 /root/trialfleet-image.py\nrm /root/trialfleet-image.py\n"
-    )
-
-
-def _component(program: str) -> str:
-    """Return a document of Image Builder's: one phase, which runs a program."""
-    indented = textwrap.indent(program, " " * 14)
-    return (
-        "name: trialfleet\nschemaVersion: 1.0\nphases:\n  - name: build\n    steps:\n"
-        "      - name: prepare\n        action: ExecuteBash\n        inputs:\n"
-        f"          commands:\n            - |\n{indented}"
     )

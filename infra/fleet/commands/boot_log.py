@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -23,19 +21,8 @@ LONGEST = 300  # characters of a line
 OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 
 
-@dataclass(frozen=True)
-class BootMessage:
-    """A line, and where it stood."""
-
-    line: str
-    source: Literal["log", "console"]
-
-    def __str__(self) -> str:
-        return f"its {self.source} ends: {self.line}"
-
-
-def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, BootMessage]:
-    """Return the last line that each instance logged of its boot, by id, where there is one.
+def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
+    """Return by id what each instance logged last of its boot: `its log ends: …`, or its console.
 
     What AWS refuses to show counts as absent: these lines only explain.
     """
@@ -54,17 +41,17 @@ def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict
         return {i.id: words for i, words in zip(wanted, messages, strict=True) if words}
 
 
-def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> BootMessage | None:
+def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> str:
     key = names.log_key(fleet.called, instance.id)
     try:
         text = aws.s3(fleet.home).get_object(Bucket=place, Key=key)["Body"].read()
     except (ClientError, BotoCoreError):
-        return None
+        return ""
     line = last_line(text.decode(errors="replace"))
-    return BootMessage(line, "log") if line else None
+    return f"its log ends: {line}" if line else ""
 
 
-def _console(aws: Aws, instance: Instance) -> BootMessage | None:
+def _console(aws: Aws, instance: Instance) -> str:
     """Ask for the console as it is now; machines that aren't Nitro have an older one only."""
     for latest in (True, False):
         try:
@@ -74,8 +61,8 @@ def _console(aws: Aws, instance: Instance) -> BootMessage | None:
         except (ClientError, BotoCoreError):
             continue
         line = last_line(answer.get("Output", ""))
-        return BootMessage(line, "console") if line else None
-    return None
+        return f"its console ends: {line}" if line else ""
+    return ""
 
 
 def last_line(text: str) -> str:

@@ -32,18 +32,12 @@ def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
     credentials, answer = _credentials(aws, fleet)
     found = [credentials, _clock(answer)]
     if credentials.ok:
-        found += _in_aws(aws, fleet)
+        finding, candidates = _candidates(aws, fleet)
+        kinds = sorted({(one.aws_region, one.type.architecture) for one in candidates})
+        found += [finding, *_quotas(aws, fleet, candidates)]
+        found += [_image(aws, fleet, *kind) for kind in kinds]
+        found += permissions.examine(aws, fleet)
     return [*found, *manager_checks.examine(fleet)]
-
-
-def _in_aws(aws: Aws, fleet: Fleet) -> list[Finding]:
-    finding, candidates = _candidates(aws, fleet)
-    return [
-        finding,
-        *_quotas(aws, fleet, candidates),
-        *_images(aws, fleet, candidates),
-        *permissions.examine(aws, fleet),
-    ]
 
 
 def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
@@ -58,18 +52,14 @@ def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
 
 
 def _clock(answer: Any) -> Finding:
-    check = "clock"
     there = time_of(answer)
     if there is None:
-        return Finding(check=check, ok=None, found="AWS gave no time")
+        return Finding(check="clock", ok=None, found="AWS gave no time")
     skew = datetime.now(UTC) - there
-    found = (
-        f"{abs(skew.total_seconds()):.0f} s {'ahead of' if skew > timedelta() else 'behind'} AWS"
-    )
-    if abs(skew) > SKEW:
-        advice = "let a time service set it: `timedatectl set-ntp true`"
-        return Finding(check=check, ok=False, found=found, advice=advice)
-    return Finding(check=check, ok=True, found=found)
+    side, well = "ahead of" if skew > timedelta() else "behind", abs(skew) <= SKEW
+    advice = "" if well else "let a time service set it: `timedatectl set-ntp true`"
+    found = f"{abs(skew.total_seconds()):.0f} s {side} AWS"
+    return Finding(check="clock", ok=well, found=found, advice=advice)
 
 
 def time_of(answer: Any) -> datetime | None:
@@ -107,23 +97,13 @@ def _within(limit: quotas.Limit, fleet: Fleet) -> Finding:
     page = f"{quotas.CONSOLE}/{limit.quota.code}"
     if limit.vcpus is None:
         return Finding(check=check, ok=None, found="AWS doesn't tell it", advice=f"see {page}")
-    nodes, wanted = limit.vcpus // limit.smallest, _most(fleet, limit)
+    share = fleet.spot.share if limit.lifecycle == "spot" else 1 - fleet.spot.share
+    nodes, wanted = limit.vcpus // limit.smallest, max(1, round(fleet.nodes.max * share))
     found = f"{limit.vcpus} vCPUs: enough for {nodes} of the smallest nodes, of {wanted} at most"
     if nodes >= wanted:
         return Finding(check=check, ok=True, found=found)
     advice = f"ask AWS for {wanted * limit.smallest} vCPUs: {page}"
     return Finding(check=check, ok=None if nodes else False, found=found, advice=advice)
-
-
-def _most(fleet: Fleet, limit: quotas.Limit) -> int:
-    """Return how many nodes of a lifecycle there may be."""
-    share = fleet.spot.share if limit.lifecycle == "spot" else 1 - fleet.spot.share
-    return max(1, round(fleet.nodes.max * share))
-
-
-def _images(aws: Aws, fleet: Fleet, candidates: list[Candidate]) -> list[Finding]:
-    kinds = sorted({(one.aws_region, one.type.architecture) for one in candidates})
-    return [_image(aws, fleet, aws_region, architecture) for aws_region, architecture in kinds]
 
 
 def _image(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Finding:

@@ -52,35 +52,24 @@ class GangPrice:
         )
 
 
-def gang_prices(
-    fleet: Fleet, gangs: Sequence[GangNeed], candidates: Sequence[Candidate]
-) -> list[GangPrice]:
-    """Return what gangs take of a fleet.
-
-    Args:
-        fleet: which.
-        gangs: those of its study.
-        candidates: where nodes may be had, the best first; at least one.
+def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
+    """Return what a gang takes of a fleet, of the first candidate whose nodes hold its jobs.
 
     Raises:
-        InputError: one of them can never begin.
+        InputError: it can never begin.
     """
-    return [_price(fleet, gang, candidates) for gang in gangs]
-
-
-def _price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
-    slots = [_slots(fleet, gang, one) for one in candidates]
+    slots = [room_of(one.type, fleet.shares).holds(gang.need) for one in candidates]
     if why := never_begins(gang.min, fleet.nodes.max, max(slots)):
         raise InputError(why)
     cap = fleet.price_cap.hour
-    pairs = zip(slots, candidates, strict=True)
-    cheapest = min(-(-gang.min // held) * one.price for held, one in pairs if held)
+    pairs = [(held, one) for held, one in zip(slots, candidates, strict=True) if held]
+    cheapest = min(-(-gang.min // held) * one.price for held, one in pairs)
     if cap is not None and cheapest > cap:
         raise InputError(
             f"a gang begins with {gang.min} jobs (resources.nodes.min), whose nodes cost "
             f"{cheapest:.2f} USD per hour at the least, over price_cap.hour, which is {cap:g}"
         )
-    held, chosen = next(pair for pair in zip(slots, candidates, strict=True) if pair[0])
+    held, chosen = pairs[0]
     nodes = [-(-jobs // held) for jobs in (gang.min, gang.max)]
     most = min(nodes[1], max(nodes[0], fleet.nodes.max))
     return GangPrice(
@@ -92,7 +81,3 @@ def _price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> Gan
         max_per_hour=most * chosen.price,
         type=f"{chosen.type.name} {chosen.lifecycle}",
     )
-
-
-def _slots(fleet: Fleet, gang: GangNeed, candidate: Candidate) -> int:
-    return room_of(candidate.type, fleet.shares).holds(gang.need)

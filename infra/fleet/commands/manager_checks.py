@@ -22,7 +22,13 @@ INSTALL = "`sudo trialfleet manager install` makes this machine a manager"
 
 def examine(fleet: Fleet) -> list[Finding]:
     """Look at the manager's port, the versions and the token; nothing is raised."""
-    return [_port(fleet), _htcondor(), _program(), _token()]
+    program = f"{version('trialfleet')}, with Python {platform.python_version()}"
+    return [
+        _port(fleet),
+        _htcondor(),
+        Finding(check="trialfleet", ok=True, found=program),
+        _token(),
+    ]
 
 
 def _port(fleet: Fleet) -> Finding:
@@ -47,19 +53,10 @@ def _htcondor() -> Finding:
     except PoolError as error:
         return Finding(check=check, ok=False, found=str(error))
     found = f"{daemons}, and {bindings} of its Python bindings"
-    if _release(daemons) != _release(bindings):
+    if daemons.split(".")[:2] != bindings.split(".")[:2]:
         advice = "the same release of both is tested together"
         return Finding(check=check, ok=None, found=found, advice=advice)
     return Finding(check=check, ok=True, found=found)
-
-
-def _release(number: str) -> list[str]:
-    return number.split(".")[:2]
-
-
-def _program() -> Finding:
-    found = f"{version('trialfleet')}, with Python {platform.python_version()}"
-    return Finding(check="trialfleet", ok=True, found=found)
 
 
 def _token() -> Finding:

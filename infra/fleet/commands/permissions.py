@@ -35,63 +35,51 @@ def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
         probes += _dry_runs(aws, fleet, aws_region, places)
     unknown = "writing to IAM, S3 and SSM can't be tried without doing it"
     return [
-        *(_tried(check, probe) for check, probe in probes),
+        *(_tried(f"permission to {what}", probe) for what, probe in probes),
         Finding(check="permission to write", ok=None, found=unknown, advice=LATER),
     ]
 
 
 def _reading(aws: Aws, fleet: Fleet) -> list[Probe]:
-    def of_bucket() -> bool:
+    def see_bucket() -> bool:
         account = aws.account(fleet.home)
         return bucket.exists(aws.s3(fleet.home), bucket.name_of(fleet, account), account)
 
-    def of_price() -> object:
-        return prices.ask(aws, fleet.home, "g4dn.xlarge")
-
     return [
-        ("permission to see the role", partial(identity.role, aws, fleet)),
-        ("permission to see the instance profile", partial(identity.profile, aws, fleet)),
-        ("permission to see the bucket", of_bucket),
-        ("permission to see the token's parameter", partial(token_store.exists, aws, fleet)),
-        ("permission to see instances", partial(inventory.instances, aws, fleet)),
-        ("permission to see on-demand prices", of_price),
+        ("see the role", partial(identity.role, aws, fleet)),
+        ("see the instance profile", partial(identity.profile, aws, fleet)),
+        ("see the bucket", see_bucket),
+        ("see the token's parameter", partial(token_store.exists, aws, fleet)),
+        ("see instances", partial(inventory.instances, aws, fleet)),
+        ("see on-demand prices", partial(prices.ask, aws, fleet.home, "g4dn.xlarge")),
     ]
 
 
 def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[Probe]:
     ec2, name = aws.ec2(aws_region), names.resource_name(fleet.called)
 
-    def group() -> object:
-        return ec2.create_security_group(
-            DryRun=True,
-            GroupName=name,
-            Description="a dry run",
-            VpcId=places()[aws_region].vpc,
-            TagSpecifications=[tags.specification(fleet, "security-group")],
-        )
+    def made(kind: str) -> dict[str, Any]:
+        return {"DryRun": True, "TagSpecifications": [tags.specification(fleet, kind)]}
+
+    def security_group() -> object:
+        vpc, its = places()[aws_region].vpc, made("security-group")
+        return ec2.create_security_group(GroupName=name, Description="a dry run", VpcId=vpc, **its)
 
     def launch_template() -> object:
-        return ec2.create_launch_template(
-            DryRun=True,
-            LaunchTemplateName=name,
-            LaunchTemplateData={"InstanceInitiatedShutdownBehavior": "terminate"},
-            TagSpecifications=[tags.specification(fleet, "launch-template")],
-        )
+        data: Any = {"InstanceInitiatedShutdownBehavior": "terminate"}
+        its = made("launch-template")
+        return ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data, **its)
 
     def placement_group() -> object:
-        return ec2.create_placement_group(
-            DryRun=True,
-            GroupName=name,
-            Strategy="cluster",
-            TagSpecifications=[tags.specification(fleet, "placement-group")],
-        )
+        its = made("placement-group")
+        return ec2.create_placement_group(GroupName=name, Strategy="cluster", **its)
 
-    place = f"permission to make a placement group in {aws_region}"
+    place = f"make a placement group in {aws_region}"
     return [
         *([(place, placement_group)] if fleet.clusters else []),
-        (f"permission to make a security group in {aws_region}", group),
-        (f"permission to make a launch template in {aws_region}", launch_template),
-        (f"permission to launch in {aws_region}", partial(_launch, aws, fleet, aws_region, places)),
+        (f"make a security group in {aws_region}", security_group),
+        (f"make a launch template in {aws_region}", launch_template),
+        (f"launch in {aws_region}", partial(_launch, aws, fleet, aws_region, places)),
     ]
 
 
@@ -131,17 +119,14 @@ def _tried(check: str, probe: Callable[[], Any]) -> Finding:
     """Say what AWS's answer to a probe means: it came, it was no refusal, or it was one."""
     try:
         probe()
-    except (ClientError, TrialfleetError) as error:
-        return _answered(check, error)
-    return Finding(check=check, ok=True, found="granted")
-
-
-def _answered(check: str, error: ClientError | TrialfleetError) -> Finding:
-    cause = error if isinstance(error, ClientError) else error.__cause__
-    code = code_of(cause) if isinstance(cause, ClientError) else ""
+        code = ALLOWED
+    except ClientError as error:
+        code, reason = code_of(error), explained(error, check)
+    except TrialfleetError as error:
+        cause, reason = error.__cause__, str(error)
+        code = code_of(cause) if isinstance(cause, ClientError) else ""
     if code == ALLOWED:
         return Finding(check=check, ok=True, found="granted")
-    reason = explained(error, check) if isinstance(error, ClientError) else str(error)
     if code in DENIED:
         return Finding(check=check, ok=False, found=reason, advice=ADVICE)
     return Finding(check=check, ok=None, found=reason, advice=LATER)

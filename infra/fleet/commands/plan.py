@@ -11,7 +11,7 @@ from trialfleet.infra.fleet.aws import policy
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import instance_types, prices
-from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_prices
+from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -48,16 +48,11 @@ class FleetPlan:
 
 
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
-    """Return the plan of a fleet.
-
-    Args:
-        aws: the account.
-        fleet: which.
-        gangs: those of its study.
+    """Return the plan of a fleet, with the gangs of its study.
 
     Raises:
         InputError: an instance type doesn't exist, or a gang could never begin.
-        FleetError: AWS refuses, or no candidate is left.
+        FleetError: no candidate is left.
     """
     account = aws.account(fleet.home)
     candidates = choice.candidates(aws, fleet)
@@ -74,7 +69,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         makes=_makes(fleet, account, candidates),
         living=len(inventory.instances(aws, fleet)),
         most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
-        gangs=gang_prices(fleet, gangs, candidates),
+        gangs=[gang_price(fleet, gang, candidates) for gang in gangs],
         policies=policies(fleet, account),
     )
 
@@ -84,7 +79,6 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 
     Raises:
         InputError: an instance type doesn't exist.
-        FleetError: AWS refuses.
     """
     types = {
         kind.name
@@ -106,21 +100,13 @@ def policies(fleet: Fleet, account: str) -> dict[str, Any]:
 def _makes(fleet: Fleet, account: str, candidates: Sequence[Candidate]) -> list[str]:
     name = names.resource_name(fleet.called)
     bucket = fleet.bucket or names.bucket_name(fleet.called, account)
-    return [
-        *(f"security group and launch templates {name} in {at}" for at in fleet.aws_regions),
-        *_for_gangs(fleet, candidates),
-        f"IAM role and instance profile {name}",
-        f"S3 bucket {bucket}, prefix {names.prefix(fleet.called)}",
-        f"SSM parameter {names.token_parameter(fleet.called)} in {fleet.home}",
-    ]
-
-
-def _for_gangs(fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
-    """What the types that may be chosen get for gangs, and where."""
-    name = names.resource_name(fleet.called)
     placed = {one.aws_region for one in candidates if fleet.clusters and one.type.clusters}
     adapted = sorted({one.type.name for one in candidates if fleet.efa and one.type.efa})
     return [
+        *(f"security group and launch templates {name} in {at}" for at in fleet.aws_regions),
         *(f"cluster placement group {name} in {at}" for at in fleet.aws_regions if at in placed),
         *([f"an Elastic Fabric Adapter for each node of {', '.join(adapted)}"] if adapted else []),
+        f"IAM role and instance profile {name}",
+        f"S3 bucket {bucket}, prefix {names.prefix(fleet.called)}",
+        f"SSM parameter {names.token_parameter(fleet.called)} in {fleet.home}",
     ]

@@ -9,7 +9,7 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.instances.launch import Launched, Progress
-from trialfleet.infra.fleet.lifecycle import down, node_inputs
+from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.lifecycle import up as fleet_up
 from trialfleet.infra.fleet.pool import nodes as pool_nodes
 from trialfleet.infra.fleet.pool.nodes import Room
@@ -23,25 +23,18 @@ from trialfleet.infra.fleet.spec.machines import Instance
 
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
     """Make the fleet, with what this manager gives to its nodes; see `up.up`."""
-    given = node_inputs.gather(aws, fleet)
+    given = fleet_up.gather_inputs(aws, fleet)
     return fleet_up.up(aws, fleet, given, choice.candidates(aws, fleet), count, run, progress)
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
     """Bring the fleet to `count` nodes: more are launched; those too many are drained, then ended.
 
-    Args:
-        aws: the account.
-        fleet: which.
-        count: how many nodes to have.
-        progress: takes a line for each step.
-
     Returns:
         What AWS refused, or what could not be drained and lives on, a line each.
 
     Raises:
         InputError: more nodes than the fleet may have.
-        FleetError: AWS refuses.
         PoolError: the pool does not answer, so that nobody knows which nodes are idle.
     """
     fleet_up.count_for(fleet, count)
@@ -55,15 +48,14 @@ def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
 def _shrink(
     aws: Aws, fleet: Fleet, count: int, living: Sequence[Instance], progress: Progress
 ) -> list[str]:
-    now = datetime.now(UTC)
-    known = pool_nodes.nodes(fleet.called)
-    nodes = Watch(now).nodes(living, known, {}, Room(gpus=fleet.needs.gpus * fleet.shares), now)
+    now, room = datetime.now(UTC), Room(gpus=fleet.needs.gpus * fleet.shares)
+    nodes = Watch(now).nodes(living, pool_nodes.nodes(fleet.called), {}, room, now)
     limits = Limits(
         min_nodes=0,
         max_nodes=fleet.nodes.max,
         idle_minutes=fleet.idle_minutes,
         boot_minutes=fleet_up.BOOT_MINUTES,
-        room=Room(gpus=fleet.needs.gpus * fleet.shares),
+        room=room,
         price=0.0,
     )
     decision = scaling.down_to(count, nodes, limits, now)

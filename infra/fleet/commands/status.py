@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from trialfleet.errors import FleetError, PoolError
+from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.commands.boot_log import BootMessage, last_messages
+from trialfleet.infra.fleet.commands.boot_log import last_messages
 from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
@@ -112,14 +112,7 @@ class FleetStatus:
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
     """Return where a fleet stands; changes nothing.
 
-    Args:
-        aws: the account.
-        fleet: which.
-        run: whose cost and demand to tell; empty: all that the record has, and all trials.
-        now: the moment; by default the present.
-
-    Raises:
-        FleetError: AWS does not tell which instances there are.
+    Cost and demand are those of `run`; without one all that the record has, and all trials.
     """
     now = now or datetime.now(UTC)
     instances = inventory.instances(aws, fleet, gone=True)
@@ -128,9 +121,12 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     here = {node.instance: node for node in view.nodes} if view else {}
     absent = [i for i in instances if i.id not in here and i.state != "pending"]
     words = last_messages(aws, fleet, absent)
-    nodes = tuple(describe(i, here.get(i.id), words.get(i.id), record, now) for i in instances)
+    nodes = tuple(
+        _node_status(i, here.get(i.id), words.get(i.id, ""), record, now) for i in instances
+    )
     if view is None:
-        nodes = tuple(_unknown(node) for node in nodes)
+        why = "the pool can't be asked"
+        nodes = tuple(replace(n, why=why) if n.stage == "booted" else n for n in nodes)
     return FleetStatus(
         fleet=fleet.called,
         at=now,
@@ -150,41 +146,19 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
 
 
 def spent(aws: Aws, fleet: Fleet) -> float:
-    """Return what a fleet has cost so far in USD, as far as that is known.
-
-    Raises:
-        FleetError: AWS does not tell which instances there are.
-    """
-    now = datetime.now(UTC)
-    return current_record(aws, fleet, now).cost(now)
+    """Return what a fleet has cost so far in USD, as far as that is known."""
+    return current_record(aws, fleet).cost(datetime.now(UTC))
 
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> ledgers.Ledger:
-    """Return a fleet's record of costs, brought up to date with what AWS lists now.
-
-    Raises:
-        FleetError: AWS does not tell which instances there are.
-    """
+    """Return a fleet's record of costs, brought up to date with what AWS lists now."""
     listed = inventory.instances(aws, fleet, gone=True)
     return _record(aws, fleet, listed, now or datetime.now(UTC))[0]
 
 
-def describe(
-    instance: Instance,
-    pool: PoolNode | None,
-    words: BootMessage | None,
-    record: ledgers.Ledger,
-    now: datetime,
+def _node_status(
+    instance: Instance, pool: PoolNode | None, words: str, record: ledgers.Ledger, now: datetime
 ) -> NodeStatus:
-    """Return the status of one instance.
-
-    Args:
-        instance: as AWS has it.
-        pool: as the pool has it; None if it hasn't.
-        words: the last line that it logged of its boot, if that was asked for.
-        record: what was spent.
-        now: the moment.
-    """
     stage = _stage(instance, pool)
     known = NodeStatus(
         instance=instance.id,
@@ -204,10 +178,8 @@ def describe(
         run=instance.run,
         ended=instance.ended,
     )
-    return known if pool is None else _with_pool(known, pool, now)
-
-
-def _with_pool(known: NodeStatus, pool: PoolNode, now: datetime) -> NodeStatus:
+    if pool is None:
+        return known
     return replace(
         known,
         gpus=pool.total.gpus // pool.shares,
@@ -221,11 +193,6 @@ def _with_pool(known: NodeStatus, pool: PoolNode, now: datetime) -> NodeStatus:
     )
 
 
-def _unknown(node: NodeStatus) -> NodeStatus:
-    """Return the status of a node while nobody knows whether it is in the pool."""
-    return replace(node, why="the pool can't be asked") if node.stage == "booted" else node
-
-
 def _stage(instance: Instance, pool: PoolNode | None) -> Stage:
     if not instance.alive:
         return "ended" if instance.state == "terminated" else "ending"
@@ -237,37 +204,26 @@ def _stage(instance: Instance, pool: PoolNode | None) -> Stage:
     return "joined" if fit else "sick"
 
 
-def _why(
-    stage: Stage,
-    instance: Instance,
-    pool: PoolNode | None,
-    words: BootMessage | None,
-    now: datetime,
-) -> str:
+def _why(stage: Stage, instance: Instance, pool: PoolNode | None, words: str, now: datetime) -> str:
     if pool is not None and stage in {"draining", "sick", "joined"}:
         return _why_in_pool(stage, pool)
-    last_message = f"; {words}" if words else ""
     if stage == "asked":
         return "AWS is starting it"
-    if stage == "ending":
-        return f"AWS is ending it{last_message}"
-    if stage == "ended":
-        return f"it has ended{last_message}"
-    if instance.state != "running":
-        return f"it is {instance.state}{last_message}"
-    minutes = _minutes(instance.launched, now)
-    late = f", which is more than the {up.BOOT_MINUTES} that it may take"
-    since = f"{minutes:.0f} minutes after its launch{late if minutes >= up.BOOT_MINUTES else ''}"
-    return f"not in the pool {since}{last_message or '; it has reported nothing of its boot yet'}"
+    if stage == "booted" and instance.state == "running":
+        minutes = _minutes(instance.launched, now)
+        since = f"{minutes:.0f} minutes after its launch"
+        if minutes >= up.BOOT_MINUTES:
+            since += f", which is more than the {up.BOOT_MINUTES} that it may take"
+        return f"not in the pool {since}; {words or 'it has reported nothing of its boot yet'}"
+    ends = {"ending": "AWS is ending it", "ended": "it has ended"}
+    return "; ".join(filter(None, (ends.get(stage, f"it is {instance.state}"), words)))
 
 
 def _why_in_pool(stage: Stage, pool: PoolNode) -> str:
     if stage == "draining":
-        reason = (pool.drain_reason or pool.note).removeprefix(pool_nodes.OURS)
-        return f"draining: {reason or 'no reason given'}"
+        return f"draining: {pool.why_draining or 'no reason given'}"
     if stage == "sick":
-        failed = f"its GPU failed the probe: {pool.reason or 'no reason given'}"
-        return failed if pool.healthy is False else "its GPU has not been probed yet"
+        return pool.why_sick if pool.healthy is False else "its GPU has not been probed yet"
     return pool.note or pool.reason
 
 
@@ -275,11 +231,8 @@ def _record(
     aws: Aws, fleet: Fleet, instances: Sequence[Instance], now: datetime
 ) -> tuple[ledgers.Ledger, str]:
     """Return what was spent until now, and why that isn't all, if it isn't."""
-    try:
-        record, notice = ledgers.load(aws, fleet), ""
-    except FleetError as error:
-        record, notice = ledgers.Ledger(), f"the cost is of what AWS still lists alone: {error}"
-    return record.noted(instances, now), notice
+    record, notice = ledgers.load_or_tell(aws, fleet)
+    return (record or ledgers.Ledger()).noted(instances, now), notice
 
 
 def _look(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:

@@ -21,11 +21,8 @@ Call = Callable[["EC2Client", list[str]], object]
 def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
     """Make a call for instances, region by region; those that are gone are passed over.
 
-    Args:
-        aws: the account.
-        instances: which.
-        doing: what the call does, in words that the instances' ids follow.
-        call: takes a region's EC2 and ids; done again, it must do no harm.
+    `doing` says what the call does, in words that the instances' ids follow. Done again, the call
+    must do no harm.
 
     Raises:
         FleetError: AWS refuses for some; it was called for all others.

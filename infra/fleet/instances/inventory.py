@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import (
     bucket,
     identity,
@@ -25,56 +26,50 @@ if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import InstanceTypeDef
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resource:
-    """Something that a fleet has in AWS.
-
-    Attributes:
-        kind: such as `security group`.
-        id: AWS's id, or the name where it goes by that.
-        aws_region: where it is; empty for IAM, which has no regions.
-    """
-
-    kind: str
-    id: str
-    aws_region: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.id}" + (f" in {self.aws_region}" if self.aws_region else "")
-
-
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     """List the fleet's instances in all its AWS regions, oldest first.
 
-    Args:
-        aws: the account.
-        fleet: whose instances.
-        gone: those shutting down and terminated too; AWS forgets them after about an hour.
-
-    Raises:
-        FleetError: AWS refuses.
+    With `gone` those shutting down and terminated too; AWS forgets them after about an hour.
     """
     found = tagged(aws, fleet.aws_regions, [tags.of(fleet)])
     return [instance for instance in found if gone or instance.alive]
 
 
 def tagged(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:
-    """List the instances that filters let through, oldest first, in whatever state they are.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
-    found = [
-        described(instance, aws_region)
-        for aws_region in aws_regions
-        for instance in _listed(aws, aws_region, filters)
-    ]
+    """List the instances that filters let through, oldest first, in whatever state they are."""
+    found = []
+    for aws_region in aws_regions:
+        with asking(f"the instances in {aws_region}"):
+            paginator = aws.ec2(aws_region).get_paginator("describe_instances")
+            for page in paginator.paginate(Filters=filters):
+                for reservation in page["Reservations"]:
+                    found += [described(one, aws_region) for one in reservation["Instances"]]
     return sorted(found, key=lambda instance: (instance.launched, instance.id))
+
+
+def listen(aws: Aws, fleet: Fleet, last: dict[str, list[Instance]]) -> list[FleetError]:
+    """Bring up to date what each AWS region last said of a fleet's instances.
+
+    Those shutting down and terminated are among them. A region that does not answer hides none of
+    the others': it keeps what it listed last.
+
+    Returns:
+        Why regions did not answer.
+    """
+    errors = []
+    for aws_region in fleet.aws_regions:
+        try:
+            last[aws_region] = tagged(aws, [aws_region], [tags.of(fleet)])
+        except FleetError as error:
+            errors.append(error)
+    return errors
 
 
 def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
     """Return an instance as AWS's description has it."""
-    tagged_with = names.tag_table(instance.get("Tags"))  # type: ignore[arg-type]
+    tagged_with = tags.table(instance.get("Tags"))
+    reason = instance.get("StateReason", {})
+    code, words = reason.get("Code", ""), reason.get("Message", "")
     return Instance(
         id=instance["InstanceId"],
         aws_region=aws_region,
@@ -89,73 +84,39 @@ def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
         run=tagged_with.get(names.RUN_TAG, ""),
         launch=tagged_with.get(names.LAUNCH_TAG, ""),
         tags=tagged_with,
-        ended=_why_ended(instance),
+        # Such as Server.SpotInstanceTermination; the words may begin with the code.
+        ended=words if words.startswith(code) else f"{code}: {words}",
     )
 
 
-def _why_ended(instance: InstanceTypeDef) -> str:
-    """AWS's code, such as Server.SpotInstanceTermination, and its words."""
-    reason = instance.get("StateReason", {})
-    code, words = reason.get("Code", ""), reason.get("Message", "")
-    return words if words.startswith(code) else f"{code}: {words}"
-
-
-def everything(aws: Aws, fleet: Fleet) -> list[Resource]:
-    """List all that the fleet has in AWS, living instances first.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+def everything(aws: Aws, fleet: Fleet) -> list[str]:
+    """List all that the fleet has in AWS, a line each, living instances first."""
     found = [
-        Resource(kind="instance", id=instance.id, aws_region=instance.aws_region)
+        f"instance {instance.id} in {instance.aws_region}"
         for instance in instances(aws, fleet, gone=True)
         if instance.state != "terminated"
     ]
     for aws_region in fleet.aws_regions:
-        found += _regional(aws, fleet, aws_region)
-    return found + _global(aws, fleet)
-
-
-def _listed(aws: Aws, aws_region: str, filters: Sequence[Any]) -> list[InstanceTypeDef]:
-    with asking(f"the instances in {aws_region}"):
-        pages = aws.ec2(aws_region).get_paginator("describe_instances").paginate(Filters=filters)
-        return [
-            instance
-            for page in pages
-            for reservation in page["Reservations"]
-            for instance in reservation["Instances"]
-        ]
-
-
-def _regional(aws: Aws, fleet: Fleet, aws_region: str) -> list[Resource]:
-    with asking(f"what the fleet has in {aws_region}"):
-        kinds = {
-            "launch template": [
-                found["LaunchTemplateId"]
-                for found in launch_template.templates(aws, fleet, aws_region)
-            ],
-            "security group": network.groups(aws, fleet, aws_region),
-            "placement group": placement.groups(aws, fleet, aws_region),
-        }
-    return [
-        Resource(kind=kind, id=id_, aws_region=aws_region)
-        for kind, ids in kinds.items()
-        for id_ in ids
-    ]
-
-
-def _global(aws: Aws, fleet: Fleet) -> list[Resource]:
-    account = aws.account(fleet.home)
+        with asking(f"what the fleet has in {aws_region}"):
+            for template in launch_template.templates(aws, fleet, aws_region):
+                found.append(f"launch template {template['LaunchTemplateId']} in {aws_region}")
+            for group in network.groups(aws, fleet, aws_region):
+                found.append(f"security group {group} in {aws_region}")
+            for group in placement.groups(aws, fleet, aws_region):
+                found.append(f"placement group {group} in {aws_region}")
+    account, name = aws.account(fleet.home), names.resource_name(fleet.called)
     with asking("what the fleet has in IAM, SSM and S3"):
-        profile, role = identity.profile(aws, fleet), identity.role(aws, fleet)
-        token = names.token_parameter(fleet.called) if token_store.exists(aws, fleet) else None
-        kept = bucket.left(aws, fleet, account)
-    found = [("instance profile", profile), ("role", role), ("SSM parameter", token)]
-    resources = [Resource(kind=kind, id=name) for kind, name in found if name]
-    return resources + [Resource(kind="in S3:", id=url, aws_region=fleet.home) for url in kept]
+        if identity.profile(aws, fleet):
+            found.append(f"instance profile {name}")
+        if identity.role(aws, fleet):
+            found.append(f"role {name}")
+        if token_store.exists(aws, fleet):
+            found.append(f"SSM parameter {names.token_parameter(fleet.called)}")
+        found += [f"in S3: {url} in {fleet.home}" for url in bucket.left(aws, fleet, account)]
+    return found
 
 
-def _moment(text: str | None) -> Any:
+def _moment(text: str | None) -> datetime | None:
     try:
         return names.moment(text or "")
     except ValueError:

@@ -18,7 +18,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from trialfleet.infra.fleet.aws import launch_template, retries, tags
-from trialfleet.infra.fleet.aws.clients import Aws, asking, code_of
+from trialfleet.infra.fleet.aws.clients import Aws, asking, code_of, message_of
 from trialfleet.infra.fleet.aws.launch_template import Template
 from trialfleet.infra.fleet.aws.network import RegionNetwork
 from trialfleet.infra.fleet.instances import inventory
@@ -114,22 +114,12 @@ def launch(
     now: datetime | None = None,
     least: int = 1,
 ) -> Launched:
-    """Ask for nodes, of the candidates in their order, within the fleet's price cap per hour.
+    """Ask for `count` nodes more, of the candidates in their order, within the cap per hour.
 
     Those of gangs all lie in one zone, because a placement group can't lie in two, and what ranks
     send each other across zones is slow and costs. The zone is that of the first node for as long
-    as one lives; one that has not room for `least` is left, as long as nothing was launched there.
-
-    Args:
-        aws: the account.
-        fleet: whose nodes.
-        prepared: what `up` made ready for them.
-        candidates: where to ask, the best first.
-        count: how many nodes more.
-        run: what run they are for; empty for none.
-        progress: takes a line for each answer.
-        now: the moment; by default the present.
-        least: fewer nodes than so many would be of no use: a zone that has not so many gives none.
+    as one lives. Fewer nodes than `least` would be of no use: a zone that has not room for so many
+    is left, as long as nothing was launched there.
 
     Returns:
         The instances that AWS started, which may be fewer, and who refused.
@@ -138,7 +128,8 @@ def launch(
         FleetError: AWS refuses for a reason that no other candidate would mend.
     """
     known = inventory.instances(aws, fleet, gone=True)
-    order = _Order(aws, fleet, prepared, run, known, now or datetime.now(UTC))
+    window = (now or datetime.now(UTC)).timestamp() // WINDOW.total_seconds()
+    order = _Order(aws, fleet, prepared, run, known, window)
     missing = _split(fleet, order.living, count)
     launched = Launched()
     for candidate in candidates:
@@ -153,13 +144,10 @@ def launch(
             launched.instances.extend(answer)
             progress(f"{label(candidate)}: launched {', '.join(i.id for i in answer)}")
     if candidates and not (launched.instances or launched.refusals) and any(missing.values()):
-        launched.refusals.append(_elsewhere(candidates[0], order.zone))
+        reason = f"nodes of a gang lie in one zone, and those that there are lie in {order.zone}"
+        refusal = Refusal(candidate=candidates[0], code="zone", reason=reason)
+        launched.refusals.append(refusal)
     return launched
-
-
-def _elsewhere(candidate: Candidate, zone: str | None) -> Refusal:
-    reason = f"nodes of a gang lie in one zone, and those that there are lie in {zone}"
-    return Refusal(candidate=candidate, code="zone", reason=reason)
 
 
 def _split(fleet: Fleet, living: Sequence[Instance], count: int) -> dict[Lifecycle, int]:
@@ -170,34 +158,26 @@ def _split(fleet: Fleet, living: Sequence[Instance], count: int) -> dict[Lifecyc
     return {"spot": spot, "on-demand": count - spot}
 
 
+@dataclass
 class _Order:
-    """One launch: what there was before it, and what it got."""
+    """One launch: what there was before it and what it got (`known`), in which window of time."""
 
-    def __init__(
-        self,
-        aws: Aws,
-        fleet: Fleet,
-        prepared: Prepared,
-        run: str,
-        known: Sequence[Instance],
-        now: datetime,
-    ) -> None:
-        self._aws = aws
-        self._fleet = fleet
-        self._prepared = prepared
-        self._run = run
-        self._known = list(known)
-        self._window = now.timestamp() // WINDOW.total_seconds()
+    aws: Aws
+    fleet: Fleet
+    prepared: Prepared
+    run: str
+    known: list[Instance]
+    window: float
 
     @property
     def living(self) -> list[Instance]:
-        return [instance for instance in self._known if instance.alive]
+        return [instance for instance in self.known if instance.alive]
 
     @property
     def zone(self) -> str | None:
         """Where the nodes of gangs lie: the zone of the oldest; None while there is none."""
-        running = [one for one in self._known if one.state in {"pending", "running"}]
-        return running[0].zone if running and self._fleet.gangs else None
+        running = [one for one in self.known if one.state in {"pending", "running"}]
+        return running[0].zone if running and self.fleet.gangs else None
 
     def reaches(self, candidate: Candidate) -> bool:
         """Tell whether a candidate's nodes would lie where those lie that there are."""
@@ -205,105 +185,89 @@ class _Order:
 
     def ask(self, candidate: Candidate, wanted: int, least: int = 1) -> list[Instance] | Refusal:
         """Ask for at most `wanted` of a candidate; AWS gives at least `least` or refuses."""
-        place = self._prepared.places[candidate.aws_region]
+        place = self.prepared.places[candidate.aws_region]
         if candidate.zone not in place.subnets:
             return Refusal(candidate=candidate, code="subnet", reason="no subnet in this zone")
         least = min(least, wanted)
         affordable = self._affordable(candidate, wanted)
         if affordable < least:
-            reason = f"would exceed the cap of {self._fleet.price_cap.hour} USD per hour"
+            reason = f"would exceed the cap of {self.fleet.price_cap.hour} USD per hour"
             return Refusal(candidate=candidate, code="cap", reason=reason)
-        return self._request(candidate, affordable, least)
+        name = self._name(candidate)
+        request = self._request(candidate, affordable, least, name)
+        with asking(f"{affordable} x {label(candidate)}"):
+            try:
+                made = self._run_instances(candidate.aws_region, request)
+            except ClientError as error:
+                code = code_of(error)
+                if code not in UNAVAILABLE:
+                    raise
+                made = self._listed(name) if code == TWICE else []
+                if not made:
+                    reason = f"{UNAVAILABLE[code]} ({code}: {message_of(error)})"
+                    return Refusal(candidate=candidate, code=code, reason=reason)
+        self.known += made
+        return made
 
     def _affordable(self, candidate: Candidate, wanted: int) -> int:
-        cap = self._fleet.price_cap.hour
+        cap = self.fleet.price_cap.hour
         if cap is None:
             return wanted
         # An instance whose price nobody can tell counts as one of the kind that is asked for.
-        spent = sum(
-            candidate.price if instance.price is None else instance.price
-            for instance in self.living
-        )
+        spent = sum(candidate.price if one.price is None else one.price for one in self.living)
         return min(wanted, math.floor((cap - spent) / candidate.price + 1e-9))
 
-    def _request(self, candidate: Candidate, count: int, least: int) -> list[Instance] | Refusal:
-        name = self._name(candidate)
-        with asking(f"{count} x {label(candidate)}"):
-            try:
-                made = self._run_instances(candidate, count, least, name)
-            except ClientError as error:
-                if code_of(error) not in UNAVAILABLE:
-                    raise
-                made = self._listed(name) if code_of(error) == TWICE else []
-                if not made:
-                    return _refusal(candidate, error)
-        self._known += made
-        return made
-
-    def _run_instances(
-        self, candidate: Candidate, count: int, least: int, name: str
-    ) -> list[Instance]:
-        request = self._described(candidate, count, least, name)
-        ec2 = self._aws.ec2(candidate.aws_region)
+    def _run_instances(self, aws_region: str, request: dict[str, Any]) -> list[Instance]:
+        ec2 = self.aws.ec2(aws_region)
         ec2.meta.events.register_first("needs-retry.ec2.RunInstances", _take_as_answer, "capacity")
         answer = retries.patiently(lambda: ec2.run_instances(**request), _is_new, retries.LATER)
-        return [
-            inventory.described(instance, candidate.aws_region) for instance in answer["Instances"]
-        ]
+        return [inventory.described(instance, aws_region) for instance in answer["Instances"]]
 
-    def _described(self, candidate: Candidate, count: int, least: int, name: str) -> dict[str, Any]:
+    def _request(self, candidate: Candidate, count: int, least: int, name: str) -> dict[str, Any]:
         template = self._template(candidate)
-        subnet = self._prepared.places[candidate.aws_region].subnets[candidate.zone]
-        tagged = self._tags(candidate, name)
+        subnet = self.prepared.places[candidate.aws_region].subnets[candidate.zone]
+        resource_name = names.resource_name(self.fleet.called)
+        # The end of the first lease is the same for the same request: counted from the window's.
+        end = datetime.fromtimestamp((self.window + 1) * WINDOW.total_seconds(), UTC)
+        tagged = {
+            "Name": resource_name,
+            names.EXPIRES_TAG: names.at(end + timedelta(minutes=self.fleet.lease_minutes)),
+            names.PRICE_TAG: f"{candidate.price:.6f}".rstrip("0").rstrip("."),
+            names.LAUNCH_TAG: name,
+            **({names.RUN_TAG: self.run} if self.run else {}),
+        }
         request: dict[str, Any] = {
             "LaunchTemplate": {"LaunchTemplateId": template.id, "Version": template.version},
             "InstanceType": candidate.type.name,
             **launch_template.in_subnet(template.interface, subnet),
-            "IamInstanceProfile": {"Name": self._prepared.profile},
+            "IamInstanceProfile": {"Name": self.prepared.profile},
             "MinCount": least,
             "MaxCount": count,
             "ClientToken": name,
             "TagSpecifications": [
-                tags.specification(self._fleet, kind, tagged) for kind in ("instance", "volume")
+                tags.specification(self.fleet, kind, tagged) for kind in ("instance", "volume")
             ],
         }
         if candidate.lifecycle == "spot":
-            request["InstanceMarketOptions"] = self._spot()
-        if self._fleet.clusters and candidate.type.clusters:
-            request["Placement"] = {"GroupName": names.resource_name(self._fleet.called)}
+            options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            if self.fleet.spot.ceiling is not None:
+                options["MaxPrice"] = f"{self.fleet.spot.ceiling:f}"
+            request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+        if self.fleet.clusters and candidate.type.clusters:
+            request["Placement"] = {"GroupName": resource_name}
         return request
 
     def _template(self, candidate: Candidate) -> Template:
         type_ = candidate.type
-        kind = launch_template.kind_of(self._fleet, type_.architecture, efa=type_.efa)
-        return self._prepared.templates[candidate.aws_region, kind]
-
-    def _spot(self) -> dict[str, Any]:
-        options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
-        if self._fleet.spot.ceiling is not None:
-            options["MaxPrice"] = f"{self._fleet.spot.ceiling:f}"
-        return {"MarketType": "spot", "SpotOptions": options}
-
-    def _tags(self, candidate: Candidate, name: str) -> dict[str, str]:
-        tagged = {
-            "Name": names.resource_name(self._fleet.called),
-            names.EXPIRES_TAG: names.at(self._expires()),
-            names.PRICE_TAG: f"{candidate.price:.6f}".rstrip("0").rstrip("."),
-            names.LAUNCH_TAG: name,
-        }
-        return {**tagged, names.RUN_TAG: self._run} if self._run else tagged
-
-    def _expires(self) -> datetime:
-        """The end of the first lease: the same for the same request, so from the window's end."""
-        end = (self._window + 1) * WINDOW.total_seconds()
-        return datetime.fromtimestamp(end, UTC) + timedelta(minutes=self._fleet.lease_minutes)
+        kind = launch_template.kind_of(self.fleet, type_.architecture, efa=type_.efa)
+        return self.prepared.templates[candidate.aws_region, kind]
 
     def _name(self, candidate: Candidate) -> str:
         """Name a request; AWS keeps the name of one that it refused, and takes no other by it."""
-        before = sorted(instance.id for instance in self._known)
+        before = sorted(instance.id for instance in self.known)
         kind = (candidate.type.name, candidate.zone, candidate.lifecycle, f"{candidate.price:.6f}")
         version = self._template(candidate).version
-        parts = [self._fleet.called, f"{self._window:.0f}", self._run, version, *kind, *before]
+        parts = [self.fleet.called, f"{self.window:.0f}", self.run, version, *kind, *before]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _listed(self, name: str) -> list[Instance]:
@@ -311,7 +275,7 @@ class _Order:
         made: list[Instance] = []
 
         def there() -> bool:
-            found = inventory.instances(self._aws, self._fleet)
+            found = inventory.instances(self.aws, self.fleet)
             made.extend(instance for instance in found if instance.launch == name)
             return bool(made)
 
@@ -331,13 +295,6 @@ def _take_as_answer(response: Any, **_: Any) -> None:
 
 def _is_new(error: ClientError) -> bool:
     """True where AWS doesn't know everywhere yet what was made a moment ago."""
-    code, reason = code_of(error), error.response.get("Error", {}).get("Message", "")
-    if code == "InvalidParameterValue":
-        return "IAM Instance Profile" in reason
-    return code in JUST_MADE
-
-
-def _refusal(candidate: Candidate, error: ClientError) -> Refusal:
-    code, words = code_of(error), error.response.get("Error", {}).get("Message", "")
-    reason = f"{UNAVAILABLE[code]} ({code}: {words})"
-    return Refusal(candidate=candidate, code=code, reason=reason)
+    if code_of(error) == "InvalidParameterValue":
+        return "IAM Instance Profile" in message_of(error)
+    return code_of(error) in JUST_MADE

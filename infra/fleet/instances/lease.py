@@ -13,6 +13,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
 if TYPE_CHECKING:
+    from types_boto3_ec2 import EC2Client
     from types_boto3_ec2.type_defs import TagTypeDef
 
 
@@ -24,28 +25,16 @@ def renew(
     *,
     now: datetime | None = None,
 ) -> datetime:
-    """Let instances live on; those that are gone meanwhile are passed over.
+    """Let instances live on, by default for the fleet's `lease_minutes`; return the lease's end.
 
-    Args:
-        aws: the account.
-        fleet: whose instances they are.
-        instances: which.
-        minutes: from now on; by default the fleet's `lease_minutes`.
-        now: the moment; by default the present.
-
-    Returns:
-        The lease's end.
-
-    Raises:
-        FleetError: AWS refuses.
+    Those that are gone meanwhile are passed over.
     """
     length = timedelta(minutes=fleet.lease_minutes if minutes is None else minutes)
     end = (now or datetime.now(UTC)) + length
     tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.at(end)}
-    call_by_region(
-        aws,
-        instances,
-        "the lease of",
-        lambda ec2, ids: ec2.create_tags(Resources=ids, Tags=[tag]),
-    )
+
+    def renewed(ec2: EC2Client, ids: list[str]) -> None:
+        ec2.create_tags(Resources=ids, Tags=[tag])
+
+    call_by_region(aws, instances, "the lease of", renewed)
     return end

@@ -32,58 +32,39 @@ def down(
 ) -> list[str]:
     """Remove the fleet: drain and terminate its nodes, then delete all that `up` made.
 
-    Args:
-        aws: the account.
-        fleet: which.
-        drain: lets the nodes finish or checkpoint what they run; what it can't do is reported
-            and doesn't keep the nodes alive.
-        progress: takes a line for each step.
+    `drain` lets the nodes finish or checkpoint what they run; what it can't do is reported and
+    doesn't keep the nodes alive.
 
     Returns:
         What is left and why, a line each; empty when nothing is.
-
-    Raises:
-        FleetError: AWS doesn't tell what the fleet has.
     """
     nodes = inventory.instances(aws, fleet)
     if nodes:
-        _drain(drain, nodes, progress)
-        progress(f"terminating {', '.join(node.id for node in nodes)}")
+        ids = ", ".join(node.id for node in nodes)
+        progress(f"draining {ids}")
+        try:
+            drain(nodes)
+        except TrialfleetError as error:
+            progress(f"draining failed: {error}")
+        progress(f"terminating {ids}")
         terminate(aws, nodes)
-    if not _wait(aws, fleet, progress):
+
+    def gone() -> bool:
+        found = inventory.instances(aws, fleet, gone=True)
+        return all(instance.state == "terminated" for instance in found)
+
+    progress("waiting for the instances to be gone")
+    if not retries.until(gone, TERMINATION):
         progress("instances are still shutting down")
     failures = _delete(aws, fleet, progress)
     return [*failures, *(f"left: {resource}" for resource in inventory.everything(aws, fleet))]
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
-    """Terminate instances; those that are gone already are passed over.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """Terminate instances; those that are gone already are passed over."""
     call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )
-
-
-def _drain(
-    drain: Callable[[list[Instance]], None], nodes: list[Instance], progress: Progress
-) -> None:
-    progress(f"draining {', '.join(node.id for node in nodes)}")
-    try:
-        drain(nodes)
-    except TrialfleetError as error:
-        progress(f"draining failed: {error}")
-
-
-def _wait(aws: Aws, fleet: Fleet, progress: Progress) -> bool:
-    def gone() -> bool:
-        found = inventory.instances(aws, fleet, gone=True)
-        return all(instance.state == "terminated" for instance in found)
-
-    progress("waiting for the instances to be gone")
-    return retries.until(gone, TERMINATION)
 
 
 def _delete(aws: Aws, fleet: Fleet, progress: Progress) -> list[str]:

@@ -17,16 +17,7 @@ LONGEST = timedelta(minutes=10_080)  # the longest lease: one whose tag is lost 
 
 
 def expired(aws: Aws, aws_regions: Sequence[str], *, now: datetime | None = None) -> list[Instance]:
-    """List the living instances of any fleet whose lease is over.
-
-    Args:
-        aws: the account.
-        aws_regions: where to look.
-        now: the moment; by default the present.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """List the living instances of any fleet whose lease is over."""
     moment = now or datetime.now(UTC)
     anybodys: Any = [{"Name": "tag-key", "Values": [names.FLEET_TAG]}]
     found = inventory.tagged(aws, aws_regions, anybodys)
@@ -40,11 +31,7 @@ def reap(
     *,
     now: datetime | None = None,
 ) -> list[Instance]:
-    """Terminate them; return them.
-
-    Raises:
-        FleetError: AWS refuses.
-    """
+    """Terminate them; return them."""
     over = expired(aws, aws_regions, now=now)
     for instance in over:
         fleet = instance.tags.get(names.FLEET_TAG, "")

@@ -6,7 +6,7 @@ finished by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,21 +17,24 @@ from trialfleet.infra.fleet.aws import (
     images,
     launch_template,
     network,
+    own_instance,
     placement,
     policy,
     retries,
     token_store,
 )
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.aws.launch_template import Template
-from trialfleet.infra.fleet.aws.network import RegionNetwork
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.instances import inventory, launch, lease
 from trialfleet.infra.fleet.instances.launch import Launched, Prepared, Progress
+from trialfleet.infra.fleet.nodes import bundle, user_data
+from trialfleet.infra.fleet.nodes import configuration as node_config
 from trialfleet.infra.fleet.nodes.bundle import Bundle
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
+from trialfleet.infra.manager import tokens
+from trialfleet.infra.pool import htcondor_package
 from trialfleet.infra.pool.joining import PORT
 
 BOOT_MINUTES = 20  # a node that hasn't joined within shuts itself down
@@ -61,6 +64,26 @@ class NodeInputs:
     endpoint_url: str = ""
 
 
+def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
+    """Return what this machine, the manager, hands to the nodes.
+
+    Raises:
+        InputError: nobody says where the nodes find this manager.
+        PoolError: this machine is no manager: it has no token for nodes, or no HTCondor.
+    """
+    own = own_instance.look()
+    manager = manager_address(fleet, own)
+    return NodeInputs(
+        manager=manager,
+        own=own,
+        token=tokens.read_node_token(),
+        bundle=bundle.build(node_config.render(fleet, manager)),
+        condor_version=htcondor_package.managers_version(),
+        user_data=user_data.render,
+        endpoint_url=aws.endpoint(fleet.home),
+    )
+
+
 def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
     """Return where nodes find the manager, as HOST:PORT.
 
@@ -84,42 +107,40 @@ def prepare(
     run: str = "",
     progress: Progress = lambda _: None,
 ) -> Prepared:
-    """Make what nodes need, or bring it back to what it must be.
+    """Make what nodes of a run need (empty: of none), or bring it back to what it must be.
 
-    Args:
-        aws: the account.
-        fleet: whose nodes.
-        inputs: what the nodes are given.
-        candidates: where nodes may be launched; regions without one are left alone.
-        run: what run the nodes are for; empty for none.
-        progress: takes a line for each resource that is made.
+    Regions without a candidate are left alone.
 
     Raises:
         InputError: an image, a subnet or a bucket that the fleet names can't be used.
-        FleetError: AWS refuses.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
-    settings = _store(aws, fleet, inputs, account, progress) | {"run": run}
-    user_data = inputs.user_data(settings)
+    progress("the bucket and the nodes' program in it")
+    bucket_name = bucket.ensure(aws, fleet, account)
+    settings = node_settings(fleet, inputs, bucket_name)
+    bucket.put(aws, fleet, bucket_name, settings["bundle"], inputs.bundle.data)
+    progress("the pool's token")
+    token_store.ensure(aws, fleet, inputs.token)
+    script = inputs.user_data(settings | {"run": run})
     progress("the nodes' role and instance profile")
     profile = identity.ensure(aws, fleet, policy.node_policy(fleet, account), policy.NODE_TRUST)
-    regions = sorted({choice.aws_region for choice in candidates})
-    groups = {
-        aws_region: _network(aws, fleet, inputs, aws_region, places, progress)
-        for aws_region in regions
-    }
-    templates = {
-        (aws_region, launch_template.kind_of(fleet, architecture, efa=efa)): _template(
-            aws, fleet, aws_region, architecture, groups[aws_region], user_data, efa=efa
-        )
-        for aws_region, architecture, efa in sorted(
-            {
-                (one.aws_region, one.type.architecture, fleet.efa and one.type.efa)
-                for one in candidates
-            }
-        )
-    }
+    groups = {}
+    for aws_region in sorted({one.aws_region for one in candidates}):
+        progress(f"the security group in {aws_region}")
+        vpc = places[aws_region].vpc
+        groups[aws_region] = network.ensure(aws, fleet, aws_region, vpc)
+        if inputs.own and inputs.own.aws_region == aws_region:
+            network.admit(aws, inputs.own, vpc, groups[aws_region])
+    templates = {}
+    for aws_region, architecture, efa in sorted(
+        {(one.aws_region, one.type.architecture, fleet.efa and one.type.efa) for one in candidates}
+    ):
+        image = images.find(aws, fleet, aws_region, architecture)
+        wanted = launch_template.definition(fleet, image, groups[aws_region], script, efa=efa)
+        kind = launch_template.kind_of(fleet, architecture, efa=efa)
+        made = launch_template.ensure(aws, fleet, aws_region, kind, wanted)
+        templates[aws_region, kind] = made
     if fleet.clusters:
         for aws_region in sorted({one.aws_region for one in candidates if one.type.clusters}):
             progress(f"the placement group in {aws_region}")
@@ -138,21 +159,14 @@ def up(
 ) -> Launched:
     """Bring the number of living nodes up to `count`, making what they need first.
 
-    Args:
-        aws: the account.
-        fleet: whose nodes.
-        inputs: what the nodes are given.
-        candidates: where to ask for nodes, the best first.
-        count: how many nodes to have; by default the fleet's minimum, and at least one.
-        run: what run they are for; empty for none.
-        progress: takes a line for each step.
+    The default is the fleet's minimum, and at least one. They are for `run`, if that isn't empty.
 
     Returns:
         All living nodes, and who refused.
 
     Raises:
         InputError: more nodes than the fleet may have, or something it names can't be used.
-        FleetError: AWS refuses, or has no capacity for a single node.
+        FleetError: AWS has no capacity for a single node.
     """
     wanted = count_for(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)
@@ -189,19 +203,6 @@ def count_for(fleet: Fleet, count: int | None) -> int:
     return wanted
 
 
-def _store(
-    aws: Aws, fleet: Fleet, inputs: NodeInputs, account: str, progress: Progress
-) -> dict[str, Any]:
-    """Put bundle and token where nodes find them; return a node's settings but for the run."""
-    progress("the bucket and the nodes' program in it")
-    name = bucket.ensure(aws, fleet, account)
-    settings = node_settings(fleet, inputs, name)
-    bucket.put(aws, fleet, name, settings["bundle"], inputs.bundle.data)
-    progress("the pool's token")
-    token_store.ensure(aws, fleet, inputs.token)
-    return settings
-
-
 def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[str, Any]:
     """Return the settings in a node's user data, but for the run; nothing of it is secret."""
     return {
@@ -220,35 +221,3 @@ def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[st
         "boot_minutes": BOOT_MINUTES,
         "endpoint_url": inputs.endpoint_url,
     }
-
-
-def _network(
-    aws: Aws,
-    fleet: Fleet,
-    inputs: NodeInputs,
-    aws_region: str,
-    places: Mapping[str, RegionNetwork],
-    progress: Progress,
-) -> str:
-    progress(f"the security group in {aws_region}")
-    vpc = places[aws_region].vpc
-    group = network.ensure(aws, fleet, aws_region, vpc)
-    if inputs.own and inputs.own.aws_region == aws_region:
-        network.admit(aws, inputs.own, vpc, group)
-    return group
-
-
-def _template(
-    aws: Aws,
-    fleet: Fleet,
-    aws_region: str,
-    architecture: str,
-    group: str,
-    user_data: str,
-    *,
-    efa: bool,
-) -> Template:
-    image = images.find(aws, fleet, aws_region, architecture)
-    wanted = launch_template.definition(fleet, image, group, user_data, efa=efa)
-    kind = launch_template.kind_of(fleet, architecture, efa=efa)
-    return launch_template.ensure(aws, fleet, aws_region, kind, wanted)

@@ -32,11 +32,7 @@ class Bundle:
 
 
 def build(node_conf: str) -> Bundle:
-    """Return the bundle; the same code and configuration give the same bytes.
-
-    Args:
-        node_conf: HTCondor's configuration of the nodes.
-    """
+    """Return the bundle; the same code and HTCondor configuration give the same bytes."""
     packed = io.BytesIO()
     # Neither the archive nor its wrapper may tell the time.
     with (

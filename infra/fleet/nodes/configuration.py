@@ -22,9 +22,7 @@ ATTRIBUTES = tuple(attribute.name for attribute in INSTANCE)
 def render(fleet: Fleet, manager: str) -> str:
     """Return the configuration that all nodes of a fleet share.
 
-    Args:
-        fleet: whose name the nodes advertise, and how it shares and judges GPUs.
-        manager: HOST or HOST:PORT of the central manager, as nodes reach it.
+    The manager is HOST or HOST:PORT, as nodes reach it.
 
     Raises:
         InputError: the manager's address is none.

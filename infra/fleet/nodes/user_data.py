@@ -18,10 +18,7 @@ AWS_MODULE = Path(instance_aws.__file__)
 
 
 def render(settings: Mapping[str, Any]) -> str:
-    """Return the script with these settings in it.
-
-    Args:
-        settings: what `nodes/bootstrap/settings.py` names; nothing of it may be secret.
+    """Return the script with the settings that `nodes/bootstrap/settings.py` names; none is secret.
 
     Raises:
         FleetError: the script is longer than EC2 takes.

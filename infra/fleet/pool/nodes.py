@@ -16,6 +16,7 @@ from trialfleet.infra.fleet.pool.queries import TRIALS, job_ads, node_ads, of_ru
 from trialfleet.infra.pool.status import BLOCKED
 
 OURS = "trialfleet: "  # what the reason of a drain begins with that the manager asked for
+SINCE = "EnteredCurrentStatus"
 IDLE = 1  # JobStatus
 # Running, sending its output, suspended; blocked: it has a slot, whose machine gets shared files.
 ACTIVE = {2, 6, 7, BLOCKED}
@@ -80,15 +81,12 @@ class PoolNode:
         jobs: ids of the jobs that it runs.
         trials: those of them that are trials.
         idle_since: when its last job ended, by the collector's clock; None while it has one.
-        heard: when the collector last heard of it.
         shares: so many trials share each GPU: it counts as so many GPUs.
     """
 
     instance: str
-    fleet: str
     slot: str
     machine: str
-    address: str
     total: Room
     free: Room
     healthy: bool | None
@@ -103,8 +101,17 @@ class PoolNode:
     jobs: tuple[str, ...]
     trials: tuple[RunningTrial, ...]
     idle_since: datetime | None
-    heard: datetime
     shares: int = 1
+
+    @property
+    def why_draining(self) -> str:
+        """Why it drains, in the words of whoever asked for it, or else its own; may be empty."""
+        return (self.drain_reason or self.note).removeprefix(OURS)
+
+    @property
+    def why_sick(self) -> str:
+        """Why it takes no trials, if its GPU failed the probe."""
+        return f"its GPU failed the probe: {self.reason or 'no reason given'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +131,6 @@ class Group:
     requirements: str = ""
     since: datetime | None = None
     least: int = 1
-
-    @property
-    def kind(self) -> tuple[Room, str]:
-        """What they ask for, altogether."""
-        return self.need, self.requirements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,15 +165,12 @@ class PoolView:
 
 
 def look(fleet: str | None = None, run: str = "", folder: str = "") -> PoolView:
-    """Return the nodes of a fleet, and what a run's trials ask for.
+    """Return the nodes of a fleet, or of every fleet; and what trials ask for, of a run or of all.
 
-    Args:
-        fleet: its name; None: of every fleet in the pool.
-        run: the run's id; empty: the trials of all runs.
-        folder: the run's folder, where it is known: runs of other studies may have the same id.
+    A run is known by its folder, or else by its id.
 
     Raises:
-        PoolError: the collector or the schedd does not answer, or the id is several runs'.
+        PoolError: several runs have that id.
     """
     jobs = job_ads(TRIALS)
     demand = read_demand(of_run(jobs, run, folder))
@@ -179,11 +178,7 @@ def look(fleet: str | None = None, run: str = "", folder: str = "") -> PoolView:
 
 
 def nodes(fleet: str | None = None) -> list[PoolNode]:
-    """Return the nodes that have joined.
-
-    Raises:
-        PoolError: as `look`.
-    """
+    """Return the nodes that have joined."""
     return list(look(fleet).nodes)
 
 
@@ -193,11 +188,9 @@ def nodes(fleet: str | None = None) -> list[PoolNode]:
 def read_nodes(
     slots: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[PoolNode, ...]:
-    """Return the nodes that slots' ads describe, by instance.
+    """Return the nodes that the ads of slots describe, by instance.
 
-    Args:
-        slots: ads of partitionable slots and of those cut from them; others are left out.
-        jobs: ads of trials, by which running jobs get their names.
+    Running jobs get their names by the ads of trials.
     """
     trials = {job["GlobalJobId"]: read_trial(job) for job in jobs if "GlobalJobId" in job}
     of: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -216,27 +209,25 @@ def _read_node(ads: list[Mapping[str, Any]], trials: Mapping[str, RunningTrial])
     ad = max(whole, key=lambda each: _number(each, "LastHeardFrom") or 0)
     jobs = [each for each in ads if _runs_a_job(each)]
     running = [trials[each["GlobalJobId"]] for each in jobs if each.get("GlobalJobId") in trials]
+    healthy = ad.get("TrialfleetGpuHealthy")
     return PoolNode(
         instance=ad["TrialfleetInstance"],
-        fleet=_text(ad, "TrialfleetFleet"),
         slot=_text(ad, "Name"),
         machine=_text(ad, "Machine"),
-        address=_text(ad, "MyAddress"),
         total=_room(ad, "TotalSlotGPUs", "TotalSlotCpus", "TotalSlotMemory"),
         free=_room(ad, "GPUs", "Cpus", "Memory"),
-        healthy=_truth(ad, "TrialfleetGpuHealthy"),
+        healthy=healthy if isinstance(healthy, bool) else None,
         reason=_text(ad, "TrialfleetGpuReason"),
         gpu=_text(ad, "TrialfleetGpuName"),
         bandwidth=_number(ad, "TrialfleetBandwidth"),
         launch_microseconds=_number(ad, "TrialfleetLaunchMicroseconds"),
         driver_option=_text(ad, "TrialfleetDriverOption"),
         note=_text(ad, "TrialfleetNote"),
-        draining=_truth(ad, "Draining") is True,
+        draining=ad.get("Draining") is True,
         drain_reason=_text(ad, "DrainReason"),
         jobs=tuple(sorted(str(each["JobId"]) for each in jobs)),
         trials=tuple(sorted(running, key=lambda trial: (trial.run, trial.node))),
         idle_since=_idle_since(ad, busy=bool(jobs)),
-        heard=_moment(_number(ad, "LastHeardFrom") or 0),
         shares=int(_number(ad, "TrialfleetTrialsPerGpu") or 1),
     )
 
@@ -296,7 +287,7 @@ def _groups(jobs: Sequence[Mapping[str, Any]], statuses: set[int]) -> tuple[Grou
             need=need,
             requirements=requirements,
             jobs=len(alike),
-            since=min((moment for job in alike if (moment := _since(job))), default=None),
+            since=min((_moment(at) for job in alike if (at := _number(job, SINCE))), default=None),
             least=_least(alike[0], begun),
         )
         for (need, requirements, _), alike in sorted(
@@ -317,11 +308,6 @@ def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
     return max(1, int(_number(job, "TrialfleetGangMin") or 1) - begun[gang])
 
 
-def _since(job: Mapping[str, Any]) -> datetime | None:
-    since = _number(job, "EnteredCurrentStatus")
-    return _moment(since) if since else None
-
-
 def _room(ad: Mapping[str, Any], gpus: str, cpus: str, memory: str) -> Room:
     has = [int(_number(ad, name) or 0) for name in (gpus, cpus, memory)]
     return Room(gpus=has[0], cpus=has[1], memory_mb=has[2])
@@ -330,11 +316,6 @@ def _room(ad: Mapping[str, Any], gpus: str, cpus: str, memory: str) -> Room:
 def _number(ad: Mapping[str, Any], name: str) -> float | None:
     value = ad.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _truth(ad: Mapping[str, Any], name: str) -> bool | None:
-    value = ad.get(name)
-    return value if isinstance(value, bool) else None
 
 
 def _text(ad: Mapping[str, Any], name: str) -> str:

@@ -38,11 +38,7 @@ class Graph:
         self._quiet = 0
 
     def start(self) -> None:
-        """Let DAGMan start the graph's nodes.
-
-        Raises:
-            PoolError: the schedd does not answer.
-        """
+        """Let DAGMan start the graph's nodes."""
         use_pool()
         import htcondor2
 
@@ -52,20 +48,12 @@ class Graph:
             raise PoolError(f"ProvisionerState of job {self.job} can't be set: {error}") from error
 
     def is_started(self) -> bool:
-        """Tell whether a former life of this job has let DAGMan start.
-
-        Raises:
-            PoolError: the schedd does not answer.
-        """
+        """Tell whether a former life of this job has let DAGMan start."""
         own = _ad(self.job, ["ProvisionerState"]) or {}
         return own.get("ProvisionerState") == PROVISIONED
 
     def over(self) -> bool:
-        """Tell whether nothing is left to do, by this look and the ones just before.
-
-        Raises:
-            PoolError: the schedd does not answer.
-        """
+        """Tell whether nothing is left to do, by this look and the ones just before."""
         own = _ad(self.job, ["DAGManJobId"]) or {}
         parent = own.get("DAGManJobId")
         dagman = parent and _ad(f"{parent}.0", [f"DAG_Nodes{count}" for count in _COUNTS])

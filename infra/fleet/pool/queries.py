@@ -13,60 +13,25 @@ from trialfleet.infra.pool.connection import connect, local_schedd, use
 # A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
 TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
 NODE_ATTRIBUTES = [
-    "Name",
-    "Machine",
-    "MyAddress",
-    "SlotType",
-    "NumDynamicSlots",
-    "NumDynamicSlotsTime",
-    "MyCurrentTime",
-    "LastHeardFrom",
-    "Draining",
-    "DrainReason",
-    "JobId",
-    "IsDataSlot",
-    "GlobalJobId",
-    "Cpus",
-    "Memory",
-    "GPUs",
-    "TotalSlotCpus",
-    "TotalSlotMemory",
-    "TotalSlotGPUs",
-    "TrialfleetFleet",
-    "TrialfleetInstance",
-    "TrialfleetGpuHealthy",
-    "TrialfleetGpuReason",
-    "TrialfleetGpuName",
-    "TrialfleetBandwidth",
-    "TrialfleetLaunchMicroseconds",
-    "TrialfleetDriverOption",
-    "TrialfleetNote",
+    *("Name", "Machine", "SlotType", "NumDynamicSlots", "NumDynamicSlotsTime"),
+    *("MyCurrentTime", "LastHeardFrom", "Draining", "DrainReason"),
+    *("JobId", "IsDataSlot", "GlobalJobId", "Cpus", "Memory", "GPUs"),
+    *("TotalSlotCpus", "TotalSlotMemory", "TotalSlotGPUs", "TrialfleetTrialsPerGpu"),
+    *("TrialfleetInstance", "TrialfleetGpuHealthy", "TrialfleetGpuReason"),
+    *("TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetLaunchMicroseconds"),
+    *("TrialfleetDriverOption", "TrialfleetNote"),
 ]
 JOB_ATTRIBUTES = [
-    "JobStatus",
-    "GlobalJobId",
-    "ClusterId",
-    "RequestCpus",
-    "RequestGPUs",
-    "RequestMemory",
-    "Requirements",
-    "EnteredCurrentStatus",
-    "TrialfleetRun",
-    "TrialfleetFolder",
-    "TrialfleetRegion",
-    "TrialfleetNode",
-    "TrialfleetGangMin",
+    *("JobStatus", "GlobalJobId", "ClusterId", "RequestCpus", "RequestGPUs", "RequestMemory"),
+    *("Requirements", "EnteredCurrentStatus", "TrialfleetRun", "TrialfleetFolder"),
+    *("TrialfleetRegion", "TrialfleetNode", "TrialfleetGangMin"),
 ]
 AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
 Ad = dict[str, Any]
 
 
 def node_ads(fleet: str | None) -> list[Ad]:
-    """Return the ads of the slots of a fleet's nodes, or of every fleet's.
-
-    Raises:
-        PoolError: the collector does not answer.
-    """
+    """Return the ads of the slots of a fleet's nodes, or of every fleet's."""
     constraint = "TrialfleetInstance isnt undefined"
     if fleet is not None:
         constraint += f" && TrialfleetFleet =?= {quoted(fleet)}"
@@ -82,11 +47,7 @@ def node_ads(fleet: str | None) -> list[Ad]:
 
 
 def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Ad]:
-    """Return attributes of the queue's jobs that satisfy a ClassAd constraint.
-
-    Raises:
-        PoolError: the schedd does not answer.
-    """
+    """Return attributes of the queue's jobs that satisfy a ClassAd constraint."""
     use_pool()
     import htcondor2
 
@@ -98,12 +59,7 @@ def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Ad]
 
 
 def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
-    """Return the jobs of one run; runs of other studies may have the same id.
-
-    Args:
-        jobs: ads of trials.
-        run: the run's id; empty: of all runs.
-        folder: the run's folder, which no other run has; empty: found by the id.
+    """Return the jobs of one run: by its folder, or else by its id, or of all without either.
 
     Raises:
         PoolError: several runs have that id, and no folder says which is meant.
@@ -120,11 +76,7 @@ def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
 
 
 def use_pool() -> None:
-    """Make this process talk to the pool that it is meant for.
-
-    Raises:
-        PoolError: there is none.
-    """
+    """Make this process talk to the pool that it is meant for; PoolError where there is none."""
     use(connect())
 
 

@@ -7,7 +7,6 @@ with what it has seen itself, and catches up once it can read and write again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from trialfleet.errors import FleetError
@@ -26,12 +25,8 @@ class Books:
     ) -> None:
         """Begin with nothing known; nothing is read yet.
 
-        Args:
-            aws: the account.
-            fleet: whose costs.
-            run: the run whose beginning counts; empty: `began` does.
-            began: the beginning of a run that the record doesn't know.
-            planned: when that run was planned; None: unknown.
+        Costs count from the beginning of `run`; from `began` where there is no run, or the record
+        doesn't know it. `planned` is when that run was planned, if it is known.
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
@@ -66,28 +61,16 @@ class Books:
         Returns:
             Why the record could not be read or written, in words; it is tried again next time.
         """
-        problem = self._read()
-        ledger = self._ledger.noted(listed, now)
+        problem, seen = "", self._ledger
+        if self._stored is None:
+            self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)
+            if stored := self._stored:
+                lifetimes = {**seen.lifetimes, **stored.lifetimes}
+                seen = Ledger(lifetimes=lifetimes, runs={**seen.runs, **stored.runs})
+        ledger = seen.noted(listed, now)
         self._ledger = ledger.begun(self._run, self._began, self._planned) if self._run else ledger
-        return problem or self._write()
-
-    def _read(self) -> str:
-        if self._stored is not None:
-            return ""
-        try:
-            self._stored = ledgers.load(self._aws, self._fleet)
-        except FleetError as error:
-            return f"the cost is of what AWS still lists alone: {error}"
-        seen = self._ledger
-        runs = {**seen.runs, **self._stored.runs}
-        self._ledger = replace(
-            seen, lifetimes={**seen.lifetimes, **self._stored.lifetimes}, runs=runs
-        )
-        return ""
-
-    def _write(self) -> str:
-        if not self._ledger.lifetimes or self._ledger == self._stored:
-            return ""
+        if problem or not self._ledger.lifetimes or self._ledger == self._stored:
+            return problem
         try:
             ledgers.save(self._aws, self._fleet, self._ledger)
         except FleetError as error:

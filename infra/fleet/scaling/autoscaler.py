@@ -18,8 +18,7 @@ from typing import Any
 
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.instances import launch, lease
-from trialfleet.infra.fleet.instances.listing import Listing
+from trialfleet.infra.fleet.instances import inventory, launch, lease
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import nodes as pool_nodes
 from trialfleet.infra.fleet.pool.nodes import PoolNode, PoolView, Room
@@ -140,22 +139,16 @@ class Autoscaler:
     ) -> None:
         """Name the fleet; nothing is asked or done before the first step.
 
-        Args:
-            aws: the account.
-            fleet: which fleet.
-            connections: how to reach the pool and what new nodes need.
-            run: whose trials count, and from whose beginning the cap of a run counts; empty: all
-                trials, and from now on.
-            planned: when it was planned, where that is known: what the record knows of a run that
-                began earlier is another's of the same id.
-            progress: takes a line for each action.
+        The trials of `run` count, and the cap of a run from its beginning on; without one all
+        trials, from now on. `planned` is when that run was planned, if it is known: what the record
+        knows of a run that began earlier is another's of the same id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)
         self._clock = WallClock(connections.clock, connections.ticks)
         self._began = self._clock.now()
         self._watch = Watch(self._began)
-        self._listing = Listing(aws, fleet)
+        self._listed: dict[str, list[Instance]] = {}  # by AWS region
         self._books = Books(aws, fleet, run, self._began, planned)
         self._chosen: tuple[datetime, list[Candidate]] | None = None
         self._room = Room(gpus=fleet.needs.gpus * fleet.shares)
@@ -165,17 +158,10 @@ class Autoscaler:
         self._notices = Notices()
 
     def step(self, *, least: int = 0) -> Step:
-        """Look, decide and act once.
-
-        Args:
-            least: nodes to have whatever waits, where that is more than the fleet's minimum.
-
-        Raises:
-            FleetError: AWS refuses or can't be reached.
-            PoolError: the pool does not answer.
-        """
+        """Look, decide and act once; have `least` nodes or more, whatever waits."""
         now = self._clock.now()
-        listed, unheard = self._listing.look()
+        unheard = inventory.listen(self._aws, self._fleet, self._listed)
+        listed = [instance for region in self._listed.values() for instance in region]
         living = self._watch.living(listed, now)
         troubles = [*self._renew_leases(living, now), *map(str, unheard)]
         if len(unheard) == len(self._fleet.aws_regions):
@@ -189,9 +175,9 @@ class Autoscaler:
         shares = self._fleet.shares
         rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
         nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
-        candidates = self._notices.last(candidates, living, nodes, now)
+        candidates = self._notices.last(candidates, nodes, now)
         paused = "; ".join(filter(None, (unavailable, self._uncounted(unheard))))
-        limits = self._limits(candidates, living, nodes, paused, least, now)
+        limits = self._limits(candidates, nodes, paused, least, now)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
         demand, lines = self._unmatched.without(view.demand, unmatched, now)
         count = len(nodes) or len(unheard)  # a region that is silent may have some
@@ -206,7 +192,7 @@ class Autoscaler:
             nodes=dict(sorted(Counter(phase(node, limits, now) for node in nodes).items())),
             waiting=view.demand.waiting,
             running=view.demand.running,
-            price_per_hour=sum(node.price or 0.0 for node in nodes),
+            price_per_hour=sum(instance.price or 0.0 for instance in living),
             spent=limits.spent,
             since=self._books.since,
             launched=tuple(launched),
@@ -262,7 +248,6 @@ class Autoscaler:
     def _limits(
         self,
         candidates: Sequence[Candidate],
-        living: Sequence[Instance],
         nodes: Sequence[Node],
         paused: str,
         least: int,
@@ -271,7 +256,7 @@ class Autoscaler:
         fleet = self._fleet
         if candidates:
             kind = candidates[0].type
-            self._room = usual_room(room_of(kind, self._fleet.shares), kind.name, living, nodes)
+            self._room = usual_room(room_of(kind, fleet.shares), kind.name, nodes)
         return Limits(
             min_nodes=min(fleet.nodes.max, max(fleet.nodes.min, least)),
             max_nodes=fleet.nodes.max,
@@ -287,7 +272,7 @@ class Autoscaler:
         )
 
     def _paused(self, limits: Limits, nodes: Sequence[Node], now: datetime) -> Limits:
-        phases = {node.instance: phase(node, limits, now) for node in nodes}
+        phases = {node.id: phase(node, limits, now) for node in nodes}
         reasons = (limits.paused, self._unfit.reason(phases, now), self._capacity.reason(now))
         return replace(limits, paused="; ".join(filter(None, reasons)))
 
@@ -332,21 +317,21 @@ class Autoscaler:
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
         """Ask nodes to drain; return those that were asked, and who can't be, in words."""
-        pool = {node.instance: node.pool for node in nodes if node.pool}
+        pool = {node.id: node.pool for node in nodes if node.pool}
+
+        def ask(removal: Removal) -> str:
+            try:
+                return self._connections.drain(pool[removal.instance], removal)
+            except PoolError as error:
+                return str(error)
+
         with ThreadPoolExecutor(draining.AT_ONCE) as threads:  # a silent one delays no other
-            answers = threads.map(lambda r: self._ask_to_drain(pool[r.instance], r), decision.drain)
-            refusals = list(zip(decision.drain, answers, strict=True))
+            refusals = list(zip(decision.drain, threads.map(ask, decision.drain), strict=True))
         asked = tuple(removal for removal, refusal in refusals if not refusal)
         for removal in asked:
             self._progress(f"draining {removal.instance}: {removal.reason}")
         refused = [f"{r.instance} can't be drained: {why}" for r, why in refusals if why]
         return asked, refused
-
-    def _ask_to_drain(self, node: PoolNode, removal: Removal) -> str:
-        try:
-            return self._connections.drain(node, removal)
-        except PoolError as error:
-            return str(error)
 
     def _terminate(self, decision: Decision, living: Sequence[Instance]) -> str:
         """End nodes; return why that could not be for all of them, in words."""
@@ -367,15 +352,14 @@ class Autoscaler:
         """Start nodes, and pause for a while where AWS has fewer than are wanted."""
         if not decision.launch:
             return []
-        inputs = self._connections.inputs(self._aws, self._fleet)
         aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
-        prepared = up.prepare(aws, fleet, inputs, candidates, run)
+        prepared = up.prepare(aws, fleet, self._connections.inputs(aws, fleet), candidates, run)
         count, least = decision.launch, decision.least
         got = launch.launch(aws, fleet, prepared, candidates, count, run, say, now=now, least=least)
         self._watch.launched(got.instances)
-        if len(got.instances) >= decision.launch:
+        if len(got.instances) >= count:
             self._capacity.reset()
         else:
             last = f": {got.refusals[-1]}" if got.refusals else ""
-            self._capacity.hold(now, f"AWS had {len(got.instances)} of {decision.launch}{last}")
+            self._capacity.hold(now, f"AWS had {len(got.instances)} of {count}{last}")
         return [instance.id for instance in got.instances]

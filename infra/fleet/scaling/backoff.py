@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from trialfleet.infra.fleet.pool.nodes import Demand, Group, Room
 from trialfleet.infra.fleet.scaling.decision import Node, Phase
-from trialfleet.infra.fleet.spec.machines import Candidate, Instance
+from trialfleet.infra.fleet.spec.machines import Candidate
 
 FIRST_UNMATCHED, LONGEST_UNMATCHED = timedelta(minutes=30), timedelta(hours=12)
 NOTICES = ("rebalance recommendation", "spot interruption")  # how a node's note on AWS's begins
@@ -57,12 +57,7 @@ class UnfitNodes:
         self._unfit: set[str] = set()
 
     def reason(self, phases: Mapping[str, Phase], now: datetime) -> str:
-        """Return why no node is asked for after this look; empty if nothing holds back.
-
-        Args:
-            phases: where each node stands now.
-            now: the moment.
-        """
+        """Return why no node is asked for after this look; empty if nothing holds back."""
         fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
         bad = {name for name, where in phases.items() if where in {"late", "sick"}}
         gone = self._coming - set(phases)
@@ -93,32 +88,25 @@ class UnmatchedTrials:
     ) -> tuple[Demand, list[str]]:
         """Return the demand without them, and a line for each kind of them.
 
-        Args:
-            demand: what trials ask for.
-            found: trials that wait beside a free node, and that node.
-            now: the moment.
+        `found` are trials that wait beside a free node, and that node.
         """
         for group in demand.active:
-            self._backoffs.pop(group.kind, None)
+            self._backoffs.pop((group.need, group.requirements), None)
         for group, node in found:
             backoff = self._backoffs.setdefault(
-                group.kind, Backoff(FIRST_UNMATCHED, LONGEST_UNMATCHED)
+                (group.need, group.requirements), Backoff(FIRST_UNMATCHED, LONGEST_UNMATCHED)
             )
             if not backoff.reason(now):
-                backoff.hold(now, f"though {node.instance} is free and has room")
-        held = {group: self._reason(group, now) for group in demand.idle}
-        idle = tuple(group for group in demand.idle if not held[group])
+                backoff.hold(now, f"though {node.id} is free and has room")
+        reasons = {kind: backoff.reason(now) for kind, backoff in self._backoffs.items()}
+        held = {one: reasons.get((one.need, one.requirements), "") for one in demand.idle}
         lines = [
-            f"{group.jobs} trial(s) that ask for {group.need} wait {held[group]}; "
+            f"{group.jobs} trial(s) that ask for {group.need} wait {reason}; "
             "condor_q -better-analyze tells what their requirements want"
-            for group in demand.idle
-            if held[group]
+            for group, reason in held.items()
+            if reason
         ]
-        return replace(demand, idle=idle), lines
-
-    def _reason(self, group: Group, now: datetime) -> str:
-        backoff = self._backoffs.get(group.kind)
-        return backoff.reason(now) if backoff else ""
+        return replace(demand, idle=tuple(one for one in demand.idle if not held[one])), lines
 
 
 class Notices:
@@ -129,24 +117,12 @@ class Notices:
         self._given: dict[tuple[str, str], datetime] = {}
 
     def last(
-        self,
-        candidates: Iterable[Candidate],
-        instances: Iterable[Instance],
-        nodes: Iterable[Node],
-        now: datetime,
+        self, candidates: Iterable[Candidate], nodes: Iterable[Node], now: datetime
     ) -> list[Candidate]:
-        """Return the candidates with such pools at their end, for a while after the notice.
-
-        Args:
-            candidates: where nodes may be had, the best first.
-            instances: the living ones.
-            nodes: the same, joined with what the pool says of them.
-            now: the moment.
-        """
-        pools = {instance.id: (instance.type, instance.zone) for instance in instances}
+        """Return the candidates with such pools at their end, for a while after the notice."""
         for node in nodes:
             if node.pool and node.pool.note.startswith(NOTICES):
-                self._given[pools[node.instance]] = now
+                self._given[node.instance.type, node.instance.zone] = now
         shunned = {pool for pool, given in self._given.items() if now - given < SHUNNED}
         return sorted(
             candidates,

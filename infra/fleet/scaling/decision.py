@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from trialfleet.infra.fleet.pool.nodes import OURS, Demand, Group, PoolNode, Room
 from trialfleet.infra.fleet.scaling.limits import Limits, how_many
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
+from trialfleet.infra.fleet.spec.machines import Instance
 
 SILENT_MINUTES = 5.0  # a node that the collector has lost for so long is given up
 MATCH_MINUTES = 5.0  # trials that wait so long beside a node free for so long don't match it
@@ -39,21 +40,21 @@ class Node:
     """An instance that costs money, joined with what the pool knows of it.
 
     Attributes:
-        price: USD per hour; None if nobody knows: then it counts as a new one's.
+        instance: as AWS lists it; one whose price nobody knows counts as a new one.
         room: what it will have once it has joined.
-        launched: when AWS started it.
-        state: AWS's word: pending, running, stopping, stopped.
         pool: what it says of itself; None while the collector doesn't know it.
         seen: when the collector last knew it; None: never.
     """
 
-    instance: str
-    price: float | None
+    instance: Instance
     room: Room
-    launched: datetime
-    state: str = "running"
     pool: PoolNode | None = None
     seen: datetime | None = None
+
+    @property
+    def id(self) -> str:
+        """The instance's id."""
+        return self.instance.id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +90,10 @@ class Decision:
 
 
 def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
-    """Return what to launch, drain and terminate.
-
-    Args:
-        demand: what trials ask for.
-        nodes: every instance of the fleet that costs money.
-        limits: caps and counts.
-        now: by the clock of `Node.launched` and `Node.seen`.
-    """
+    """Return what to launch, drain and terminate, where `nodes` are all that cost money."""
     fleet = _Fleet(nodes, limits, now)
-    if limits.run_cap is not None and limits.spent >= limits.run_cap:
-        return _wind_down(fleet)
+    if reason := limits.cap_reached():
+        return _wind_down(fleet, reason)
     free, allowance = fleet.free(), _allowance(fleet)
     packing = pack(demand.idle, free, limits.room, allowance.nodes)
     wanted = pack(demand.idle, free, limits.room).new
@@ -131,21 +125,21 @@ def unmatched_trials(
     found = []
     for group in demand.idle:
         if group.since is not None and _minutes(group.since, now) >= MATCH_MINUTES:
-            rooms = {n.instance: n.pool.free for n in free if n.pool}
-            fitting = [n for n in free if n.instance in pack([group], rooms, Room(), 0).used]
+            rooms = {n.id: n.pool.free for n in free if n.pool}
+            fitting = [n for n in free if n.id in pack([group], rooms, Room(), 0).used]
             found += [(group, node) for node in fitting][:1]
     return found
 
 
 def phase(node: Node, limits: Limits, now: datetime) -> Phase:
     """Return where a node stands."""
-    if node.state in {"stopping", "stopped"}:
+    if node.instance.state in {"stopping", "stopped"}:
         return "lost"
     if node.pool is not None:
         return _phase_in_pool(node.pool, limits, now)
     if node.seen is not None:
         return "silent" if _minutes(node.seen, now) < SILENT_MINUTES else "lost"
-    return "coming" if _minutes(node.launched, now) < limits.boot_minutes else "late"
+    return "coming" if _minutes(node.instance.launched, now) < limits.boot_minutes else "late"
 
 
 def _phase_in_pool(node: PoolNode, limits: Limits, now: datetime) -> Phase:
@@ -167,10 +161,10 @@ class _Fleet:
 
     def __init__(self, nodes: Sequence[Node], limits: Limits, now: datetime) -> None:
         self.nodes, self.limits, self.now = nodes, limits, now
-        self._phases = {node.instance: phase(node, limits, now) for node in nodes}
+        self._phases = {node.id: phase(node, limits, now) for node in nodes}
 
     def phase(self, node: Node) -> Phase:
-        return self._phases[node.instance]
+        return self._phases[node.id]
 
     def among(self, phases: Iterable[Phase]) -> list[Node]:
         return [node for node in self.nodes if self.phase(node) in phases]
@@ -185,9 +179,9 @@ class _Fleet:
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         usable = self.among(order)
-        usable.sort(key=lambda n: (order.index(self.phase(n)), self.price(n), n.instance))
+        usable.sort(key=lambda n: (order.index(self.phase(n)), self.price(n), n.id))
         return {
-            node.instance: node.pool.free if node.pool else node.room
+            node.id: node.pool.free if node.pool else node.room
             for node in usable
             if node.pool is None or _takes_trials(node.pool, self.limits.room)
         }
@@ -199,12 +193,11 @@ class _Fleet:
         """
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
-            self.among(order),
-            key=lambda n: (order.index(self.phase(n)), -self.price(n), n.instance),
+            self.among(order), key=lambda n: (order.index(self.phase(n)), -self.price(n), n.id)
         )
 
     def price(self, node: Node) -> float:
-        return self.limits.price if node.price is None else node.price
+        return self.limits.price if node.instance.price is None else node.instance.price
 
     def rate(self, nodes: Iterable[Node]) -> float:
         """USD per hour of nodes."""
@@ -226,14 +219,20 @@ class _Allowance(NamedTuple):
 
 
 def _allowance(fleet: _Fleet) -> _Allowance:
-    limits = fleet.limits
-    rate = fleet.rate(fleet.besides(GONE))
+    """No node is asked for that the rest of the money wouldn't pay for until it is of use."""
+    limits, rate = fleet.limits, fleet.rate(fleet.besides(GONE))
     bounds = {
-        f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes),
-        **_hour_bound(rate, limits),
-        **_run_bound(rate, limits),
-        **({limits.paused: 0} if limits.paused else {}),
+        f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes)
     }
+    if limits.hour_cap is not None:
+        text = f"the cap is ${limits.hour_cap:.2f} per hour, and ${rate:.2f} is used"
+        bounds[text] = how_many(limits.hour_cap - rate, limits.price)
+    if limits.run_cap is not None:
+        left = limits.run_cap - limits.spent
+        text = f"${left:.2f} is left of the run's cap of ${limits.run_cap:.2f}"
+        bounds[text] = limits.run_pays_for(rate)
+    if limits.paused:
+        bounds[limits.paused] = 0
     bound, allowed = min(bounds.items(), key=lambda item: item[1])
     return _Allowance(max(0, allowed), bound)
 
@@ -241,11 +240,7 @@ def _allowance(fleet: _Fleet) -> _Allowance:
 def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> tuple[int, str]:
     """Return how many nodes to ask for, and what holds back the others that would be of use.
 
-    Args:
-        fleet: the nodes that there are.
-        useful: so many of those that may come would be of use.
-        wanted: so many would be of use, if all could come.
-        allowance: how many may come.
+    Of those that may come `useful` would be of use; `wanted`, if all could come.
     """
     lacking = fleet.limits.min_nodes - len(fleet.among(OPEN))
     wanted = max(wanted, lacking)
@@ -253,22 +248,6 @@ def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> t
     if launch >= wanted:
         return launch, ""
     return launch, f"{wanted - launch} more would be of use: {allowance.bound}"
-
-
-def _hour_bound(rate: float, limits: Limits) -> dict[str, int]:
-    if limits.hour_cap is None:
-        return {}
-    text = f"the cap is ${limits.hour_cap:.2f} per hour, and ${rate:.2f} is used"
-    return {text: how_many(limits.hour_cap - rate, limits.price)}
-
-
-def _run_bound(rate: float, limits: Limits) -> dict[str, int]:
-    """No node is asked for that the rest of the money wouldn't pay for until it is of use."""
-    if limits.run_cap is None:
-        return {}
-    left = limits.run_cap - limits.spent
-    text = f"${left:.2f} is left of the run's cap of ${limits.run_cap:.2f}"
-    return {text: limits.run_pays_for(rate)}
 
 
 # --- Down -----------------------------------------------------------------------------------------
@@ -281,12 +260,12 @@ def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) ->
         node
         for node in staying
         if fleet.phase(node) in {"idle", "sick"}
-        and node.instance not in used
+        and node.id not in used
         and fleet.idle_minutes(node) >= fleet.limits.idle_minutes
     ]
     sick = [node for node in rested if fleet.phase(node) == "sick"]
     spare = [node for node in rested if fleet.phase(node) == "idle"]
-    spare.sort(key=lambda n: (-fleet.price(n), -fleet.idle_minutes(n), n.instance))
+    spare.sort(key=lambda n: (-fleet.price(n), -fleet.idle_minutes(n), n.id))
     dispensable = sum(fleet.phase(node) in OPEN for node in staying) - fleet.limits.min_nodes
     return sick + spare[: max(0, dispensable)]
 
@@ -315,23 +294,22 @@ def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) ->
     fleet = _Fleet(nodes, limits, now)
     going = fleet.by_use()
     surplus = max(0, len(fleet.besides(LEAVING)) - count)
-    removals = [
-        (node, Removal(instance=node.instance, reason=f"the fleet is scaled to {count} node(s)"))
-        for node in going[:surplus]
-    ]
+    reason = f"the fleet is scaled to {count} node(s)"
+    going = going[:surplus]
     return Decision(
-        drain=tuple(removal for node, removal in removals if node.pool),
-        terminate=(*_ended(fleet), *(removal for node, removal in removals if not node.pool)),
+        drain=tuple(Removal(instance=n.id, reason=reason) for n in going if n.pool),
+        terminate=(
+            *_ended(fleet),
+            *(Removal(instance=n.id, reason=reason) for n in going if not n.pool),
+        ),
     )
 
 
-def _wind_down(fleet: _Fleet) -> Decision:
+def _wind_down(fleet: _Fleet, reason: str) -> Decision:
     """Return the decision where the money is spent: every node goes, its trials saved first."""
-    limits = fleet.limits
-    reason = f"the run's cap of ${limits.run_cap:.2f} is reached: ${limits.spent:.2f} is spent"
     joined = fleet.among({"sick", "busy", "idle"})
-    drain = (Removal(instance=node.instance, reason=reason) for node in joined)
-    coming = (Removal(instance=node.instance, reason=reason) for node in fleet.among({"coming"}))
+    drain = (Removal(instance=node.id, reason=reason) for node in joined)
+    coming = (Removal(instance=node.id, reason=reason) for node in fleet.among({"coming"}))
     return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming), reasons=(reason,))
 
 
@@ -341,18 +319,16 @@ def _wind_down(fleet: _Fleet) -> Decision:
 def _ended(fleet: _Fleet) -> tuple[Removal, ...]:
     """Return the nodes that are of no use any more."""
     return tuple(
-        Removal(instance=node.instance, reason=why_gone(node, fleet.limits, fleet.now))
+        Removal(instance=node.id, reason=_why_gone(node, fleet.limits, fleet.now))
         for node in fleet.among(GONE)
     )
 
 
-def why_gone(node: Node, limits: Limits, now: datetime) -> str:
-    """Return why a node is of no use any more."""
-    if node.state not in {"pending", "running"}:
-        return f"it is {node.state}"
+def _why_gone(node: Node, limits: Limits, now: datetime) -> str:
+    if node.instance.state not in {"pending", "running"}:
+        return f"it is {node.instance.state}"
     if node.pool is not None:
-        words = (node.pool.drain_reason or node.pool.note).removeprefix(OURS)
-        return f"it is drained{f': {words}' if words else ''}"
+        return ": ".join(filter(None, ("it is drained", node.pool.why_draining)))
     if node.seen is not None:
         return f"the pool has not heard of it for {_minutes(node.seen, now):.0f} minutes"
     return f"it has not joined within {limits.boot_minutes:g} minutes of its launch"
@@ -361,13 +337,13 @@ def why_gone(node: Node, limits: Limits, now: datetime) -> str:
 def _was_idle(fleet: _Fleet, node: Node) -> Removal:
     reason = f"idle for {fleet.idle_minutes(node):.0f} minutes"
     if fleet.phase(node) == "sick" and node.pool:
-        reason = f"its GPU failed the probe: {node.pool.reason or 'no reason given'}"
-    return Removal(instance=node.instance, reason=reason, only_idle=True)
+        reason = node.pool.why_sick
+    return Removal(instance=node.id, reason=reason, only_idle=True)
 
 
 def _too_dear(fleet: _Fleet, node: Node) -> Removal:
     reason = f"all nodes together cost more than the cap of ${fleet.limits.hour_cap:.2f} per hour"
-    return Removal(instance=node.instance, reason=reason)
+    return Removal(instance=node.id, reason=reason)
 
 
 def _unfit(packing: Packing, room: Room) -> str:

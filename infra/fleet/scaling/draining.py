@@ -27,26 +27,19 @@ IN_PROGRESS = "Draining already in progress"
 Progress = Callable[[str], None]
 
 
-def drain(node: PoolNode, reason: str, *, only_idle: bool = False) -> str:
+def drain(node: PoolNode, reason: str, *, only_idle: bool = False, program: str = "") -> str:
     """Ask a node to take no more jobs and to let go of those that it has.
 
-    Asked of a node that drains already, it changes nothing.
-
-    Args:
-        node: as the collector knows it.
-        reason: why; the node's ad says it as `DrainReason`, after `OURS`.
-        only_idle: leave the node as it is if it runs something by now.
+    Asked of a node that drains already, it changes nothing. The node's ad says the reason as
+    `DrainReason`, after `OURS`. With `only_idle` a node that runs something by now stays as it is.
 
     Returns:
         Why it could not be asked; empty where it could.
 
     Raises:
-        PoolError: there is no pool, or no `condor_drain`.
+        PoolError: there is no pool, or no `condor_drain` (`program` is its path, if it is known).
     """
-    return _ask(tool("condor_drain"), node, reason, only_idle=only_idle)
-
-
-def _ask(program: str, node: PoolNode, reason: str, *, only_idle: bool = False) -> str:
+    program = program or tool("condor_drain")
     if node.draining:
         return ""
     check = ["-check", IS_IDLE] if only_idle else []
@@ -64,11 +57,7 @@ def _ask(program: str, node: PoolNode, reason: str, *, only_idle: bool = False) 
 
 
 def undrained(instances: Iterable[str], fleet: str | None = None) -> set[str]:
-    """Return those of these instances on whose nodes a job runs or may yet.
-
-    Raises:
-        PoolError: the pool does not answer.
-    """
+    """Return those of these instances on whose nodes a job runs or may yet."""
     return {node.instance for node in _undrained(set(instances), nodes(fleet))}
 
 
@@ -84,12 +73,6 @@ def drain_instances(
     Instances that are not in the pool have nothing to lose. A pool that does not answer is said,
     not raised: what is to be taken down costs money meanwhile.
 
-    Args:
-        instances: which.
-        reason: why, for the nodes' ads.
-        progress: takes a line on what is waited for.
-        seconds: how long trials may take.
-
     Returns:
         What could not be drained, a line each.
     """
@@ -98,7 +81,7 @@ def drain_instances(
         program = tool("condor_drain")
         joined = [node for node in nodes() if node.instance in wanted]
         with ThreadPoolExecutor(AT_ONCE) as threads:  # one that doesn't answer delays no other
-            answers = threads.map(lambda node: _ask(program, node, reason), joined)
+            answers = threads.map(lambda node: drain(node, reason, program=program), joined)
             refused = list(zip(joined, answers, strict=True))
         asked = {node.instance for node, refusal in refused if not refusal}
         _wait(asked, progress, seconds)

@@ -69,15 +69,11 @@ class Ledger:
         """Return the record after a look at what AWS lists, those that are gone among it."""
         listed = list(listed)
         living = {instance.id for instance in listed if instance.alive}
-        lifetimes = {
-            **self.lifetimes,
-            **{instance.id: self._lifetime(instance) for instance in listed},
-        }
-        closed = {
-            name: lifetime if name in living else _ended(lifetime, now)
-            for name, lifetime in lifetimes.items()
-        }
-        return replace(self, lifetimes={k: v for k, v in closed.items() if _recent(v, now)})
+        lifetimes = {**self.lifetimes, **{one.id: self._lifetime(one) for one in listed}}
+        for name in lifetimes.keys() - living:
+            lifetimes[name] = _ended(lifetimes[name], now)
+        recent = {k: v for k, v in lifetimes.items() if v.ended is None or now - v.ended < KEPT}
+        return replace(self, lifetimes=recent)
 
     def joined(self, instances: Iterable[str], now: datetime) -> Ledger:
         """Return the record after a look at the pool, in which these instances are."""
@@ -124,15 +120,11 @@ def _ended(lifetime: Lifetime, now: datetime) -> Lifetime:
     return lifetime if lifetime.ended else replace(lifetime, ended=max(end, lifetime.launched))
 
 
-def _recent(lifetime: Lifetime, now: datetime) -> bool:
-    return lifetime.ended is None or now - lifetime.ended < KEPT
-
-
 def load(aws: Aws, fleet: Fleet) -> Ledger:
     """Return the fleet's record; an empty one if there is none.
 
     Raises:
-        FleetError: AWS refuses, or the record is none of ours.
+        FleetError: the record is none of ours.
     """
     s3 = aws.s3(fleet.home)
     name, key = _place(aws, fleet)
@@ -152,15 +144,21 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
         ) from error
 
 
-def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
-    """Replace the fleet's record.
+def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:
+    """Return the fleet's record; where it can't be read, None and that in words."""
+    try:
+        return load(aws, fleet), ""
+    except FleetError as error:
+        return None, f"the cost is of what AWS still lists alone: {error}"
 
-    Raises:
-        FleetError: AWS refuses.
-    """
+
+def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
+    """Replace the fleet's record."""
     name, key = _place(aws, fleet)
+    stored = _Stored(schema=1, runs=dict(ledger.runs), instances=dict(ledger.lifetimes))
+    text = _STORED.dump_json(stored, indent=1) + b"\n"
     with asking(f"the record of costs s3://{name}/{key}"):
-        aws.s3(fleet.home).put_object(Bucket=name, Key=key, Body=text(ledger))
+        aws.s3(fleet.home).put_object(Bucket=name, Key=key, Body=text)
 
 
 def _place(aws: Aws, fleet: Fleet) -> tuple[str, str]:
@@ -178,13 +176,6 @@ _STORED: TypeAdapter[_Stored] = TypeAdapter(_Stored)
 _LINES: TypeAdapter[dict[str, Lifetime]] = TypeAdapter(dict[str, Lifetime])
 
 
-def text(ledger: Ledger) -> bytes:
-    """Return the record as it is stored."""
-    instances = dict(ledger.lifetimes)
-    value = _Stored(schema=1, runs=dict(ledger.runs), instances=instances)
-    return _STORED.dump_json(value, indent=1) + b"\n"
-
-
 def lines(lifetimes: Mapping[str, Lifetime]) -> dict[str, Any]:
     """Return instances as the record has them, plain data by their ids."""
     stored: dict[str, Any] = _LINES.dump_python(dict(lifetimes), mode="json")
@@ -192,19 +183,11 @@ def lines(lifetimes: Mapping[str, Lifetime]) -> dict[str, Any]:
 
 
 def parse(stored: str | bytes) -> Ledger:
-    """Return the record that `text` wrote.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the record that `save` wrote; ValueError where it is none."""
     found = _STORED.validate_json(stored)
     return Ledger(lifetimes=found["instances"], runs=found["runs"])
 
 
 def parse_lines(value: Any) -> dict[str, Lifetime]:
-    """Return the instances that `lines` wrote.
-
-    Raises:
-        ValueError: they are none.
-    """
+    """Return the instances that `lines` wrote; ValueError where they are none."""
     return _LINES.validate_python(value)

@@ -39,11 +39,16 @@ class Limits:
     spent: float = 0.0
     paused: str = ""
 
+    def cap_reached(self) -> str:
+        """Say that the run's cap is reached; nothing where it isn't, or there is none."""
+        if self.run_cap is None or self.spent < self.run_cap:
+            return ""
+        return f"the run's cap of ${self.run_cap:.2f} is reached: ${self.spent:.2f} is spent"
+
     def run_pays_for(self, rate: float) -> int:
         """Return how many new nodes the rest of the run's cap pays for until they are of use.
 
-        Args:
-            rate: USD per hour of the nodes that there are.
+        `rate` is USD per hour of the nodes that there are.
         """
         if self.run_cap is None:
             return UNBOUNDED

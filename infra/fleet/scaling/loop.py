@@ -79,16 +79,10 @@ class Loop:
     ) -> None:
         """Take what is needed; nothing is done yet.
 
-        Args:
-            autoscaler: what steps.
-            fleet: the fleet's name, for the report.
-            run: the run's id, for the report.
-            report: the file to report to; default: `default_report(fleet)`.
-            lock: the file that makes autoscalers take turns; default: this user's for the fleet.
-            graph: the graph whose provisioner this is; None: this is a service.
-            progress: takes a line for each error.
-            pause: seconds between steps.
-            longest_pause: … after several that failed: each step renews the nodes' leases.
+        The report, by default in `default_report(fleet)`, names the fleet and the run. Autoscalers
+        take turns by a lock, by default this user's for the fleet. This is the provisioner of the
+        graph, if one is given. Between steps it pauses for so many seconds, and longer after
+        several that failed; each step renews the nodes' leases.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)

@@ -38,23 +38,19 @@ def stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
     cap, spent = limits.run_cap, limits.spent
     if cap is None:
         return None
-    if spent >= cap:
-        return _all(f"the run's cap of ${cap:.2f} is reached: ${spent:.2f} is spent")
-    if wanted and not nodes and limits.run_pays_for(0.0) < 1:
+    reason, share = limits.cap_reached(), cap * (1 - limits.reserve)
+    if not reason and wanted and not nodes and limits.run_pays_for(0.0) < 1:
         # Nothing costs anything any more, so that the cap would never be reached.
-        return _all(
+        reason = (
             f"${cap - spent:.2f} of the run's cap of ${cap:.2f} is less than a new node costs "
             f"until it is of use (${limits.price:.2f} per hour, {limits.boot_minutes:g} minutes)"
         )
-    share = cap * (1 - limits.reserve)
-    if spent >= share:
-        return Stop(
-            reason=f"{NO_MONEY}trials have spent ${spent:.2f}; ${cap - share:.2f} of the run's cap "
-            f"of ${cap:.2f} is kept for the full trainings",
-            finals=False,
-        )
-    return None
-
-
-def _all(reason: str) -> Stop:
-    return Stop(reason=NO_MONEY + reason, finals=True)
+    if reason:
+        return Stop(reason=NO_MONEY + reason, finals=True)
+    if spent < share:
+        return None
+    reason = (
+        f"trials have spent ${spent:.2f}; ${cap - share:.2f} of the run's cap of ${cap:.2f} "
+        "is kept for the full trainings"
+    )
+    return Stop(reason=NO_MONEY + reason, finals=False)

@@ -66,12 +66,9 @@ def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, mos
 
 
 def never_begins(least: int, nodes: int, slots: int) -> str:
-    """Return why a gang can never begin, in words; empty if it can.
+    """Return why a gang that begins with `least` jobs never can, in words; empty if it can.
 
-    Args:
-        least: with how many jobs it begins.
-        nodes: how many nodes there may be.
-        slots: how many of its jobs a node holds at the most.
+    There may be so many nodes, each with so many slots for its jobs at the most.
     """
     if least <= nodes * slots:
         return ""

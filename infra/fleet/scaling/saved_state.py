@@ -9,6 +9,7 @@ nodes that train need a while to come back to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from trialfleet.infra.fleet.pool.nodes import PoolNode, Room
@@ -63,14 +64,10 @@ class Watch:
         usual: Room,
         now: datetime,
     ) -> list[Node]:
-        """Return the instances joined with what the pool says of them.
+        """Return the living instances joined with what the pool says of them.
 
-        Args:
-            instances: the living ones.
-            pool: the nodes that the collector knows.
-            rooms: what instance types offer, by name.
-            usual: what any other offers.
-            now: the moment of the look.
+        Those that have not joined will have the room that `rooms` has for their type, or else the
+        usual one.
         """
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)
@@ -78,25 +75,21 @@ class Watch:
         here = {node.instance: node for node in pool}
         self._seen.update(dict.fromkeys(here, now))
         nodes = [self._node(i, here.get(i.id), rooms.get(i.type, usual)) for i in instances]
-        self._seen = {node.instance: node.seen for node in nodes if node.seen}
+        self._seen = {node.id: node.seen for node in nodes if node.seen}
         return nodes
 
     def _node(self, instance: Instance, pool: PoolNode | None, room: Room) -> Node:
         return Node(
-            instance=instance.id,
-            price=instance.price,
+            instance=replace(instance, launched=max(instance.launched, self._began)),
             room=pool.total if pool else room,
-            launched=max(instance.launched, self._began),
-            state=instance.state,
             pool=pool,
             seen=self._seen.get(instance.id),
         )
 
 
-def usual_room(room: Room, kind: str, instances: Iterable[Instance], nodes: Iterable[Node]) -> Room:
+def usual_room(room: Room, kind: str, nodes: Iterable[Node]) -> Room:
     """Return what a new node of a type will offer: no more than those that have joined do."""
-    of_kind = {instance.id for instance in instances if instance.type == kind}
     for node in nodes:
-        if node.instance in of_kind and node.pool:
+        if node.pool and node.instance.type == kind:
             room = room.within(node.pool.total)
     return room

@@ -55,15 +55,10 @@ class SuitableTypes:
 def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> SuitableTypes | None:
     """Return what the nodes of a fleet have for a job; None where AWS knows none of their types.
 
-    Args:
-        aws: the account.
-        fleet: whose nodes.
-        need: what the job asks for.
-        least: so many such jobs must run at once: with how many a gang begins.
+    So many such jobs must run at once: with how many a gang begins.
 
     Raises:
         InputError: an instance type exists nowhere.
-        FleetError: AWS can't be asked, or refuses.
     """
     kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
     rooms = {kind.name: room_of(kind, fleet.shares) for kind in kinds}

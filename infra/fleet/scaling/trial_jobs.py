@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.fleet.pool.queries import TRIALS, job_ads, of_run, quoted, use_pool
+from trialfleet.infra.fleet.pool.queries import TRIALS, job_ads, of_run, quoted
 from trialfleet.infra.fleet.scaling.money import Stop
 from trialfleet.infra.pool.connection import local_schedd
 
@@ -17,17 +17,13 @@ def end(run: str, stop: Stop, folder: str = "") -> int:
     """Remove the jobs of a run's trials, and of its full trainings where those end too.
 
     What tells the study of them is their POST script, which finds the reason in the job's log.
-
-    Args:
-        run: the run's id.
-        stop: what ends and why.
-        folder: the run's folder; empty: found by the run's id.
+    Without its folder the run is found by its id.
 
     Returns:
         How many jobs were removed.
 
     Raises:
-        PoolError: the schedd does not answer, or several runs in the queue have this id.
+        PoolError: several runs in the queue have this id.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quoted(run)} && !{OVER}"
     if not stop.finals:
@@ -35,17 +31,12 @@ def end(run: str, stop: Stop, folder: str = "") -> int:
     jobs = of_run(job_ads(wanted, ["TrialfleetRun", "TrialfleetFolder"]), run, folder)
     if jobs:
         own = quoted(str(jobs[0].get("TrialfleetFolder")))
-        _remove(f"{wanted} && TrialfleetFolder =?= {own}", stop.reason)
+        import htcondor2
+
+        remove: Any = htcondor2.JobAction.Remove
+        why: Any = (stop.reason, 0)  # 25.14 drops a reason that stands without its code
+        try:
+            local_schedd().act(remove, f"{wanted} && TrialfleetFolder =?= {own}", reason=why)
+        except htcondor2.HTCondorException as error:
+            raise PoolError(f"trials can't be removed from the queue: {error}") from error
     return len(jobs)
-
-
-def _remove(constraint: str, reason: str) -> None:
-    use_pool()
-    import htcondor2
-
-    remove: Any = htcondor2.JobAction.Remove
-    reason_and_code: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
-    try:
-        local_schedd().act(remove, constraint, reason=reason_and_code)
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"trials can't be removed from the queue: {error}") from error

@@ -6,7 +6,6 @@ AWS is the only record of what exists: everything made carries `FLEET_TAG`, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 FLEET_TAG = "trialfleet:fleet"  # the fleet's name, on everything
@@ -47,25 +46,11 @@ def token_parameter(fleet: str) -> str:
     return f"/trialfleet/{fleet}/node-token"
 
 
-def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return tags as most of AWS's calls take them."""
-    return [{"Key": key, "Value": value} for key, value in tags.items()]
-
-
-def tag_table(tags: list[dict[str, str]] | None) -> dict[str, str]:
-    """Return AWS's list of tags as a table."""
-    return {tag["Key"]: tag["Value"] for tag in tags or []}
-
-
 def at(moment: datetime) -> str:
     """Return a moment as `EXPIRES_TAG` has it."""
     return moment.astimezone(UTC).strftime(TIME_FORMAT)
 
 
 def moment(text: str) -> datetime:
-    """Return the moment that `at` wrote.
-
-    Raises:
-        ValueError: the text is none.
-    """
+    """Return the moment that `at` wrote; ValueError where the text is none."""
     return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=UTC)

@@ -10,7 +10,7 @@ from tests.fleet.mock_aws.moto_account import account as new_account
 from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU, pool_node
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.commands import status as fleet_status
-from trialfleet.infra.fleet.commands.boot_log import BootMessage, last_line
+from trialfleet.infra.fleet.commands.boot_log import last_line
 from trialfleet.infra.fleet.commands.status import FleetStatus
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
@@ -187,4 +187,3 @@ def test_the_last_line_is_the_nodes_own_where_it_has_any() -> None:
     assert last_line(console) == "2026-11-20T12:00:01Z driver: present"
     assert last_line("a\r\n\r\nb\r\n\n") == "b"
     assert last_line("") == ""
-    assert str(BootMessage("a line", "log")) == "its log ends: a line"

@@ -105,10 +105,12 @@ def joined(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any) -
     )
 
 
-def launched(instance: str = "i-1", minutes: float = 1, **changes: Any) -> Node:
+def launched(
+    name: str = "i-1", minutes: float = 1, *, seen: datetime | None = None, **changes: Any
+) -> Node:
     """An instance that has not joined, launched so many minutes ago."""
-    node = Node(instance=instance, price=0.5, room=ROOM, launched=ago(minutes))
-    return replace(node, **changes)
+    listed = instance(name, minutes=minutes, **{"price": 0.5, **changes})
+    return Node(instance=listed, room=ROOM, seen=seen)
 
 
 def instance(name: str = "i-1", *, minutes: float = 60, **changes: Any) -> Instance:

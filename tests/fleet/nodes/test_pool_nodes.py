@@ -17,18 +17,25 @@ from trialfleet.infra.fleet.pool.nodes import (
     read_demand,
     read_nodes,
 )
-from trialfleet.infra.fleet.pool.queries import of_run
+from trialfleet.infra.fleet.pool.queries import NODE_ATTRIBUTES, of_run
 
 
 def test_an_idle_node_tells_what_it_has_and_since_when_it_is_idle() -> None:
     (node,) = read_nodes([slot_ad()])
-    assert (node.instance, node.fleet, node.slot) == ("i-1", "demo", "slot1@i-1")
+    assert (node.instance, node.slot) == ("i-1", "slot1@i-1")
     assert (node.total, node.free) == (ROOM, ROOM)
     assert (node.healthy, node.reason, node.gpu) == (True, "", "NVIDIA A10G")
     assert (node.bandwidth, node.launch_microseconds) == (481.5, None)
     assert node.idle_since == NOW - timedelta(seconds=60)
     assert not node.draining
     assert plain(asdict(node))["idle_since"] == "2026-11-20T11:59:00+00:00"
+
+
+def test_what_is_asked_of_the_collector_has_all_that_is_read() -> None:
+    ad = slot_ad(TrialfleetTrialsPerGpu=2, TrialfleetDriverOption="set", DrainReason="why")
+    asked = {name: ad[name] for name in NODE_ATTRIBUTES if name in ad}
+    assert read_nodes([asked]) == read_nodes([ad])
+    assert read_nodes([asked])[0].shares == 2
 
 
 def test_idleness_is_right_where_the_nodes_clock_is_wrong() -> None:

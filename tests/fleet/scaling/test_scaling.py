@@ -230,12 +230,13 @@ def _drawn(draw: st.DrawFn, name: str) -> Node:
 
 
 def rate(nodes: Sequence[Node], limits: Limits) -> float:
-    return sum(limits.price if node.price is None else node.price for node in nodes)
+    prices = [node.instance.price for node in nodes]
+    return sum(limits.price if price is None else price for price in prices)
 
 
 def left_after(nodes: Sequence[Node], decision: Decision) -> list[Node]:
     gone = {*ids(decision.drain), *ids(decision.terminate)}
-    return [node for node in nodes if node.instance not in gone]
+    return [node for node in nodes if node.id not in gone]
 
 
 @given(demands, fleets(), limits_)
@@ -261,7 +262,7 @@ def test_no_running_trial_is_disturbed_unless_a_cap_is_exceeded(
     demand: Demand, nodes: list[Node], limits: Limits
 ) -> None:
     decision = decide(demand, nodes, limits, NOW)
-    busy = {node.instance for node in nodes if node.pool and node.pool.idle_since is None}
+    busy = {node.id for node in nodes if node.pool and node.pool.idle_since is None}
     assert busy.isdisjoint(ids(decision.terminate))
     staying = [node for node in nodes if phase(node, limits, NOW) not in LEAVING]
     over_hour = limits.hour_cap is not None and rate(staying, limits) > limits.hour_cap
@@ -277,7 +278,7 @@ def test_only_nodes_idle_for_long_go_and_never_below_the_minimum(
 ) -> None:
     free = replace(limits, hour_cap=None, run_cap=None)
     decision = decide(demand, nodes, free, NOW)
-    by_id = {node.instance: node for node in nodes}
+    by_id = {node.id: node for node in nodes}
     for name in ids(decision.drain):
         pool = by_id[name].pool
         assert pool is not None
@@ -307,7 +308,7 @@ def test_a_decision_names_each_node_once_and_gives_a_reason(
     removals = [*decision.drain, *decision.terminate]
     assert len({*ids(removals)}) == len(removals)
     assert all(removal.reason and "\n" not in removal.reason for removal in removals)
-    assert {node.instance for node in nodes} >= {*ids(removals)}
+    assert {node.id for node in nodes} >= {*ids(removals)}
 
 
 @given(demands, fleets(), limits_)

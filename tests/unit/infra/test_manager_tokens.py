@@ -85,7 +85,10 @@ def test_a_file_that_holds_no_token_is_named(named: Path, content: bytes) -> Non
 
 def test_without_the_variable_it_is_the_managers_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(tokens.TOKEN_VARIABLE, raising=False)
-    assert tokens.token_file() == Path("/etc/trialfleet/node.token")
+    assert str(tokens.TOKEN_FILE) == "/etc/trialfleet/node.token"
+    monkeypatch.setattr(tokens, "TOKEN_FILE", Path("/nowhere/node.token"))
+    with pytest.raises(PoolError, match=r"token /nowhere/node\.token can't be read"):
+        tokens.read_node_token()
 
 
 def test_a_token_is_written_for_its_group_and_nobody_else(tmp_path: Path) -> None:

@@ -344,7 +344,7 @@ def test_slots_are_read_from_json_and_ordered_by_number(monkeypatch: pytest.Monk
         {"MyType": "Machine", "Name": "slot1@h", "SlotType": "Partitionable"},
         {"MyType": "Scheduler", "Name": "h"},
     ]
-    monkeypatch.setattr(pool_status, "query", lambda *_: ads)
+    monkeypatch.setattr(pool_status, "ads_of", lambda *_: ads)
     daemons, slots = pool_status.daemons_and_slots({})
     assert daemons == ("condor_schedd",)
     assert [slot.name for slot in slots] == ["slot1@h", "slot1_2@h", "slot1_10@h"]
