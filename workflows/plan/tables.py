@@ -29,8 +29,7 @@ from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import Description, build_table, describe
-from trialfleet.workflows.tables.csv_rows import UnreadableTableError
-from trialfleet.workflows.tables.encoding import TableError
+from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.fetching import UnreachableError, fetched
 from trialfleet.workflows.tables.reading import format_of, read_rows
 
@@ -141,7 +140,7 @@ def _problems_of(study: Study, folder: RunFolder, region: str) -> list[_Fault]:
         }
         write_json(files.table_found, {**note, "table": asdict(found)})
         return [_Fault(name, problem) for problem in _metric_problems(study, found)]
-    except (UnreachableError, UnreadableTableError) as error:
+    except UnreachableError as error:
         return [_Fault(name, str(error))]
     except TableError as error:
         return [_Fault(name, problem) for problem in error.problems]

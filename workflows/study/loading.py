@@ -88,12 +88,11 @@ def load_study(
 
     Args:
         study: the file; or its content, as a dict.
-        day: what `{date}` stands for in its data; default: today in the study's zone.
+        day: as `load_dated`.
         folder: what relative paths of a dict are relative to; those of a file are to its own.
 
     Raises:
-        StudyError: the file is not YAML, or not a study, or names files that can't be used; every
-            problem stands on a line of its own.
+        StudyError: as `load_dated`.
         InputError: the file can't be read.
     """
     if not isinstance(study, Mapping):
@@ -132,20 +131,13 @@ def _resolved(study: Study, day: date | None, folder: Path) -> tuple[Study, date
     except AbsentError as error:
         if not study.is_dated:
             raise
-        note = f"{DATE} is {of}, {_why_that_day(study, day)}"
-        raise AbsentError(
-            *(
-                Problem(keys, f"{text}; {note}" if str(of) in text else text)
-                for keys, text in error.problems
-            )
-        ) from error
-
-
-def _why_that_day(study: Study, asked: date | None) -> str:
-    if asked:
-        return "the day that was asked for"
-    zone = f" in {study.daily.zone}" if study.daily and study.daily.zone else ""
-    return f"today{zone}; for another day: --date"
+        zone = f" in {study.daily.zone}" if study.daily and study.daily.zone else ""
+        why = "the day that was asked for" if day else f"today{zone}; for another day: --date"
+        note = f"; {DATE} is {of}, {why}"
+        problems = [
+            Problem(keys, text + (note if str(of) in text else "")) for keys, text in error.problems
+        ]
+        raise AbsentError(*problems) from error
 
 
 class StudyWithFleet(BaseModel):

@@ -132,6 +132,6 @@ def check_program(word: str, job_path: str) -> None:
 
 def _programs(job_path: str) -> set[str]:
     """The names of the programs on a PATH."""
-    folders = [Path(folder) for folder in job_path.split(os.pathsep) if Path(folder).is_dir()]
+    folders = filter(os.path.isdir, job_path.split(os.pathsep))
     files = (file for folder in folders for file in os.scandir(folder))
     return {file.name for file in files if os.access(file, os.X_OK) and file.is_file()}

@@ -11,14 +11,7 @@ import polars as pl
 from trialfleet.nodes.tabular.table import Columns, stack
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import as_people_write_numbers
-
-
-class TableError(ValueError):
-    """A file can't become a region's table; `problems` says why, without its name."""
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+from trialfleet.workflows.tables.csv_rows import TableError
 
 
 def encode(
@@ -37,10 +30,13 @@ def encode(
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []
     for name in columns.numeric:
+        kind = cells.kind_now(rows[name], columns.kinds.get(name, "number"))
         try:
-            numeric.append(_floats(rows[name], columns.kinds.get(name, "number"), numbered))
+            found = numbers_of(rows[name], kind, numbered)
         except TableError as error:
             problems += error.problems
+        else:
+            numeric.append(found.fill_null(float("nan")).to_numpy())
     if problems:
         raise TableError(*problems)
     categorical = [
@@ -48,11 +44,6 @@ def encode(
         for name, words in columns.categorical.items()
     ]
     return stack(numeric, len(rows), np.float64), stack(categorical, len(rows), np.int32)
-
-
-def _floats(values: pl.Series, kind: str, numbered: Sequence[int]) -> npt.NDArray[np.float64]:
-    found = numbers_of(values, cells.kind_now(values, kind), numbered)
-    return found.fill_null(float("nan")).to_numpy()
 
 
 def numbers_of(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class UnreachableError(Exception):
-    """An object can't be had; the message says why."""
+    """An object in S3 can't be had; the message says why."""
 
 
 @contextmanager
@@ -39,7 +39,8 @@ def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix=".fetched-", dir=folder) as beside:
         path = Path(beside) / "object"
-        _download(place, keys, path)
+        with _object_of(place, keys) as (client, there):
+            client.download_file(**there, Filename=str(path))
         yield path
 
 
@@ -57,11 +58,6 @@ def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
         "modified": found["LastModified"].isoformat(),
         **({"version": found["VersionId"]} if "VersionId" in found else {}),
     }
-
-
-def _download(url: str, keys: S3Keys | None, path: Path) -> None:
-    with _object_of(url, keys) as (client, place):
-        client.download_file(**place, Filename=str(path))
 
 
 @contextmanager
