@@ -136,7 +136,7 @@ def check(
     shutil.rmtree(folder.check.root, ignore_errors=True)  # what a check before this one left
     order = first_order(frozen.study, graph)
     tried = _Check(frozen, folder, order, seconds, progress or (lambda _: None))
-    checked = replace(tried.all_modes(), regions=len(frozen.study.region_table))
+    checked = tried.all_modes()
     shutil.rmtree(folder.check.root, ignore_errors=True)
     return checked
 
@@ -167,28 +167,27 @@ class _Check:
         self._study, self._place = frozen.study, folder.check
 
     def all_modes(self) -> Checked:
-        region = self._order.region
+        regions = len(self._study.region_table)
         ended = self._run(self._order)
+        found = Checked(
+            region=self._order.region, metrics=None, waited=ended.waited, regions=regions
+        )
         if ended.code is None:
-            return Checked(region=region, metrics=None, waited=ended.waited)
+            return found
         metrics = self._metrics(ended.code, "tune")
         warning = check_metrics(self._study, metrics) if metrics else ""
-        modes: list[Mode] = ["tune"]
-        for mode, is_done in self._later_modes():
-            if not is_done():
-                return Checked(
-                    region=region, metrics=metrics, modes=tuple(modes), unseen=mode, warning=warning
-                )
-            modes.append(mode)
-            if mode == "evaluate":
-                warning = ""  # the gate's metric was seen
-        return Checked(region=region, metrics=metrics, modes=tuple(modes), warning=warning)
-
-    def _later_modes(self) -> list[tuple[Mode, Callable[[], bool]]]:
+        found = replace(found, metrics=metrics, modes=("tune",), warning=warning)
         if not self._study.publishes:
-            return []
-        gate: list[tuple[Mode, Callable[[], bool]]] = [("evaluate", self._evaluates)]
-        return [("final", self._trains_in_full), *(gate if self._study.gate else [])]
+            return found
+        if not self._trains_in_full():
+            return replace(found, unseen="final")
+        found = replace(found, modes=("tune", "final"))
+        if not self._study.gate:
+            return found
+        if not self._evaluates():
+            return replace(found, unseen="evaluate")
+        # the gate's metric was seen
+        return replace(found, modes=("tune", "final", "evaluate"), warning="")
 
     def _trains_in_full(self) -> bool:
         """Whether the full training was seen to end."""

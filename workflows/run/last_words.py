@@ -22,10 +22,11 @@ def last_words(error_file: Path) -> str:
     """
     lines = _lines(error_file)
     shown = lines[-_LINES:]
-    own = [at for at, line in enumerate(lines) if _is_own_frame(line)]
+    frames = [(at, found["file"]) for at, line in enumerate(lines) if (found := _FRAME.match(line))]
+    own = [at for at, file in frames if not _OF_OTHERS.search(file)]
     if own and own[-1] < len(lines) - _LINES:
         begin = own[-1]
-        end = next((at for at in range(begin + 1, len(lines)) if _FRAME.match(lines[at])), begin)
+        end = next((at for at, _ in frames if at > begin), begin)
         shown = [*lines[begin : min(end, begin + 2)], "  …", *lines[3 - _LINES :]]
     return "\n".join(f"  {line}" for line in shown)
 
@@ -33,11 +34,6 @@ def last_words(error_file: Path) -> str:
 def missing_module(error_file: Path, study: Study) -> str:
     """Return what to do about a module that the trainer's Python doesn't have; empty: nothing."""
     return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
-
-
-def _is_own_frame(line: str) -> bool:
-    frame = _FRAME.match(line)
-    return frame is not None and not _OF_OTHERS.search(frame["file"])
 
 
 def _lines(file: Path) -> list[str]:

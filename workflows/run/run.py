@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
@@ -29,9 +28,6 @@ from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
-
-if TYPE_CHECKING:
-    pass
 
 _POLL_SECONDS = 2.0
 
