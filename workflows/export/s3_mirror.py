@@ -15,7 +15,6 @@ Killed between any two requests, the next call completes it: what is there is no
 
 from __future__ import annotations
 
-import hashlib
 import json
 import socket
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.infra.fleet.aws.clients import DENIED, code_of, permission
+from trialfleet.workflows.checksums import sha256_of
 from trialfleet.workflows.export.published import OLDEST, ExportError, LocalModel, Published
 from trialfleet.workflows.models.latest import PROVENANCE
 from trialfleet.workflows.models.retention import indispensable, superfluous
@@ -98,7 +98,7 @@ class S3Mirror:
                 size = path.stat().st_size
                 if there.get(folder + name) != size:
                     self._send(path, folder + name)
-                manifest.append({"name": name, "bytes": size, "sha256": _sha256(path)})
+                manifest.append({"name": name, "bytes": size, "sha256": sha256_of(path)})
         except FileNotFoundError:
             if model.path.exists():
                 raise
@@ -277,11 +277,6 @@ def _name(path: Path, model: Path) -> str:
     except UnicodeEncodeError:
         raise ExportError(f"{str(path)!r}: a name that is no UTF-8 can't be one in S3") from None
     return name
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _text(moment: datetime | None) -> str | None:

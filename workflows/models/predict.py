@@ -80,14 +80,11 @@ class UnknownCategories:
     def lines(self) -> list[str]:
         """Return a sentence for each column that has any."""
         return [
-            f"{name}: {count:,} of {self._rows:,} rows have a category that the model doesn't "
-            f"know, such as {self._example(name)}: it has no part in their predictions"
-            for name, count in self._counts.items()
+            f"{name}: {self._counts[name]:,} of {self._rows:,} rows have a category that the model "
+            f"doesn't know, such as {example!r}{did_you_mean(example, self._vocabularies[name])}: "
+            "it has no part in their predictions"
+            for name, example in self._examples.items()
         ]
-
-    def _example(self, name: str) -> str:
-        example = self._examples[name]
-        return f"{example!r}{did_you_mean(example, self._vocabularies[name])}"
 
 
 def predict_file(
