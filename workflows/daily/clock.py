@@ -49,14 +49,11 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
     else:
         job = install_job(study.name, daily, folder, text)
         say(f"systemd does not run here; HTCondor's job {job} starts {folder.start} each day")
-        say(f"it does so only while HTCondor is up{_after_a_reboot()}")
+        # an embedded pool is started by nothing else
+        is_embedded = embedded_folder(named_configuration()) is not None
+        after_a_reboot = f": after a reboot, {start_command()}" if is_embedded else ""
+        say(f"it does so only while HTCondor is up{after_a_reboot}")
     say(f"next day begins {next_start_text(daily, datetime.now(UTC))}")
-
-
-def _after_a_reboot() -> str:
-    """What brings HTCondor up again where that is an embedded pool, which nothing else starts."""
-    is_embedded = embedded_folder(named_configuration()) is not None
-    return f": after a reboot, {start_command()}" if is_embedded else ""
 
 
 def _owner(folder: DailyFolder) -> str:

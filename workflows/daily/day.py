@@ -58,11 +58,8 @@ class Work:
     def __init__(
         self, file: Path, folder: DailyFolder, journal: Journal, clock: Clock, say: Say
     ) -> None:
-        self.file = file
-        self.folder = folder
-        self.journal = journal
-        self.clock = clock
-        self.say = say
+        self.file, self.folder, self.journal = file, folder, journal
+        self.clock, self.say = clock, say
 
     def finish(self, attempt: Attempt) -> None:
         """Bring an attempt to its end: each of its regions gets its outcome.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -70,12 +70,9 @@ class Days:
         Raises:
             StudyError: the study can't be read, or isn't a daily one.
         """
-        study, self._daily = daily_study(file)
-        self._study = study
-        self._file = file
-        self._clock = clock
-        self._say = say
-        self.folder = DailyFolder.of(study.name)
+        self._study, self._daily = daily_study(file)
+        self._file, self._clock, self._say = file, clock, say
+        self.folder = DailyFolder.of(self._study.name)
         self.folder.root.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder.study, f"{file.absolute()}\n")
         self.journal = Journal(self.folder.journal)
@@ -131,9 +128,10 @@ class Days:
             )
         if not only_missing:
             self._check_nothing_ended_well(first, last)
+        days = [first + timedelta(days=number) for number in range(count)]
         return [
             day
-            for number, day in enumerate(_between(first, last), start=1)
+            for number, day in enumerate(days, start=1)
             if self._make_up_for(day, f"{number:,} of {count:,} days")
         ]
 
@@ -172,14 +170,13 @@ class Days:
 
     def _bring_to_its_end(self, day: date) -> None:
         """Work on a day's first attempt, alone; whoever comes second finds it done."""
-        attempt = self._first_attempt(day)
+        known = self.journal.attempts(day)
+        attempt = known[0] if known else self._begin(day, 1, self._regions(day))
         waits = TurnWatch(self._say)
         reopen(self.folder, self.journal, self._clock())
 
         def gives_up(busy: date | None) -> bool:
-            if all(
-                one.ended for one in self.journal.attempts(day)
-            ):  # nothing of this day is left to do
+            if all(one.ended for one in self.journal.attempts(day)):  # nothing is left to do
                 return True
             waits.look(busy)
             is_over = attempt.deadline is not None and self._clock() >= attempt.deadline
@@ -238,10 +235,6 @@ class Days:
         there = found.study.region_table if found.study else {}
         return [*there, *found.absent]
 
-    def _first_attempt(self, day: date) -> Attempt:
-        known = self.journal.attempts(day)
-        return known[0] if known else self._begin(day, 1, self._regions(day))
-
     def _begin(self, day: date, number: int, regions: list[str]) -> Attempt:
         now = self._clock()
         return self.journal.begin(
@@ -275,10 +268,3 @@ def _patient(waits: TurnWatch) -> Callable[[date | None], bool]:
         return False
 
     return gives_up
-
-
-def _between(first: date, last: date) -> Iterator[date]:
-    day = first
-    while day <= last:
-        yield day
-        day += timedelta(days=1)

@@ -89,11 +89,6 @@ def _again(one: Outcome, folder: DailyFolder) -> str:
     return f"Again: trialfleet daily backfill {folder.study_as_typed} {between} --only missing"
 
 
-def _next_steps(outcomes: list[Outcome], folder: DailyFolder) -> list[str]:
-    failed = [one for one in outcomes if one.ending is Ending.FAILED]
-    return [_again(failed[0], folder)] if failed else []
-
-
 @dataclass(frozen=True)
 class DaysCosts:
     """What a day's run has cost; by region where it can be put to one."""
@@ -128,15 +123,15 @@ def _digest(
     words = ", ".join(f"{count} {ending}" for ending, count in counts.items() if count)
     again = f", attempt {attempt.attempt}" if attempt.attempt > 1 else ""
     spent = f", {_money(costs.total.usd, costs.total)} USD" if costs else ""
+    failed = (one for one in outcomes if one.ending is Ending.FAILED)
+    next_step = next((_again(one, folder) for one in failed), "")
     return Event(
         id=key,
         kind="day-done",
         study=study,
         run=attempt.run,
         title=in_one_line(f"{study} {attempt.date}{again}: {words or 'nothing to do'}{spent}"),
-        text="\n".join(
-            filter(None, [digest_table(outcomes, costs), *_next_steps(outcomes, folder)])
-        ),
+        text="\n".join(filter(None, [digest_table(outcomes, costs), next_step])),
         data={
             "date": str(attempt.date),
             "attempt": attempt.attempt,
