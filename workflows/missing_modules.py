@@ -46,10 +46,6 @@ def how_to_install(words: str, study: Study) -> str:
 
     Names the other modules that its files import and that Python doesn't have either, where that is
     a Python of this machine.
-
-    Args:
-        words: what the trainer said last.
-        study: the resolved study.
     """
     found = _NO_MODULE.search(words)
     if found is None or not isinstance(study.trainer, Trainer):

@@ -25,10 +25,7 @@ Say = Callable[[str], None]
 def install(file: Path, say: Say, *, system: bool = False) -> None:
     """Have a study's days started from now on; again, it changes what has changed.
 
-    Args:
-        file: the study's.
-        say: takes a line for each action.
-        system: by the machine's systemd, and not by the user's.
+    By the machine's systemd if `system`, else by the user's. `say` takes a line for each action.
 
     Raises:
         InputError: the study can't be used, or only root may do this.

@@ -105,13 +105,9 @@ class Days:
     ) -> list[date]:
         """Make up for days, oldest first; return those on which there was something to do.
 
-        Only regions are trained that have no outcome of the day, or failed on it.
-
-        Args:
-            first: the first day.
-            last: the last day.
-            only_missing: leave out what has ended well; else there must be nothing of the kind.
-            however_many: whether these may be more than `MANY_DAYS`.
+        Only regions are trained that have no outcome of the day, or failed on it. Without
+        `only_missing` there must be no others, and without `however_many` no more days than
+        `MANY_DAYS`.
 
         Raises:
             InputError: the study can't be used, the days are to come or too many, or some of them

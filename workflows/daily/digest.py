@@ -33,13 +33,7 @@ def tell_days(
 ) -> int:
     """Tell of the days that have ended lately, each once.
 
-    Args:
-        study: its name.
-        channels: who wants to hear of them.
-        folder: of the study's days.
-        journal: what became of them.
-        now: the time.
-        seconds: for so long what doesn't arrive is sent again; the next day's start goes on.
+    For `seconds` what doesn't arrive is sent again; the start of the next day goes on with it.
 
     Returns:
         How many messages have not arrived.
@@ -155,12 +149,7 @@ def _priced(cost: Sum | None) -> dict[str, float]:
 
 
 def digest_table(outcomes: list[Outcome], costs: DaysCosts | None = None) -> str:
-    """Return what became of each region, in columns; what somebody may have to look at first.
-
-    Args:
-        outcomes: of the regions.
-        costs: what each has cost, and all together, where that is known.
-    """
+    """Return what became of each region, in columns; what somebody may have to look at first."""
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
     amounts = [_usd(costs, one.region) for one in rows]

@@ -112,12 +112,7 @@ def outcomes_now(
 
 
 def left_out(run: Path, day: date) -> list[Outcome]:
-    """Return the regions that failed the day of a run and that it doesn't have, if it is a day's.
-
-    Args:
-        run: its folder.
-        day: the day that it is of.
-    """
+    """Return the regions that failed the day of a run and aren't in it, if it is a day's."""
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():
         return []

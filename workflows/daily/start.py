@@ -28,11 +28,6 @@ _KEPT = (
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
     """Write the program, and return its text.
 
-    Args:
-        folder: of the study's runs.
-        study: the study's name.
-        file: the study's.
-
     Raises:
         InputError: a path can't be written into units and submit files.
     """

@@ -49,13 +49,9 @@ def export_all(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Bring all targets up to date; to be called by one process at a time, see `alone`.
+    """Bring all targets up to date, with the models of some regions or of all.
 
-    Args:
-        folder: of the exports of a study's models.
-        targets: where to.
-        progress: takes a line for each action.
-        models_folders: only of these regions; default: of all.
+    To be called by one process at a time, see `ExportFolder.alone`.
 
     Returns:
         Why a target isn't up to date, by its title.

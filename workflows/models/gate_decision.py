@@ -171,11 +171,7 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Say of a new model that another stays in force; a reason may follow.
-
-    Args:
-        champion: the run of the model in force; None where it isn't known.
-    """
+    """Say of a new model that another stays in force, by its run where that is known."""
     return f"kept the former model{f' (run {champion})' if champion else ''}, not this one"
 
 
@@ -201,11 +197,8 @@ def decide(
 ) -> Verdict:
     """Return the verdict on two models that were measured on the same rows.
 
-    Args:
-        rule: the study's.
-        measured: by "champion", "challenger" and, where the trainer has it, "baseline".
-        champion: the run of the model in force.
-        challenger: the run of the new one.
+    `measured` has "champion", "challenger" and, where the trainer has it, "baseline"; the other
+    two arguments are the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:

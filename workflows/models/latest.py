@@ -40,10 +40,7 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """Make a published model the latest, unless the model of a later run is there.
 
     To be called with the folder's lock, once the gate, where there is one, has let the model pass.
-
-    Args:
-        published: the model's folder.
-        as_of: how new it is, as its run's `FrozenStudy` has it.
+    `as_of` is how new it is, as its run's `FrozenStudy` has it.
 
     Returns:
         Why `latest` stays with another run's model, None if it is this one now.
@@ -104,12 +101,9 @@ def promote(model: Path) -> str | None:
 
 
 def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
-    """Make the model the latest that was in force before the present one.
+    """Make the model the latest that was in force before the present one, or that of the run `to`.
 
-    Args:
-        models_folder: the folder of a region's models.
-        to: the run to go back to; default: that of the former champion, those whose folder is gone
-            passed over.
+    Former champions whose folder is gone are passed over.
 
     Returns:
         The runs whose models are the latest now and were before.
@@ -194,12 +188,7 @@ def check_published(model: Path) -> Path:
 
 
 def champion_of(models_folder: Path, study: str) -> Path | None:
-    """Return the folder of the model in force; None where there is none of this study.
-
-    Args:
-        models_folder: the folder of a region's models.
-        study: the study's name.
-    """
+    """Return the folder of the model in force; None where there is none of this study."""
     run = history.target_of(models_folder / LATEST)
     if run is None:
         return None
@@ -208,10 +197,7 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
 
 
 def why_not_latest(record: Path) -> str | None:
-    """Return why a region's published model isn't the latest, if it isn't.
-
-    Args:
-        record: what was noted when it was published; absent until then.
+    """Return why a region's published model isn't the latest, if it isn't, by its `published.json`.
 
     Raises:
         InputError: that file is damaged.

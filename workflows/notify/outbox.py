@@ -89,13 +89,7 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Put events in, each with its deliveries; one that is in already stays as it is.
-
-        Args:
-            events: what happened, the oldest first.
-            channels: the study's.
-            is_daily: whether the study has a `daily:` table.
-        """
+        """Put events in, each with its deliveries; one that is in already stays as it is."""
         now = _now()
         with self._open() as connection:
             for event in events:

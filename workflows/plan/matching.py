@@ -97,10 +97,7 @@ def pool_slots(*, whole: bool = True) -> list[ClassAd]:
 
 
 def machines(requirements: str = "true") -> set[str]:
-    """Return the names of the pool's machines, as the names of their slots spell them.
-
-    Args:
-        requirements: a ClassAd expression that their slots satisfy.
+    """Return the pool's machines whose slots satisfy an expression, as the slots' names spell them.
 
     Raises:
         PoolError: no HTCondor is reachable.
@@ -153,12 +150,7 @@ def gpus(slot: ClassAd) -> int:
 
 
 def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
-    """Return where a job can run.
-
-    Args:
-        job: its ad, as in the queue or from condor_submit's dry run.
-        slots: as `pool_slots` returns them.
-    """
+    """Return where a job can run."""
     demands = [*_resources(job, slots), *_clauses(job, slots)]
     fit = [all(demand.met[i] for demand in demands) for i in range(len(slots))]
     lacking = sorted((d for d in demands if not all(d.met)), key=lambda demand: sum(demand.met))

@@ -59,10 +59,8 @@ class TablesError(UnusableStudyError):
 def write_tables(study: Study, folder: RunFolder, progress: Progress | None = None) -> None:
     """Write each region's table.json, and table.npz where its data is CSV or Parquet.
 
-    Args:
-        study: a resolved study with `trainer: tabular`.
-        folder: the run's folder, or what becomes it.
-        progress: called with how many regions are read, and of how many.
+    Of a resolved study with `trainer: tabular`. `progress` is called with how many regions are
+    read, and of how many.
 
     Raises:
         TablesError: some regions' data can't be trained on; each problem once, with the files that

@@ -20,12 +20,7 @@ _SHOWN_RUNS = 3
 
 
 def waits_for(folder: RunFolder, node: str) -> str:
-    """Return what the job of a check waits for; empty where it waits no longer, or nobody knows.
-
-    Args:
-        folder: the run's.
-        node: of the check.
-    """
+    """Return what the job of a check waits for; empty where it waits no longer, or nobody knows."""
     try:
         job = job_queue.one_idle(folder, node)
         if job is None:

@@ -54,9 +54,7 @@ class Estimate:
 def estimate(study: Study, concurrency: int) -> Estimate | None:
     """Return the time that a run will take; None without a complete trial of the study's before.
 
-    Args:
-        study: resolved; its runs are those below `./runs`.
-        concurrency: so many jobs run at a time; with 0 there is no telling.
+    The runs before are those below `./runs`. With a concurrency of 0 there is no telling.
     """
     runs = list(_runs_before(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]

@@ -112,10 +112,6 @@ class Run:
 
         What the trial received and left is kept beside the run, in `.failed-check`, until the next.
 
-        Args:
-            progress: as `check`.
-            region: likewise.
-
         Raises:
             InputError: as `check`.
             PoolError: HTCondor is out of reach or refuses the job; the run stays.

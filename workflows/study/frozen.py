@@ -92,11 +92,7 @@ class FrozenStudy(RunHead):
         return shlex.quote(re.sub(r":\d+$", "", place)) if place else "STUDY"
 
     def again_for(self, region: str | None) -> str:
-        """What starts another run of the study, as `run_again` has it.
-
-        Args:
-            region: whose trainer is to be tried first; None: the first's.
-        """
+        """What starts another run of the study and tries a region's trainer; see `run_again`."""
         day = self.day.date if self.day else None
         is_first = region is None or region == next(iter(self.study.region_table))
         return run_again(self.study_file, day, None if is_first else region)

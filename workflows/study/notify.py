@@ -180,21 +180,13 @@ class Channel(Section):
         return f"command {(self.command or [''])[0]}"
 
     def wanted(self, *, is_daily: bool) -> tuple[EventKind, ...]:
-        """Return the kinds of events that it wants.
-
-        Args:
-            is_daily: whether its study has a `daily:` table.
-        """
+        """Return the kinds of events that it wants."""
         if self.events is not None:
             return tuple(self.events)
         return tuple(kind for kind in KINDS if not (is_daily and kind == "run-done"))
 
     def resolve(self, folder: Path, keys: Keys) -> Channel:
         """Return it with absolute paths.
-
-        Args:
-            folder: what relative paths are relative to.
-            keys: where it stands in the study.
 
         Raises:
             UnusableStudyError: a file isn't there or can't be read, or a program can't be run.

@@ -51,13 +51,7 @@ class AbsentError(UnusableStudyError):
 
 
 def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
-    """Return the absolute path of a file or folder that is to be sent.
-
-    Args:
-        name: as the study gives it.
-        folder: what it is relative to.
-        keys: where the study gives it.
-        whose: beginning of a message.
+    """Return the absolute path of a file or folder that is to be sent; `whose` begins messages.
 
     Raises:
         AbsentError: it isn't there.
@@ -81,11 +75,7 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
 def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
     """Return a part of a study with absolute paths of the files that it names, for us to read.
 
-    Args:
-        part: the part.
-        names: its keys whose values are files, as far as they are given.
-        folder: what paths are relative to.
-        keys: where the part stands in the study.
+    They stand behind the keys `names` of the part, which stands at `keys` in the study.
 
     Raises:
         UnusableStudyError: a file isn't there or can't be read.

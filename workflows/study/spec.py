@@ -283,11 +283,7 @@ class Study(Section):
         return self.model_copy(update={"data": data, "regions": regions or self.regions}), day
 
     def absent(self, folder: Path) -> dict[str, str]:
-        """Return the regions whose data isn't there, and which path that is.
-
-        Args:
-            folder: what relative paths are relative to.
-        """
+        """Return the regions whose data isn't there, and which path that is."""
         if isinstance(self.regions, RegionGlob):
             return {}
         table = self.regions if isinstance(self.regions, dict) else dict.fromkeys(self.regions)
@@ -322,9 +318,6 @@ class Study(Section):
 
     def channels(self, folder: Path) -> list[Channel]:
         """Return who is notified, with absolute paths.
-
-        Args:
-            folder: what relative paths are relative to.
 
         Raises:
             UnusableStudyError: a file can't be read, or a program can't be run.

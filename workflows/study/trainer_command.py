@@ -107,10 +107,6 @@ def _sent_file(word: str, sent: dict[str, Path]) -> Path | None:
 def check_program(word: str, job_path: str) -> None:
     """Look for a command's program as the jobs of an embedded pool do.
 
-    Args:
-        word: the command's first.
-        job_path: PATH of the pool's jobs.
-
     Raises:
         UnusableStudyError: there is no such program, or it can't be run.
     """

@@ -30,12 +30,7 @@ _FEW_TEXTS = 0.2  # of the different ones are no numbers: placeholders
 
 
 def amounts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a text column's numbers as Float64, null where a cell is none.
-
-    Args:
-        values: the texts.
-        kind: "decimal_point" or "decimal_comma".
-    """
+    """Return a text column's numbers as Float64, null where a cell is none; see `DECIMAL_SIGNS`."""
     decimal = DECIMAL_SIGNS[kind]
     thousands = "," if decimal == "." else "."
     bare = values.str.replace_all("\u2212", "-").str.replace_all(_MONEY, "")

@@ -91,12 +91,6 @@ def build_table(
 ) -> tuple[Table, Description]:
     """Return the table that trials train on.
 
-    Args:
-        frame: a file's rows.
-        target: the column to predict.
-        options: the study's `table:` section.
-        seed: of a split by chance.
-
     Raises:
         TableError: there is no such table in these rows.
     """

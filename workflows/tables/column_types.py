@@ -79,13 +79,7 @@ def _feature_of(values: pl.Series, override: Role | None) -> Feature:
 
 
 def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
-    """Return what a column is that the study says nothing of.
-
-    Args:
-        values: its cells.
-        kind: what they hold.
-        found: the cells as they were understood.
-    """
+    """Return what a column is that the study says nothing of, by its cells as understood."""
     written = almost = ""
     if kind == "text":
         written = as_people_write_dates(values) or as_people_write_numbers(values)

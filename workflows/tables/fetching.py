@@ -25,11 +25,6 @@ class UnreachableError(Exception):
 def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
     """Give the file at a path or s3:// URL; what was fetched is deleted after the block.
 
-    Args:
-        place: a path or a URL.
-        keys: the files of the keys that sign URLs.
-        folder: where what is fetched lies meanwhile.
-
     Raises:
         UnreachableError: the object can't be had.
         OSError: the folder can't be written.

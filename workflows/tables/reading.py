@@ -31,10 +31,6 @@ def format_of(name: str) -> str:
 def read_rows(path: Path, form: str) -> pl.DataFrame:
     """Return all rows of a file: of CSV as text, of Parquet as it has them.
 
-    Args:
-        path: the file.
-        form: "csv" or "parquet".
-
     Raises:
         TableError: it is no such file, or has no rows.
         OSError: it can't be read.

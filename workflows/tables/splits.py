@@ -106,12 +106,7 @@ def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
 
 
 def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:
-    """Return from when on rows of a split by time are to validate and to test, as text.
-
-    Args:
-        values: the split's column.
-        parts: of each row, by `split_rows`.
-    """
+    """Return from when on rows of a split by time are to validate and to test, as text."""
     kind, found = cells.recognise(values)
     times = cells.numbers(found, cells.kind_now(found, str(kind)))
     first = {}

@@ -27,12 +27,7 @@ _OFFLOADED = {"embeddings": "the embeddings", "all": "all of it"}
 
 
 def gang_lines(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return some lines of the region whose ranks send most; none where nothing is known of it.
-
-    Args:
-        study: the run's.
-        tables: what was found in each region's data.
-    """
+    """Return some lines of the region whose ranks send most; none where nothing is known of it."""
     if not (gangs := _gangs(study, tables)):
         return []
     gang = max(gangs, key=lambda each: each.sent)
