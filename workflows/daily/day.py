@@ -49,8 +49,6 @@ class Work:
     """What a day's work is done with.
 
     Attributes:
-        file: the study's.
-        folder: the folder of its runs.
         clock: returns the time, aware.
         say: takes a line for each event.
     """

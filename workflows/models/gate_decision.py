@@ -76,7 +76,6 @@ class Measured:
     """What the gate's job found of a model.
 
     Attributes:
-        metrics: by name.
         losses: its loss in each row, if known.
         note: what a person should know of how it was measured.
     """

@@ -36,8 +36,6 @@ class PublishedModel:
     """A model in a region's folder of models.
 
     Attributes:
-        path: its folder.
-        run: the run that published it.
         created: when that run was planned, also if its day was another; None where it isn't known.
         in_force: whether it is the latest.
         standing: of one that is not in force: whether it was before, and what became of it.

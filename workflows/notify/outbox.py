@@ -49,12 +49,10 @@ class Delivery:
 
     Attributes:
         channel: the channel's key.
-        title: what the channel is called.
         tries: how often it was tried in vain.
         due: when it is to be tried, in unix seconds.
         first: when it was tried first; None before that.
         error: what was wrong the last time.
-        changed: when its state changed last.
     """
 
     event: Event

@@ -21,9 +21,7 @@ class FrozenHead:
     """Where a run and its models lie.
 
     Attributes:
-        run: the run's id.
         folder: where it was planned.
-        study: the study's name.
         publish: its publish folder, or what stands for none.
     """
 

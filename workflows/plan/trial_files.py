@@ -79,9 +79,7 @@ class TrialFiles:
     """Writes the files of a trial and of its job.
 
     Attributes:
-        run: the run's id.
         study: the run's, resolved.
-        folder: the run's.
         place: the trial's folder; of a lane's job, its node's.
         order: what is to be trained; of a lane's job, what its trials have in common.
     """

@@ -140,7 +140,6 @@ class _RunBefore:
     """An earlier run.
 
     Attributes:
-        folder: its folder.
         complete: the trials that completed.
         trials: what its trials cost that are over, as far as that is known.
         fulls: what its full trainings cost.

@@ -42,7 +42,6 @@ class RunHead(BaseModel):
     """What the first lines of `RUN/study.yaml` hold.
 
     Attributes:
-        run: the run's id.
         folder: where the run was planned.
         created: when it was planned: of two runs of a region, the later one's model is the newer.
         day: the day that it is of, where the study or whoever planned it names one.
@@ -77,7 +76,6 @@ class FrozenStudy(RunHead):
         notes: what was chosen for the study when it was planned, and why.
         places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
             the file alone where that leaves a key out.
-        study: the resolved study.
     """
 
     costs: CostsBefore | None = None

@@ -49,7 +49,6 @@ class Description:
         task: what is learnt, and whether that was inferred.
         classes: rows of each class; empty for regression.
         range: the least and the largest target; of a regression alone.
-        numeric: the numeric columns.
         categorical: the categorical columns and the size of each one's vocabulary.
         ignored: the columns that are not used, and why.
         missing: the used columns in which cells are missing, and how many.

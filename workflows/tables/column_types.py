@@ -23,7 +23,6 @@ class Feature:
     """What a column is to the model.
 
     Attributes:
-        role: numeric, categorical or ignore.
         kind: what its cells hold, see `cells`.
         values: its cells as they were understood: what turned out to be numbers, as numbers.
         why: why a model does without it. If the role isn't ignore, the table keeps its values.

@@ -70,9 +70,7 @@ class _Gang:
     """The ranks of a region, with the largest network that its search space allows.
 
     Attributes:
-        region: its name.
         ranks: how many there are at most.
-        settings: that network's.
         weights: how many numbers it has.
         embeddings: how many of them are of categorical values.
         memory: bytes that a rank has; None where only its GPU knows.
