@@ -15,7 +15,7 @@ from trialfleet.workflows.output import say
 
 
 @click.command()
-@models_of_runs("models")
+@models_of_runs
 def promote(models: tuple[str, ...]) -> None:
     """Make each MODEL the latest of its region, older ones too.
 
