@@ -203,18 +203,13 @@ def resume(run: str | None, keep_watching: bool) -> None:
 
     opened = run_called(run)
     before = opened.status().root
-    say(_resumed(before, handed_over(opened, opened.resume)))
+    now = handed_over(opened, opened.resume)
+    goes_on = f"the run goes on already, as job {now}: nothing was resumed"
+    say(goes_on if before == now else f"resumed as job {now}")
     if line := what_records_it(opened.folder):
         say(line)
     if keep_watching:
         watch_to_the_end(opened)
-
-
-def _resumed(before: str | None, now: str) -> str:
-    """What a resume came to, by the jobs of the run's DAGMan before it and now."""
-    if before == now:
-        return f"the run goes on already, as job {now}: nothing was resumed"
-    return f"resumed as job {now}"
 
 
 @click.command()

@@ -95,7 +95,9 @@ def write_plan(
             f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
             f"digit first, and not as files of ours: {LATEST!r}, 'study.yaml', 'daily.…'"
         )
-    folder = RunFolder(_free_place(out))
+    folder = RunFolder(usable_place(out))
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise _taken(folder.root)
     code = _trainer_files(study)
     own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
     for region in study.region_table:
@@ -120,13 +122,6 @@ def write_plan(
     _write_beside(folder, frozen, graph, code, aws, former)
     remember_frozen(folder.study, frozen)
     return folder
-
-
-def _free_place(out: Path) -> Path:
-    place = usable_place(out)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise _taken(place)
-    return place
 
 
 def _taken(place: Path) -> InputError:

@@ -200,7 +200,8 @@ def _goal(
     if task == "regression":
         return _Goal(task=task, inferred=inferred, kind=kind, values=numbers.to_numpy())
     labels = cells.labels(values, kind)
-    classes = _classes(labels, kind)
+    different = labels.unique().to_list()
+    classes = sorted(different, key=Decimal if kind == "number" else None)
     if len(classes) > max(MOST_CLASSES, _MOST_LABELS * len(labels)):
         slip = _slip(values, kind, numbered, _HALF)
         numbers_too = "" if kind == "text" else "; for a regression write table: {task: regression}"
@@ -233,12 +234,6 @@ def _task_of(values: pl.Series, found: pl.Series, kind: str) -> Task:
     are_whole = bool((found.cast(pl.Float64) % 1 == 0).all())
     are_few = are_whole and cells.labels(values, kind).n_unique() <= MOST_CLASSES
     return "classification" if are_few else "regression"
-
-
-def _classes(labels: pl.Series, kind: str) -> list[str]:
-    """Return the names of the classes, numbers by their size."""
-    different = labels.unique().to_list()
-    return sorted(different, key=Decimal) if kind == "number" else sorted(different)
 
 
 def _slip(

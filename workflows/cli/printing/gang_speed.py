@@ -68,7 +68,10 @@ def step_of(study: Study, settings: Settings, weights: int, embeddings: int) -> 
 def speed_lines(study: Study, region: str, ranks: int, step: Step) -> list[str]:
     """Return how a region's ranks compare with one, and how many would be fastest."""
     ten, hundred = found = speeds(step, ranks)
-    gain = f"{_times(ten)} the rows per second of one {_on(ten)}, {_times(hundred)} {_on(hundred)}"
+    gain = (
+        f"{ten['speedup']:.2g} times the rows per second of one {_on(ten)}, "
+        f"{hundred['speedup']:.2g} times {_on(hundred)}"
+    )
     rate = f"at an assumed {_processor(study).words}"
     return [
         f"  gangs    {region}: {ranks} ranks train {gain}, {rate}",
@@ -94,10 +97,6 @@ def _best(speed: dict[str, Any]) -> str:
     if (ranks := speed["best_ranks"]) == 1:
         return f"{_on(speed)} one rank is fastest"
     return f"{_on(speed)} {ranks} ranks are best, {speed['best_speedup']:.2g} times"
-
-
-def _times(speed: dict[str, Any]) -> str:
-    return f"{speed['speedup']:.2g} times"
 
 
 def _on(speed: dict[str, Any]) -> str:

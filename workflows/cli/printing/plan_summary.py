@@ -18,11 +18,11 @@ from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.models.needed_columns import lacking
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import StudyGraph, graph_of
+from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.plan.table_summary import table_lines, tables_of
 from trialfleet.workflows.run.console import duration
-from trialfleet.workflows.run.estimate import Estimate, estimate, estimate_cost
+from trialfleet.workflows.run.estimate import estimate, estimate_cost
 from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, Trainer
@@ -66,7 +66,9 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
     """Return what a planned run will run as plain data, and what the pool has for it."""
     graph = graph_of(run.study)
     former = read_former(RunFolder(run.folder).former)
-    expected = _expected(run.study, graph, pool_check)
+    found = pool_check.prospects if pool_check else None
+    most = _at_a_time(run.study, found.concurrency) if found else 0
+    expected = estimate(run.study, min(graph.concurrency, most))
     tables = tables_of(RunFolder(run.folder), [r.name for r in graph.regions])
     return {
         "schema": 1,
@@ -252,13 +254,6 @@ def _at_a_time(study: Study, jobs: int) -> int:
     """How many trials a pool runs at a time that runs so many jobs."""
     nodes = (study.nodes_of(name) for name in study.region_table)
     return jobs // max(each.min if each else 1 for each in nodes)
-
-
-def _expected(study: Study, graph: StudyGraph, pool_check: PoolCheck | None) -> Estimate | None:
-    """How long the run will take; None where nothing says so."""
-    found = pool_check.prospects if pool_check else None
-    most = _at_a_time(study, found.concurrency) if found else 0
-    return estimate(study, min(graph.concurrency, most))
 
 
 def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
