@@ -249,13 +249,13 @@ class Run:
             InputError: the run isn't under way.
             PoolError: HTCondor is out of reach, or jobs are still there after a minute.
         """
-        from trialfleet.workflows.scripts.report_node import write_report
-
         with alone(self._files):
             queued = job_queue.look_up(self._files)
             if queued.root is None and self.status().state is not RunState.LOST:
                 raise InputError(f"{str(self.folder)!r} is {self.status().state}: nothing to stop")
             mend.stop(self._files)
+        from trialfleet.workflows.scripts.report_node import write_report
+
         # it did not come to write its own; `trialfleet report` says what is wrong
         with suppress(OptimizerError, OSError):
             write_report(self._files, datetime.now(UTC))
