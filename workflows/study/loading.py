@@ -17,10 +17,10 @@ from trialfleet.workflows.study.checks import Accelerator, StudyName
 from trialfleet.workflows.study.daily import DATE
 from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validated
 from trialfleet.workflows.study.paths import AbsentError, Problem
-from trialfleet.workflows.study.regions import Regions
+from trialfleet.workflows.study.regions import Regions, gangs_of
 from trialfleet.workflows.study.resolution import studys_fleet, with_published
 from trialfleet.workflows.study.sections import Resources
-from trialfleet.workflows.study.spec import Study, gangs_of, shares_of
+from trialfleet.workflows.study.spec import Study, shares_of
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from trialfleet.workflows.study.paths import (
     absent_data,
     check_storage,
 )
-from trialfleet.workflows.study.regions import Regions
+from trialfleet.workflows.study.regions import Regions, gangs_of
 from trialfleet.workflows.study.sections import (
     Budget,
     EarlyStopping,
@@ -376,13 +376,6 @@ class Study(Section):
     def has_budget_in_usd(self) -> bool:
         """Whether a region of a resolved study, or all of them, have a budget in USD."""
         return any(self.budget_of(name).in_usd for name in self.region_table)
-
-
-def gangs_of(resources: Resources, regions: Regions | None) -> list[Gang]:
-    """Return the sizes of a study's gangs: the study's own, and those of its regions."""
-    own = regions.values() if isinstance(regions, dict) else ()
-    sizes = [resources.nodes, *(region.nodes for region in own if region)]
-    return [size for size in sizes if size]
 
 
 def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | None) -> int | None:
