@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from trialfleet.files import read_json, write_json
 from trialfleet.workflows.export.published import ExportError, LocalModel, Published
+from trialfleet.workflows.export.s3_client import secret_of
 from trialfleet.workflows.models.card import card_of, identity_of
 from trialfleet.workflows.study.export import Keep, Mlflow
 
@@ -51,24 +52,20 @@ def title_of(settings: Mlflow) -> str:
 class MlflowServer:
     """A tracking server and its model registry."""
 
-    def __init__(
-        self, settings: Mlflow, records: Path, *, password: str | None, token: str | None
-    ) -> None:
+    def __init__(self, settings: Mlflow, records: Path) -> None:
         """Take the settings; the server isn't asked yet.
 
         Args:
             settings: the study's.
             records: a folder for what the server called each model.
-            password: of the settings' user.
-            token: instead of user and password.
 
         Raises:
-            ExportError: the package is missing.
+            ExportError: the package is missing, or a password or token can't be read.
         """
         self.title = title_of(settings)
-        self._settings = settings
-        self._records = records
-        login = (settings.user, password, token)
+        self._settings, self._records = settings, records
+        password = secret_of(settings.password_file, settings.password_env)
+        login = (settings.user, password, secret_of(settings.token_file, settings.token_env))
         self._environment = _SETTINGS | {
             name: value for name, value in zip(_LOGIN, login, strict=True) if value
         }
