@@ -6,13 +6,11 @@ import io
 import re
 import shlex
 from datetime import date, datetime
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.study.daily import RunsDay
@@ -38,13 +36,18 @@ class CostsBefore(BaseModel):
     full: float | None = None
 
 
-class RunHead(BaseModel):
-    """What the first lines of `RUN/study.yaml` hold.
+class FrozenStudy(BaseModel):
+    """What `RUN/study.yaml` holds.
 
     Attributes:
         folder: where the run was planned.
         created: when it was planned: of two runs of a region, the later one's model is the newer.
         day: the day that it is of, where the study or whoever planned it names one.
+        costs: what its study's jobs cost before; where a budget in USD asks for that.
+        notes: what was chosen for the study when it was planned, and why.
+        places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
+            the file alone where that leaves a key out.
+        study: the resolved study.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,6 +56,10 @@ class RunHead(BaseModel):
     folder: str
     created: AwareDatetime
     day: RunsDay | None = None
+    costs: CostsBefore | None = None
+    notes: tuple[str, ...] = ()
+    places: dict[str, str] = {}
+    study: Study
 
     @property
     def of_day(self) -> date:
@@ -66,22 +73,6 @@ class RunHead(BaseModel):
         A run that makes up for a former day is planned after those of later days.
         """
         return min(self.created, self.day.end) if self.day else self.created
-
-
-class FrozenStudy(RunHead):
-    """What `RUN/study.yaml` holds.
-
-    Attributes:
-        costs: what its study's jobs cost before; where a budget in USD asks for that.
-        notes: what was chosen for the study when it was planned, and why.
-        places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
-            the file alone where that leaves a key out.
-    """
-
-    costs: CostsBefore | None = None
-    notes: tuple[str, ...] = ()
-    places: dict[str, str] = {}
-    study: Study
 
     @property
     def study_file(self) -> str:
@@ -129,24 +120,6 @@ def load_frozen(path: Path) -> FrozenStudy:
     frozen = validated(FrozenStudy, path, tree)
     _remember(path, stamp, frozen)
     return frozen
-
-
-def day_of(path: Path) -> tuple[str, date]:
-    """Return the name of the study that a run froze, and `of_day`, without reading the study.
-
-    Raises:
-        ValueError: the file is no frozen study.
-        OSError: it can't be read.
-    """
-    with path.open(encoding="utf-8") as file:
-        head = "".join(takewhile(lambda line: not line.startswith("study:"), file))
-        name = next(file, "")
-    reader: Any = YAML(typ="safe", pure=True)
-    try:
-        study = str(reader.load(name)["name"])
-        return study, RunHead.model_validate(reader.load(head)).of_day
-    except (YAMLError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: no frozen study: {error}") from error
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
