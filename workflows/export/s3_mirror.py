@@ -149,7 +149,9 @@ class S3Mirror:
                 return []
             self._claim(f"{root}{champion.run}/", champion)  # it is ours, and no namesake
             if theirs and not goes_before(ours, theirs):
-                return _stays(theirs, ours)
+                run, writer = theirs.get("run"), theirs.get("writer")
+                stays = f"{POINTER} stays with {run}, which {writer} switched to"
+                return [] if run == ours["run"] else [stays]
             condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
             if self._put_bytes(root + POINTER, _bytes(ours), **condition):
                 return [f"{POINTER} is {champion.run}"]
@@ -249,12 +251,6 @@ def goes_before(ours: Pointer, theirs: Pointer) -> bool:
     if theirs.get("by") in _BY_A_PERSON:
         return is_later and (is_newer or ours["by"] in _BY_A_PERSON)
     return is_newer or (is_later and ours["by"] in _BY_A_PERSON)
-
-
-def _stays(theirs: Pointer, ours: Pointer) -> list[str]:
-    if theirs.get("run") == ours["run"]:
-        return []
-    return [f"{POINTER} stays with {theirs.get('run')}, which {theirs.get('writer')} switched to"]
 
 
 def _moment(text: str | None) -> datetime:

@@ -183,15 +183,13 @@ def _resources(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
         asked = _number(job, f"Request{name}")
         has = [_number(slot, name) for slot in slots]
         if asked and slots:
-            most = f"the most is {_amount(name, max(has))}"
             yield _Demand(
-                f"{_KEYS[name]}: needs {_amount(name, asked)}",
+                f"{name.lower()}: needs {_amount(name, asked)}",
                 tuple(amount >= asked for amount in has),
-                most,
+                f"the most is {_amount(name, max(has))}",
             )
 
 
-_KEYS = {"Cpus": "cpus", "Memory": "memory", "Disk": "disk", "GPUs": "gpus"}
 _PER_GB = {"Memory": 1024, "Disk": 1024 * 1024}
 
 

@@ -151,38 +151,33 @@ def _region_of(graph: StudyGraph, name: str | None) -> RegionGraph:
     return found[name]
 
 
+@dataclass(frozen=True)
 class _Check:
     """One check: its jobs, each in the folder of the one before."""
 
-    def __init__(
-        self,
-        frozen: FrozenStudy,
-        folder: RunFolder,
-        order: TrialOrder,
-        seconds: float,
-        progress: Callable[[str], None],
-    ) -> None:
-        self._frozen, self._folder, self._order = frozen, folder, order
-        self._seconds, self._progress = seconds, progress
-        self._study, self._place = frozen.study, folder.check
+    frozen: FrozenStudy
+    folder: RunFolder
+    order: TrialOrder
+    seconds: float
+    progress: Callable[[str], None]
 
     def all_modes(self) -> Checked:
-        regions = len(self._study.region_table)
-        ended = self._run(self._order)
+        regions = len(self.frozen.study.region_table)
+        ended = self._run(self.order)
         found = Checked(
-            region=self._order.region, metrics=None, waited=ended.waited, regions=regions
+            region=self.order.region, metrics=None, waited=ended.waited, regions=regions
         )
         if ended.code is None:
             return found
         metrics = self._metrics(ended.code, "tune")
-        warning = check_metrics(self._study, metrics) if metrics else ""
+        warning = check_metrics(self.frozen.study, metrics) if metrics else ""
         found = replace(found, metrics=metrics, modes=("tune",), warning=warning)
-        if not self._study.publishes:
+        if not self.frozen.study.publishes:
             return found
         if not self._trains_in_full():
             return replace(found, unseen="final")
         found = replace(found, modes=("tune", "final"))
-        if not self._study.gate:
+        if not self.frozen.study.gate:
             return found
         if not self._evaluates():
             return replace(found, unseen="evaluate")
@@ -191,11 +186,11 @@ class _Check:
 
     def _trains_in_full(self) -> bool:
         """Whether the full training was seen to end."""
-        ended = self._run(replace(self._order, mode="final"))
+        ended = self._run(replace(self.order, mode="final"))
         if ended.code is None:
             return False
         self._metrics(ended.code, "final")
-        if not job_files.has_files(self._place.model):
+        if not job_files.has_files(self.folder.check.model):
             raise self._failed(NO_MODEL, "final")
         return True
 
@@ -203,47 +198,51 @@ class _Check:
         """Whether the gate's job was seen to end; it measures the model just trained, twice."""
         from trialfleet.workflows.scripts.gate import measured, outcome_of_measurement
 
-        place = self._place
+        place = self.folder.check
         job_files.copy_tree(place.model, place.champion)
         place.model.rename(place.challenger)
         models = {CHAMPION: place.champion.name, CHALLENGER: place.challenger.name}
-        ended = self._run(replace(self._order, mode="evaluate", models=models))
+        ended = self._run(replace(self.order, mode="evaluate", models=models))
         if ended.code is None:
             return False
-        if outcome := outcome_of_measurement(self._frozen, place, ended.code):
+        if outcome := outcome_of_measurement(self.frozen, place, ended.code):
             raise self._failed(outcome.error, "evaluate")
         try:
             found = measured(place)[CHALLENGER].metrics
         except ValueError as error:  # what it says of the rows' losses
             raise self._failed(str(error), "evaluate") from error
-        deciding = rule_of(self._study).metric
+        deciding = rule_of(self.frozen.study).metric
         if deciding not in found:
             known = f"{did_you_mean(deciding, found)}; it tells: {', '.join(sorted(found))}"
             raise self._failed(f"it doesn't tell the gate's metric {deciding!r}{known}", "evaluate")
         return True
 
     def _run(self, order: TrialOrder) -> Watched:
-        TrialFiles(self._frozen.run, self._study, self._folder, self._place, order).write()
+        TrialFiles(
+            self.frozen.run, self.frozen.study, self.folder, self.folder.check, order
+        ).write()
 
         def progress(line: str) -> None:
-            self._progress(f"{order.mode}: {line}")
+            self.progress(f"{order.mode}: {line}")
 
-        ended = run_job(self._folder, self._place, order.node, self._seconds, progress)
+        ended = run_job(self.folder, self.folder.check, order.node, self.seconds, progress)
         if ended.code is None:
             return ended
-        most = bytes_of(self._study.resources.disk)
-        return replace(ended, code=settled(self._place, ended.code, most))
+        most = bytes_of(self.frozen.study.resources.disk)
+        return replace(ended, code=settled(self.folder.check, ended.code, most))
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
         """What a training told; one that failed is the trainer's."""
-        metric = self._study.objective.metric
-        outcome = outcome_of(self._place, code, metric, self._frozen.places)
+        metric = self.frozen.study.objective.metric
+        outcome = outcome_of(self.folder.check, code, metric, self.frozen.places)
         if isinstance(outcome, Failed):
             raise self._failed(outcome.error, mode)
         return outcome.metrics if isinstance(outcome, Complete) else {}
 
     def _failed(self, error: str, mode: Mode) -> TrainerFailsError:
-        return TrainerFailsError(self._study, self._order.region, error, self._place, mode)
+        return TrainerFailsError(
+            self.frozen.study, self.order.region, error, self.folder.check, mode
+        )
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
