@@ -203,13 +203,18 @@ def resume(run: str | None, keep_watching: bool) -> None:
 
     opened = run_called(run)
     before = opened.status().root
-    now = handed_over(opened, opened.resume)
-    goes_on = f"the run goes on already, as job {now}: nothing was resumed"
-    say(goes_on if before == now else f"resumed as job {now}")
+    say(_resumed(before, handed_over(opened, opened.resume)))
     if line := what_records_it(opened.folder):
         say(line)
     if keep_watching:
         watch_to_the_end(opened)
+
+
+def _resumed(before: str | None, now: str) -> str:
+    """What a resume came to, by the jobs of the run's DAGMan before it and now."""
+    if before == now:
+        return f"the run goes on already, as job {now}: nothing was resumed"
+    return f"resumed as job {now}"
 
 
 @click.command()

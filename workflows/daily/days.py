@@ -166,8 +166,7 @@ class Days:
 
     def _bring_to_its_end(self, day: date) -> None:
         """Work on a day's first attempt, alone; whoever comes second finds it done."""
-        known = self.journal.attempts(day)
-        attempt = known[0] if known else self._begin(day, 1, self._regions(day))
+        attempt = self._first_attempt(day)
         waits = TurnWatch(self._say)
         reopen(self.folder, self.journal, self._clock())
 
@@ -230,6 +229,10 @@ class Days:
         found = load_day(self._file, day)
         there = found.study.region_table if found.study else {}
         return [*there, *found.absent]
+
+    def _first_attempt(self, day: date) -> Attempt:
+        known = self.journal.attempts(day)
+        return known[0] if known else self._begin(day, 1, self._regions(day))
 
     def _begin(self, day: date, number: int, regions: list[str]) -> Attempt:
         now = self._clock()
