@@ -6,9 +6,11 @@ isn't told: nothing of the budget is spent, and the jobs leave nothing but what 
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trialfleet import job_files
 from trialfleet.errors import InputError, first_of
@@ -18,17 +20,21 @@ from trialfleet.sections import bytes_of
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
 from trialfleet.workflows.attempts.settling import settled
+from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
 from trialfleet.workflows.plan.trial_files import Mode, TrialFiles, TrialOrder
 from trialfleet.workflows.run.check_job import Watched, run_job
-from trialfleet.workflows.run.last_words import last_words, missing_module
 from trialfleet.workflows.status.region_state import NO_MODEL
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
 _SHOWN = 5  # names of regions in a message
+_LINES = 12  # of standard error, in an error's text
+_LAST_BYTES = 1 << 20  # of standard error that are looked at
+_FRAME = re.compile(r'  File "(?P<file>.+)", line \d+')
+_OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
 SECONDS = 60.0  # that a mode is tried: what trains for so long has started well
 _WITH = {
     "tune": "",
@@ -292,3 +298,28 @@ def failure_text(
         + (f"{mending}\n" if mending else "")
         + f"what the trial received and left is in {str(place.root)!r}"
     )
+
+
+def last_words(error_file: Path) -> str:
+    """Return the last lines of standard error; empty where there is none.
+
+    Where a library's frames fill them, the last frame of the trainer's own code stands before them.
+    """
+    lines = _lines(error_file)
+    shown = lines[-_LINES:]
+    frames = [(at, found["file"]) for at, line in enumerate(lines) if (found := _FRAME.match(line))]
+    own = [at for at, file in frames if not _OF_OTHERS.search(file)]
+    if own and own[-1] < len(lines) - _LINES:
+        begin = own[-1]
+        end = next((at for at, _ in frames if at > begin), begin)
+        shown = [*lines[begin : min(end, begin + 2)], "  …", *lines[3 - _LINES :]]
+    return "\n".join(f"  {line}" for line in shown)
+
+
+def missing_module(error_file: Path, study: Study) -> str:
+    """Return what to do about a module that the trainer's Python doesn't have; empty: nothing."""
+    return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
+
+
+def _lines(file: Path) -> list[str]:
+    return job_files.tail(file, _LAST_BYTES)[0].decode(errors="replace").splitlines()
