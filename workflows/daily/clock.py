@@ -104,7 +104,7 @@ def clock_of(study: str, folder: DailyFolder) -> str | None:
     """Return what starts a study's days; None if nothing of ours does."""
     for system in (False, True):
         units = Units.of(study, folder, system=system)
-        if units.are_there:
+        if units.timer.exists():
             return str(units.timer)
     try:
         job = job_there(folder)

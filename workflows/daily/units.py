@@ -56,11 +56,6 @@ class Units:
         """The service's file."""
         return self.place / f"{self.name}.service"
 
-    @property
-    def are_there(self) -> bool:
-        """Whether the clock is installed."""
-        return self.timer.exists()
-
     def can_be_used(self) -> bool:
         """Whether this systemd runs."""
         try:

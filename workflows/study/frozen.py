@@ -118,13 +118,15 @@ def load_frozen(path: Path) -> FrozenStudy:
     # before there was such a key, each trial was a job
     tree.get("study", {}).get("budget", {}).setdefault("trials_per_job", 1)
     frozen = validated(FrozenStudy, path, tree)
-    _remember(path, stamp, frozen)
+    _known.clear()
+    _known[path] = stamp, frozen
     return frozen
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
     """Note what was just written to `path`, so that this process needn't parse it."""
-    _remember(path, _stamp(path), frozen)
+    _known.clear()
+    _known[path] = _stamp(path), frozen
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -134,11 +136,6 @@ def _stamp(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-
-
-def _remember(path: Path, stamp: tuple[int, ...], frozen: FrozenStudy) -> None:
-    _known.clear()
-    _known[path] = stamp, frozen
 
 
 def dump_frozen(frozen: FrozenStudy) -> str:

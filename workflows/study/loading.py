@@ -18,7 +18,7 @@ from trialfleet.workflows.study.daily import DATE
 from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validated
 from trialfleet.workflows.study.paths import AbsentError, Problem
 from trialfleet.workflows.study.regions import Regions, gangs_of
-from trialfleet.workflows.study.resolution import studys_fleet, with_published
+from trialfleet.workflows.study.resolution import published, studys_fleet
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, shares_of
 
@@ -76,7 +76,8 @@ def load_published(path: Path) -> Study:
     """
     tree = read_table(path)
     with problems_with_lines(path, tree):
-        return with_published(validated(Study, path, tree), path.absolute().parent)
+        study = validated(Study, path, tree)
+        return study.model_copy(update=published(study, path.absolute().parent))
 
 
 def load_study(

@@ -54,7 +54,7 @@ def resolved(study: Study, folder: Path) -> Study:
             "trainer": _trainer(study, folder),
             "python": study.python and named_program(study.python, folder),
             "storage": study.storage and absolute_storage(study.storage, folder, ("storage",)),
-            **_published(study, folder),
+            **published(study, folder),
             "fleet": study.fleet
             and studys_fleet(study.fleet, study.name, study.shares, gangs=study.has_gangs),
             "notify": study.channels(folder),
@@ -65,18 +65,12 @@ def resolved(study: Study, folder: Path) -> Study:
     return normal.model_copy(update={"regions": startups})
 
 
-def with_published(study: Study, folder: Path) -> Study:
-    """Return a study whose models, and the copies of them, are in absolute places.
-
-    Its data, trainer and storage are left alone: they may be of another day than today.
+def published(study: Study, folder: Path) -> dict[str, Any]:
+    """Return where a study's models and the copies of them go, by its keys, in absolute places.
 
     Raises:
         UnusableStudyError: a file of keys isn't there, or nothing can be published there.
     """
-    return study.model_copy(update=_published(study, folder))
-
-
-def _published(study: Study, folder: Path) -> dict[str, Any]:
     keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
         "s3": S3Keys(**dict(keys)) if keys else None,
