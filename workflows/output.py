@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,14 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
+
+
+def pairs(values: Mapping[str, object], digits: int) -> str:
+    """Return `name=value` of each, floats with so many significant digits."""
+    return "  ".join(
+        f"{name}={value:.{digits}g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+    )
 
 
 def keep_numbers_whole(table: Table) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -18,6 +17,7 @@ from trialfleet.workflows.models.listing import PublishedModel, Standing
 from trialfleet.workflows.output import (
     cut_to_width,
     keep_numbers_whole,
+    pairs,
     plain_table,
     with_hint_where_cut,
 )
@@ -82,16 +82,16 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     yield "model", f"{model.path}{'  (in force)' if model.in_force else ''}"
     yield "study", f"{card.get('study')}, region {card.get('region')}, trial {card.get('trial')}"
     yield "planned", _minute(model.created)
-    yield "settings", _pairs(card.get("params"))
+    yield "settings", pairs(card.get("params") or {}, 5)
     yield "seed", str(card.get("seed", ""))
-    yield "metrics", _pairs(card.get("metrics"))
+    yield "metrics", pairs(card.get("metrics") or {}, 5)
     for entry in card.get("data") or []:
         place = entry.get("path") or entry.get("url")
         yield "data", f"{place}  {identity_of(entry)[:_CHECKSUM]}"
     yield "inputs", str(card.get("changed") or "")
     seconds = f"{card['seconds']:.5g} s" if card.get("seconds") is not None else ""
     yield "trained", f"{card.get('device') or ''}  {seconds}".strip()
-    yield "versions", _pairs(card.get("versions"))
+    yield "versions", pairs(card.get("versions") or {}, 5)
     if verdict:
         words = "promoted" if verdict.promoted else kept_words(verdict.champion)
         yield "gate", f"{words}: {verdict.why}"
@@ -154,12 +154,3 @@ def _measured(model: PublishedModel) -> str:
 
 def _minute(moment: datetime | None) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
-
-
-def _pairs(values: Any) -> str:
-    if not isinstance(values, Mapping):
-        return ""
-    return "  ".join(
-        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in values.items()
-    )
