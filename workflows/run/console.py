@@ -100,16 +100,10 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": {region.cause}", "yellow"
     if region.spent and region.spent not in (region.reason or ""):
         yield f": no more trials: {region.spent}", "default"
-    if region.not_latest:
-        yield f": {shortened(region.not_latest)}", "yellow"
-    if region.gate and region.gate.is_worse and not region.not_latest:
-        yield f": {region.gate}", "yellow"
-    if region.drift:
-        yield f": {region.drift}", "yellow"
-    if region.holdout:
-        yield f": {region.holdout}", "yellow"
-    if region.changed:
-        yield f": {region.changed}", "yellow"
+    gate = region.gate if region.gate and region.gate.is_worse else None
+    not_latest = shortened(region.not_latest) if region.not_latest else gate
+    for words in filter(None, (not_latest, region.drift, region.holdout, region.changed)):
+        yield f": {words}", "yellow"
 
 
 def _alike(
