@@ -62,11 +62,6 @@ class Days:
     def __init__(self, file: Path, *, clock: Clock = real_time, say: Say = print) -> None:
         """Open the journal of a study's days, beside its runs in the working directory.
 
-        Args:
-            file: the study's.
-            clock: returns the time, aware.
-            say: takes a line for each event.
-
         Raises:
             StudyError: the study can't be read, or isn't a daily one.
         """
@@ -134,8 +129,7 @@ class Days:
     def tell(self, seconds: float = 0.0) -> None:
         """Tell those whom the study names of the days that have ended; what fails is only said.
 
-        Args:
-            seconds: for so long what doesn't arrive is sent again; the next start goes on with it.
+        For `seconds` what doesn't arrive is sent again; the next start goes on with it.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)

@@ -167,11 +167,7 @@ def drift(values: Sequence[float]) -> Drift | None:
     """Return how the last of some values left the band of those before it; None if it didn't.
 
     The band is median ± 3 · 1.4826 · MAD, which one or two odd days among five don't widen, as they
-    would a standard deviation.
-
-    Args:
-        values: of one metric of one model, oldest first; five of them before the last, or nothing
-            is said.
+    would a standard deviation. With less than five values before the last nothing is said.
     """
     *past, last = values or [0.0]
     if len(past) < PAST:

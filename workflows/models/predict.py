@@ -60,13 +60,7 @@ class UnknownCategories:
         self._rows = 0
 
     def look_at(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
-        """Count in more rows.
-
-        Args:
-            columns: the model's.
-            rows: without the texts that stand for a missing value.
-            codes: of their categories, [n, k], 0 where one is unknown.
-        """
+        """Count in more rows, whose categories have these codes, [n, k]; 0 where one is unknown."""
         self._rows += len(rows)
         for place, (name, vocabulary) in enumerate(columns.categorical.items()):
             is_unknown = pl.Series(codes[:, place] == 0) & rows[name].is_not_null()
@@ -93,13 +87,7 @@ def predict_file(
     """Copy a CSV or Parquet file to `out` as CSV, a column with the prediction added at the end.
 
     The new column is called `predicted_` and the target's name. A file whose name doesn't end in
-    .parquet or .pq is CSV, with a header.
-
-    Args:
-        folder: a published model, or a trial's `model`.
-        rows: the file.
-        out: where to.
-        unknown: counts the categories that the model doesn't know.
+    .parquet or .pq is CSV, with a header. `unknown` counts categories that the model doesn't know.
 
     Returns:
         The number of rows.

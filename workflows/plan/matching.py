@@ -84,8 +84,7 @@ class Prospects:
 def pool_slots(*, whole: bool = True) -> list[ClassAd]:
     """Return the pool's slots, those cut from others not among them.
 
-    Args:
-        whole: each as it is when no job runs on it; else those that are free, as they are now.
+    Each as it is when no job runs on it; or not `whole`, those that are free, as they are now.
 
     Raises:
         PoolError: no HTCondor is reachable.

@@ -105,11 +105,8 @@ class TrialFiles:
     def hand_out(self, turn: Turn | None = None) -> None:
         """Write the trial's folder anew, and the order by which its job's agent begins it.
 
-        Where there is a checkpoint of the trial, it goes on from that; `Attempts` removes one of an
-        attempt that failed.
-
-        Args:
-            turn: whom it answers; None: the job has not begun.
+        It answers an agent's turn, or the job has not begun. Where there is a checkpoint of the
+        trial, it goes on from that; `Attempts` removes one of an attempt that failed.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)

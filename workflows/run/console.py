@@ -55,9 +55,7 @@ _DIGITS = 5  # significant ones, of the greatest value in a column
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
     """The status of a run: a line, a table of its regions, and what needs a person.
 
-    Args:
-        status: where it stands.
-        widths: of the table's columns so far: views that share them don't shift sideways.
+    Views that share `widths`, those of the table's columns so far, don't shift sideways.
     """
     title = Text.assemble(
         (status.study, "bold"),

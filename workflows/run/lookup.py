@@ -257,12 +257,7 @@ def _check_here(name: str) -> None:
 def _folder_of_one_study(
     region: str, runs: list[FoundRun], *, elsewhere: bool = True
 ) -> Path | None:
-    """The folder of a region's models, where runs know it.
-
-    Args:
-        region: its name.
-        runs: those whose studies may have it.
-        elsewhere: whether a study that has no run here counts, too.
+    """The folder of a region's models, where runs, or other studies `elsewhere`, know it.
 
     Raises:
         InputError: several studies have such a region with models; names them.

@@ -118,11 +118,7 @@ def _fault(path: Path, folder: Path) -> str:
 def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) -> list[str]:
     """Return the paths and URLs of a region's data.
 
-    Args:
-        region: its name, which stands for `{region}`; percent-encoded in a URL.
-        patterns: as the study gives them.
-        folder: what paths are relative to.
-        keys: where the study gives them.
+    Its name stands for `{region}` in the patterns; percent-encoded in a URL.
 
     Raises:
         AbsentError: a file doesn't exist.

@@ -30,11 +30,7 @@ def command_problems(
 ) -> Iterator[tuple[int, str]]:
     """Yield what of a command a trial won't find: the place of the word, and why.
 
-    Args:
-        command: the trainer's.
-        files: absolute paths of what is sent along.
-        data: names of the regions' data in a sandbox.
-        folder: the study's.
+    `files` are the paths of what is sent along, `data` the data's names in a sandbox.
     """
     sent = {Path(file).name: Path(file) for file in files}
     there = {*sent, *data, *CONTRACT}

@@ -42,13 +42,7 @@ class Feature:
 
 
 def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
-    """Return what a column is.
-
-    Args:
-        values: as `cells.without_nulls` left them, or read by the form that the study gives.
-        override: what the study says it is.
-        trained: which rows are to train.
-    """
+    """Return what a column is; its cells are as `without_nulls` left them, or read by a form."""
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:
         return Feature(role="ignore", values=values, why="it has no values")

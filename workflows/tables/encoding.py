@@ -19,10 +19,7 @@ def encode(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Return rows as a model takes them: numeric [n, d], categorical [n, k].
 
-    Args:
-        rows: as `cells.without_nulls` left them; they have every column that is needed.
-        columns: what they mean.
-        numbered: what each row is called in messages.
+    They are as `cells.without_nulls` left them, and called in messages as `numbered` says.
 
     Raises:
         TableError: cells of numeric columns are no numbers; names the first of each column.

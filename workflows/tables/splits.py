@@ -39,13 +39,8 @@ def split_rows(
 ) -> Codes:
     """Return each row's part: TRAIN, VALIDATION or TEST.
 
-    Args:
-        frame: the rows.
-        split: how they are dealt out.
-        classes: [rows] the class of each; with `random`, each class is dealt out by itself, so
-            that the parts have them in the same shares.
-        seed: of `random`.
-        numbered: what each row is called in messages.
+    With `random` each class, of which `classes` [rows] has the numbers, is dealt out by itself, so
+    that the parts have them in the same shares. `numbered` is what rows are called in messages.
 
     Raises:
         TableError: a value of the split's column can't be used.
