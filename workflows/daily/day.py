@@ -163,12 +163,10 @@ class Work:
         settings: Mapping[str, str] | None = None,
     ) -> None:
         outcomes = [
-            Outcome(
-                date=attempt.date,
-                region=region,
-                attempt=attempt.attempt,
-                ending=ending,
-                why=why,
+            attempt.outcome(
+                region,
+                ending,
+                why,
                 fingerprint=(data or {}).get(region),
                 settings=(settings or {}).get(region),
             )

@@ -131,15 +131,7 @@ def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
     files = run.region(region_slug(region))
     if not files.published.exists():
         return None
-    ending, why = ending_with_model(files)
-    return Outcome(
-        date=attempt.date,
-        region=region,
-        attempt=attempt.attempt,
-        ending=ending,
-        why=why,
-        run=attempt.run,
-    )
+    return attempt.outcome(region, *ending_with_model(files), run=attempt.run)
 
 
 def _day(day: date, attempts: list[Attempt], outcomes: list[Outcome]) -> DayView:
