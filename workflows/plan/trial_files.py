@@ -251,7 +251,8 @@ class TrialFiles:
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]
-        return ",".join(map(_prefix, [*own, self.folder.agent, self.folder.code, *files]))
+        own += [self.folder.agent, self.folder.code, *map(Path, files)]
+        return ",".join(map(_prefix, own))
 
 
 def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
@@ -266,7 +267,7 @@ def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
     job_files.write_json(place.order, order, within=place.node_root)
 
 
-def _prefix(path: Path | str) -> str:
+def _prefix(path: Path) -> str:
     """Return a path as an item of that list: as far as the list and ClassAds take its letters."""
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
