@@ -20,8 +20,11 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """A path in a folder, or in that attribute of it: made once, looked at often."""
-    return cached_property(lambda folder: getattr(folder, of) / name)
+    """A path in a folder, or in that attribute of it; {} stands for the folder's own name.
+
+    It takes longer to make than to look at.
+    """
+    return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
 
 
 @dataclass(frozen=True)
