@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from trialfleet.workflows.costs.money import usd
-from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.output import keep_numbers_whole, pairs, plain_table
 from trialfleet.workflows.report.formatting import column_decimals
 from trialfleet.workflows.run.console import duration, value_text
 
@@ -33,22 +32,21 @@ def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> 
     names += ["error"]
     empty = {name for name in ("USD", "metrics", "error") if not any(row[name] for row in rows)}
     names = [name for name in names if name not in empty]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in names:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    table = plain_table(*names, right=numbers)
     for row in rows:
         table.add_row(*(Text(row[name]) for name in names))
     keep_numbers_whole(table)
-    pairs = (pair for row in rows for pair in row["parameters"].split("  "))
-    table.columns[names.index("parameters")].min_width = max(map(len, pairs), default=0)
+    settings = (pair for row in rows for pair in row["parameters"].split("  "))
+    table.columns[names.index("parameters")].min_width = max(map(len, settings), default=0)
     return table
 
 
 def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[str, str]:
     seconds = trial.seconds if trial.wall_seconds is None else trial.wall_seconds
     others = {name: value for name, value in trial.metrics.items() if name != metric}
+    predicted = value_text(trial.predicted, decimals)
     return {
-        metric: value_text(trial.value, decimals) or _predicted(trial.predicted, decimals),
+        metric: value_text(trial.value, decimals) or (predicted and f"~{predicted}"),
         "region": trial.region,
         "trial": str(trial.trial),
         "state": trial.state,
@@ -56,22 +54,16 @@ def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[
         "time": duration(seconds),
         "USD": usd(trial.usd),
         "machine": trial.machine or "",
-        "parameters": _settings(trial.params),
-        "metrics": _settings(others),
+        "parameters": pairs(trial.params, 4),
+        "metrics": pairs(others, 4),
         "error": trial.error or "",
     }
 
 
-def _predicted(value: float | None, decimals: int | None) -> str:
-    return "" if value is None else f"~{value_text(value, decimals)}"
-
-
 def best_table(best: list[BestSettings], metric: str) -> Table:
     """The best settings of a run's regions, a row each."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("region", "state", "trial", metric, "parameters"):
-        right = name in {"trial", metric}
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    columns = ("region", "state", "trial", metric, "parameters")
+    table = plain_table(*columns, right={"trial", metric})
     decimals = column_decimals([entry.value for entry in best], _DIGITS)
     for entry in best:
         table.add_row(
@@ -79,14 +71,7 @@ def best_table(best: list[BestSettings], metric: str) -> Table:
             entry.stage,
             str(entry.trial),
             value_text(entry.value, decimals),
-            Text(_settings(entry.params)),
+            Text(pairs(entry.params, 4)),
         )
     keep_numbers_whole(table)
     return table
-
-
-def _settings(params: Mapping[str, object]) -> str:
-    return "  ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in params.items()
-    )
