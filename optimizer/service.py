@@ -235,9 +235,9 @@ class _Loop:
             self._serve_next()
             self._may_work = True
         elif self._may_work and not heard:
-            self._may_work = self._work()
+            self._may_work = self._done(self._handler.idle)
         elif not heard:
-            self._may_work = self._is_due()
+            self._may_work = self._done(self._handler.due)
             return not self._is_over()
         return True
 
@@ -353,16 +353,10 @@ class _Loop:
         except Exception:  # what is not done is due later
             log.exception("what has come up")
 
-    def _work(self) -> bool:
+    def _done(self, background_work: Callable[[], bool]) -> bool:
+        """What background work returns, which is never needed: False where it fails."""
         try:
-            return self._handler.idle()
-        except Exception:  # background work is never needed
-            log.exception("background work")
-            return False
-
-    def _is_due(self) -> bool:
-        try:
-            return self._handler.due()
+            return background_work()
         except Exception:
             log.exception("background work")
             return False

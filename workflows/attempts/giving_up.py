@@ -29,13 +29,8 @@ def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None
     """Return why no further trial of these regions would fare better; None while one may.
 
     All attempts so far failed for one reason, those at three trials or more; a machine's faults
-    don't count. Nothing completed, no
-    first attempt runs that has outlived them, and the machine isn't to blame: they ran on several,
-    or there is no other.
-
-    Args:
-        regions: the trials of each region that is looked at, and its folder.
-        machines: returns the names of the pool's machines; default: asks the collector.
+    don't count. Nothing completed, no first attempt runs that has outlived them, and the machine
+    isn't to blame: they ran on several, or the pool has no other.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = [attempt for attempt in failed_attempts(trials) if not attempt.blame]

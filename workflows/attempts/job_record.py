@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from trialfleet import job_files
-from trialfleet.optimizer.trial_execution import TrialExecution
+from trialfleet.optimizer.region_types import TrialExecution
 from trialfleet.workflows.gang.records import ranks_and_generation
 from trialfleet.workflows.jobs.current import has_checkpoint
 from trialfleet.workflows.jobs.job_log import read_job, read_stays
@@ -18,14 +18,10 @@ from trialfleet.workflows.study.spec import Study
 def execution_of(
     place: TrialFolder, study: Study, attempts: int, *, failed: bool
 ) -> TrialExecution:
-    """Return how a trial ran.
+    """Return how a trial ran, by what its job left in its folder.
 
-    Args:
-        place: its folder, with what the job left.
-        study: its study.
-        attempts: so many are counted where the job's log says nothing: DAGMan forgets those of a
-            run that was stopped, the log does not.
-        failed: whether nothing came of it.
+    So many `attempts` are counted where the job's log says nothing: DAGMan forgets those of a run
+    that was stopped, the log does not. If nothing came of it, it has `failed`.
     """
     plain = _plain(place, study, failed=failed)
     return TrialExecution(

@@ -11,6 +11,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
+from trialfleet.optimizer.region_types import Complete, Failed, StoppedEarly, Unpaid
 from trialfleet.workflows.attempts import node_faults, resource_limits
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.jobs.agent_words import read_ended, read_order
@@ -33,58 +34,6 @@ _LAST_BYTES = 8192  # of standard error that are looked at
 _MOST_METRICS = 1_000  # of a result, or of a model in it
 _LONGEST_NAME = 100  # characters of a metric's name
 _SHOWN = 40  # characters of a value that isn't a number
-
-
-@dataclass(frozen=True, kw_only=True)
-class Complete:
-    """The attempt succeeded."""
-
-    metrics: dict[str, float]
-    seconds: float | None
-    device: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failed:
-    """The attempt failed.
-
-    Attributes:
-        error: why.
-        final: another with the same parameters would fail too.
-        never_began: the trainer's command could not be run.
-        by_machine: the machine is to blame, or HTCondor, by what the job left.
-        got_nowhere: its job was started in vain again and again, or stayed in a state.
-    """
-
-    error: str
-    final: bool
-    never_began: bool = False
-    by_machine: bool = False
-    got_nowhere: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unpaid:
-    """The fleet's autoscaler ended the attempt: nothing pays for it any more."""
-
-    error: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoppedEarly:
-    """The trial was told to stop, and is over without a result of its own.
-
-    Attributes:
-        order: what it was told, as `stop.json` has it.
-        metrics: what it said when it stopped.
-        seconds: how long it trained, if it said so.
-        device: what it trained on, if it said so.
-    """
-
-    order: dict[str, Any]
-    metrics: dict[str, float]
-    seconds: float | None
-    device: str | None
 
 
 def outcome_of(

@@ -25,10 +25,7 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
     """Return why a job was held, in the study's terms where that is a limit of the study's.
 
-    Args:
-        code: HTCondor's, of the hold.
-        reason: its words.
-        places: where the study sets its limits, `FILE:LINE` by key; as far as that is known.
+    The study sets its limits at `places`: `FILE:LINE` by key, as far as that is known.
     """
     found = _in_words(code, reason)
     if found is None:

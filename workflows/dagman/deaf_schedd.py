@@ -22,9 +22,8 @@ log = logging.getLogger(__name__)
 class DeafSchedd:
     """Ends the schedd beside this process that had no address at two looks.
 
-    Args:
-        master: the number of the process that starts both; where that is no condor_master, as
-            under systemd, no schedd is found, and the minute passes.
+    Where the `master` that starts both is no condor_master, as under systemd, no schedd is found,
+    and the minute passes.
     """
 
     def __init__(self, master: int | None = None) -> None:

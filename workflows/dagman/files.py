@@ -97,11 +97,8 @@ def _node(ad: Any) -> NodeStatus:
 def passed_over(nodes_log: Path, since: float) -> set[str]:
     """Return the nodes whose POST script ended for a job that had such an end already.
 
-    DAGMan does nothing with a second one (docs/dagman-recovery.md, 3).
-
-    Args:
-        nodes_log: the log of its nodes' events.
-        since: unix seconds: when DAGMan began; what came before, its recovery understood.
+    DAGMan does nothing with a second one (docs/dagman-recovery.md, 3). What its nodes' log tells of
+    the time before `since`, when it began, its recovery understood.
     """
     ended: dict[str, bytes] = {}  # a node's job whose POST script ended last
     found: set[str] = set()

@@ -111,10 +111,7 @@ class Fault:
 def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
     """Return what is wrong with a run at this moment.
 
-    Args:
-        folder: the run's folder.
-        ads: its jobs, with the attributes of `PROJECTION`, as the queue had them just now.
-        now: the time in unix seconds.
+    Its jobs' `ads` have the attributes of `PROJECTION`, as the queue had them just now.
     """
     ads = list(ads)
     with_jobs = _nodes_with_jobs(ads)

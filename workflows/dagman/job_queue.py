@@ -134,9 +134,7 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
     """Return the whole ad of a trial's job that waits, as HTCondor matches it; None if none does.
 
-    Args:
-        folder: the run's.
-        node: whose job it is to be; default: any of the run's.
+    It is a job of that node, or of any.
 
     Raises:
         PoolError: no HTCondor is reachable.
@@ -157,11 +155,7 @@ def one_job(constraint: str) -> Any:
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders of the runs in a pool's queue; none if the queue doesn't answer.
-
-    Args:
-        environment: the pool's, as `Pool.environment` gives it.
-    """
+    """Return the folders of the runs in a pool's queue; none if the queue doesn't answer."""
     dags = f"JobUniverse == {SCHEDULER_UNIVERSE} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.query([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
@@ -213,10 +207,7 @@ def _quiet() -> Iterator[None]:
 def act(action: str, constraint: str, reason: str) -> int:
     """Have the schedd do something to the jobs that satisfy a constraint; return to how many.
 
-    Args:
-        action: a name of htcondor2.JobAction, such as "Remove".
-        constraint: a ClassAd expression.
-        reason: what the jobs' logs say of it.
+    The action is a name of htcondor2.JobAction, such as "Remove". Their logs tell the reason.
 
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.
@@ -230,12 +221,7 @@ def act(action: str, constraint: str, reason: str) -> int:
 
 
 def edit(constraint: str, attribute: str, value: str) -> None:
-    """Set an attribute of the jobs that satisfy a constraint.
-
-    Args:
-        constraint: a ClassAd expression.
-        attribute: its name.
-        value: a ClassAd expression.
+    """Set an attribute of the jobs that satisfy a constraint to a ClassAd expression.
 
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.

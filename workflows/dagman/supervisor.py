@@ -73,11 +73,8 @@ class Supervisor:
     ) -> list[RunFolder]:
         """Look at the runs once and mend what has lasted.
 
-        Args:
-            runs: those that may not be over.
-            ads: the jobs of the queue.
-            now: the time in unix seconds, as files and the queue have it.
-            tick: seconds of a clock that nobody sets, by which patience is measured.
+        Files and the queue have the time `now`, in unix seconds. Patience is measured by `tick`,
+        the seconds of a clock that nobody sets.
 
         Returns:
             The runs that are not over.
@@ -164,11 +161,7 @@ def mend_alone(run: RunFolder, fault: Fault) -> None:
 
 
 def supervise(state: Path) -> None:
-    """Look at the runs of this pool for ever.
-
-    Args:
-        state: a folder of this supervisor's own, where it keeps which runs there are.
-    """
+    """Look at the runs of this pool for ever; which there are is kept in the folder `state`."""
     supervisor, known, watchers = Supervisor(mend_alone), _Known(state / "runs.json"), Watchers()
     watch, deaf = ClockWatch(state / "clock.json"), DeafSchedd()
     while True:

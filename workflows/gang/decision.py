@@ -42,12 +42,7 @@ def decide(
 ) -> Roster:
     """Return what the gang's roster is to be: the same one where nothing changes.
 
-    Args:
-        roster: what it is.
-        size: the gang's.
-        jobs: those of its cluster that are in the queue.
-        files: names of the packages that its agents have delivered.
-        now: the time, in Unix seconds.
+    The `jobs` are those in the queue, the `files` the packages that their agents have delivered.
     """
     if roster.state == DONE or roster.code is not None:
         return roster

@@ -86,10 +86,8 @@ class Beats:
 class Keeper:
     """Keeps the gangs of one run.
 
-    Args:
-        folder: the run's.
-        store: where checkpoints lie in S3; None: they lie on the access point.
-        seconds: after so many a region's gang begins no other trial, by the region's slug.
+    Their checkpoints lie in the `store` in S3, else on the access point. After so many `seconds`,
+    by its region's slug, a gang begins no other trial.
     """
 
     def __init__(

@@ -75,9 +75,8 @@ def sharded(weights: int, wire: str) -> Traffic:
 def borders(sent: float, messages: float) -> Traffic:
     """Return the traffic of ranks that each compute a part of the network.
 
-    Args:
-        sent: bytes of the activations, and of their gradients, at a part's borders.
-        messages: in which they go, one after the other.
+    At a part's borders activations and their gradients of so many bytes go in so many messages, one
+    after the other.
     """
     return Traffic(sent=lambda _: sent, messages=lambda _: messages)
 

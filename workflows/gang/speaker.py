@@ -30,11 +30,7 @@ from trialfleet.workflows.plan.folder import TrialFolder
 
 
 class Speaker:
-    """Speaks for a gang.
-
-    Args:
-        place: its node's folder.
-        cluster: its jobs'.
+    """Speaks for a gang, the jobs of a cluster, in its node's folder.
 
     Attributes:
         order: the last order; None: there is none, which a job of this protocol always has.
@@ -70,11 +66,7 @@ class Speaker:
     def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
         """Say what has come of a roster: that a trial has begun, or ended; or ask for one.
 
-        Args:
-            before: the roster as it was.
-            after: as it is to be.
-            jobs: those of the gang.
-            wants: whether it can train another trial.
+        The gang can train another trial if it `wants` one.
         """
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)

@@ -32,11 +32,8 @@ _IDLE, _RUNNING = 1, 2  # JobStatus
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    A job's log is read where that can tell of trouble.
-
-    Args:
-        folder: the run's.
-        ads: its jobs, with `ATTRIBUTES` and those that health.py reads.
+    A job's log is read where that can tell of trouble. The `ads` have `ATTRIBUTES` and those that
+    health.py reads.
     """
     own = [ad for ad in ads if ad["JobUniverse"] == _VANILLA and "TrialfleetNode" in ad]
     return [_job(folder, ad) for ad in own]

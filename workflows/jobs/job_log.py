@@ -169,14 +169,9 @@ def read_stays(
 
 
 def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
-    """Return when a shared job executed and was at no trial; arguments as of `read_stays`.
+    """Return when a shared job executed and was at no trial; `price` and `now` as of `read_stays`.
 
     With the stays of its trials that is all that the job is to be paid for.
-
-    Args:
-        log: the event log of the job.
-        price: USD per hour of a node that doesn't say its price.
-        now: as of `read_stays`.
     """
     found = list(parts_of(log).between)
     if found and now is not None:

@@ -148,13 +148,7 @@ class JobTrouble:
 def job_troubles(
     jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
 ) -> list[JobTrouble]:
-    """Return which of a run's trials get nowhere.
-
-    Args:
-        jobs: those in the queue.
-        now: the time in Unix seconds.
-        scripts: those of the graph's nodes that run.
-    """
+    """Return which of a run's trials get nowhere, by its jobs in the queue and nodes' scripts."""
     return [*_of_jobs(jobs, now), *_of_scripts(scripts, now)]
 
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from trialfleet import job_files
 from trialfleet.errors import InputError, first_of
 from trialfleet.infra.pool.connection import connect, use
+from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.sections import bytes_of
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
+from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder

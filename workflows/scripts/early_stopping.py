@@ -38,12 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class EarlyStopping:
-    """Looks at the reports of a run's trials, one region at a time.
-
-    Args:
-        studies: the run's.
-        clock: monotonic seconds.
-    """
+    """Looks at the reports of a run's trials, one region at a time."""
 
     def __init__(self, studies: RegionStudies, clock: Callable[[], float] = time.monotonic) -> None:
         self._studies = studies
@@ -98,7 +93,7 @@ class EarlyStopping:
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # over, or not begun
             return False
-        running = self._running(slug)
+        running = self._studies.of(slug).running()
         reports = tuple(job_files.stamp_of(files.trial(node).reports) for node in running)
         told = tuple(job_files.size_of(files.trial(node).stop) > 0 for node in running)
         seen = (len(self._studies.of(slug).trials()) - len(running), reports, told)
@@ -106,15 +101,11 @@ class EarlyStopping:
         self._seen[slug] = seen
         return is_new
 
-    def _running(self, slug: str) -> list[str]:
-        trials = self._studies.of(slug).trials()
-        return [str(t.user_attrs["node"]) for t in trials if t.state == TrialState.RUNNING]
-
     def _decide(self, rule: Rule, slug: str) -> None:
         trials = self._studies.of(slug).trials()
         files = self._studies.folder.region(slug)
         running, told = {}, sum(map(is_stopped_early, trials))
-        for node in self._running(slug):
+        for node in self._studies.of(slug).running():
             place = files.trial(node)
             if read_stop(place):
                 told += 1

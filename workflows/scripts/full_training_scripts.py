@@ -8,21 +8,20 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
-from trialfleet.optimizer.region_types import Assignment
+from trialfleet.optimizer.region_types import Assignment, Complete, Failed, Unpaid
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.job_record import note_job
-from trialfleet.workflows.attempts.outcome import Complete, Failed, Unpaid
-from trialfleet.workflows.attempts.retries import Attempts, Retries
+from trialfleet.workflows.attempts.retries import Attempts, JobEnd
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, words_of
 from trialfleet.workflows.jobs.current import end_place, in_lane
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import inputs_of
 from trialfleet.workflows.plan.trial_files import Turn
-from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
+from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.causes import log_of, note_final_failure, noted_failures, see
+from trialfleet.workflows.status.causes import log_of, noted_failures, see
 from trialfleet.workflows.status.region_state import NO_MODEL, noted
 from trialfleet.workflows.study.spec import URL_PREFIXES
 
@@ -69,17 +68,12 @@ class FinalScripts:
 
         Its data and its trainer are there. Where it is lost, the node `best` has a job of its own.
 
-        Args:
-            slug: the region's.
-            node: the lane's.
-            turn: the words of the job's agent.
-
         Returns:
             Whether there was something to hand out.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.of(slug)
-        is_last = study.spent() and all(t.state.is_finished() for t in study.trials())
+        is_last = study.refusal() and all(t.state.is_finished() for t in study.trials())
         lane = self._lane_of(files.best)
         if not (is_last and region.publishes) or (lane and (lane["done"] or lane["node"] != node)):
             return False
@@ -161,14 +155,10 @@ class FinalScripts:
         for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
             job_files.remove(left)
 
-    def tell(
-        self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str
-    ) -> Reply:
+    def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
         """Judge an attempt at the full training, say whether to try again."""
-        if no_job := without_job(node, int(return_code), int(asked)):
-            return no_job
         place = self._folder.region(slug).best
-        outcome = self._outcome_of(place, int(return_code))
+        outcome = self._outcome_of(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
         if isinstance(outcome, Complete) and not job_files.has_files(place.model):
             return self._stop_without_model(slug)
@@ -177,13 +167,8 @@ class FinalScripts:
         if isinstance(outcome, Unpaid):
             spending.note(self._folder, "final", outcome.error)
             return self._stop_unpaid(slug, outcome.error)
-        attempts = Attempts(place, self._study)
-        outcome = attempts.with_machine(outcome, noted_failures(place))
-        noted = note_final_failure(
-            place, node, attempt=int(retry) + 1, error=outcome.error, **attempts.kept(outcome)
-        )
-        if not attempts.over(outcome, noted, Retries(int(retry), int(most))):
-            return attempts.try_again(node, outcome, noted)
+        if another := Attempts(place, self._study).another(node, outcome, job):
+            return another
         words = f"the full training of the best settings failed: {outcome.error}"
         return self._studies.stop(slug, f"{words}{see(log_of(place))}")
 

@@ -18,10 +18,9 @@ from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.nodes.job.packages import TooLargeError, pack
 from trialfleet.optimizer.client import FULL
+from trialfleet.optimizer.region_types import Failed, Unpaid
 from trialfleet.sections import bytes_of
 from trialfleet.workflows.attempts.outcome import (
-    Failed,
-    Unpaid,
     finite_metrics,
     load_result,
     one_line,
@@ -73,12 +72,7 @@ def prepare(
 ) -> str | None:
     """Write the files of a region's gate; return why there is nothing to measure, if so.
 
-    Args:
-        frozen: the run's study.
-        folder: the run's.
-        slug: the region's.
-        node: of the gate.
-        lane: whose job is to measure, and the words of its agent; None: one of the gate's own.
+    The job of a `lane` is to measure, whose agent's words this answers; else one of the gate's own.
 
     Raises:
         OSError: the disk is full.
@@ -156,10 +150,7 @@ def outcome_of_measurement(
 ) -> Failed | Unpaid | None:
     """Return what went wrong with the gate's job; None if it measured both models.
 
-    Args:
-        frozen: the run's study.
-        place: the gate's folder, with what the job left.
-        return_code: as `outcome.outcome_of` has it.
+    The `return_code` is as `outcome.outcome_of` has it.
     """
     code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
     if code != 0:

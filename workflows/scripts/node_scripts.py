@@ -30,6 +30,7 @@ from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.workflows.attempts.outcome import JOB_REMOVED
+from trialfleet.workflows.attempts.retries import JobEnd
 from trialfleet.workflows.dagman.failing import (
     TRIES,
     Cause,
@@ -49,7 +50,7 @@ from trialfleet.workflows.plan.run_texts import agent_text
 from trialfleet.workflows.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.gate_scripts import GateScripts
-from trialfleet.workflows.scripts.region_studies import NotTaken, RegionStudies
+from trialfleet.workflows.scripts.region_studies import NotTaken, RegionStudies, without_job
 from trialfleet.workflows.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.scripts.turns import Turns
 from trialfleet.workflows.status.causes import see
@@ -169,8 +170,11 @@ class NodeScripts:
         if owner := self._other_owner():
             return self._studies.stop(arguments[0], not_ours(self._frozen, self._folder, owner))
         if operation in _ENDS_OF_JOBS:
-            note_changes(self._folder, arguments[0])
-            self._turns.forget(*arguments[:2])
+            slug, node, *numbers = arguments
+            note_changes(self._folder, slug)
+            self._turns.forget(slug, node)
+            job = JobEnd(*map(int, numbers))
+            return without_job(node, job) or self._operations[operation](slug, node, job)
         reply = self._operations[operation](*arguments)
         if operation in _ASKS and reply.exit_code == EXITS["done"]:
             self._turns.watch(*arguments[:2])

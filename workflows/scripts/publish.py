@@ -17,7 +17,8 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync, write_json
-from trialfleet.workflows.attempts.outcome import Complete, load_result, one_line, outcome_of
+from trialfleet.optimizer.region_types import Complete
+from trialfleet.workflows.attempts.outcome import load_result, one_line, outcome_of
 from trialfleet.workflows.models.card import CARD, card
 from trialfleet.workflows.models.folders import BESIDE, models_folder_of
 from trialfleet.workflows.models.gate_decision import Verdict, kept_words
@@ -55,16 +56,10 @@ class Publication:
 def publish(
     frozen: FrozenStudy, slug: str, best: TrialFolder, verdict: Verdict | None = None
 ) -> Publication:
-    """Publish what the full training left; doing it twice is doing it once.
+    """Publish what the full training left in `best`; doing it twice is doing it once.
 
     `latest` is switched to it unless the gate keeps the model in force, or the model of a run that
-    was planned later is published.
-
-    Args:
-        frozen: the run's id, its time and its study.
-        slug: the region's name in the publish folder.
-        best: the folder of the full training, complete.
-        verdict: the gate's; None in a study without one.
+    was planned later is published. In a study without a gate there is no `verdict`.
 
     Raises:
         InputError: the place is another run's, or model/ holds what can't be published.

@@ -7,25 +7,25 @@ from typing import Literal
 from trialfleet import job_files
 from trialfleet.files import write_json
 from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.region_types import Assignment, RegionSettings
+from trialfleet.optimizer.region_types import (
+    Assignment,
+    Complete,
+    Failed,
+    RegionSettings,
+    Unpaid,
+)
 from trialfleet.optimizer.sampling.former import FormerTasks, read_former
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.sections import bytes_of
 from trialfleet.wall_clock import WallClock
-from trialfleet.workflows.attempts.outcome import (
-    JOB_UNSUBMITTED,
-    NO_JOB,
-    Complete,
-    Failed,
-    Unpaid,
-    outcome_of,
-)
+from trialfleet.workflows.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, outcome_of
+from trialfleet.workflows.attempts.retries import JobEnd
 from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.jobs.agent_words import Ended, read_ended
 from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.jobs.job_log import last_job
-from trialfleet.workflows.jobs.marks import note_end
+from trialfleet.workflows.jobs.marks import MarkKind, note
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
 from trialfleet.workflows.plan.trial_files import TrialOrder, Turn, hand_out, write_job, write_trial
@@ -211,34 +211,27 @@ class RegionStudies:
 
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
-    """Note in a job's log that a trial has ended, and how.
-
-    Args:
-        place: the trial's folder.
-        job: the job, such as 12.0.
-        ended: how, by its package or its agent.
-    """
+    """Note in the log of a job, such as 12.0, that it has ended a trial, and how."""
     when = job_files.stamp_of(place.ended)[1] or job_files.stamp_of(place.said)[1]
-    figures = {"cpu_seconds": ended.cpu_seconds, "memory_mb": ended.memory_mb}
-    note_end(place, job, when / 1e9, code=ended.code, **figures)
+    note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 
 class NotTaken(Reply):
     """The answer for a job that HTCondor refused: it is submitted again."""
 
 
-def without_job(node: str, return_code: int, asked: int) -> Reply | None:
+def without_job(node: str, job: JobEnd) -> Reply | None:
     """The answer for a node that had no job; None for one that had.
 
-    `asked` counts for a node without a job alone: a DAGMan that was started again does not know
-    what the PRE scripts of running nodes printed. Where HTCondor did not take the job, DAGMan has
+    What its PRE script said counts for a node without a job alone: a DAGMan that was started again
+    does not know that of running nodes. Where HTCondor did not take the job, DAGMan has
     tried for half a minute and retries such a node no more: that says nothing of the trial's
     parameters. DAGMan ends when nothing else is left, and another one asks for the node again.
     """
-    if return_code == JOB_UNSUBMITTED:
+    if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")
-    if return_code != NO_JOB:
+    if job.code != NO_JOB:
         return None
-    if asked == EXITS["skip"]:
+    if job.asked == EXITS["skip"]:
         return Reply(EXITS["done"])
-    return Reply(asked, f"{node}: its PRE script failed")
+    return Reply(job.asked, f"{node}: its PRE script failed")
