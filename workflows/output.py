@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,22 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
 def print_json(value: Any, indent: int | None = 1) -> None:
     """Print a value as JSON; what JSON doesn't know (paths, times) as text."""
     click.echo(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
+
+
+def plain_table(*columns: str, right: Container[str] = (), **more: Any) -> Table:
+    """Return a table without lines; long texts go on in the next line.
+
+    Args:
+        columns: their titles.
+        right: those of the columns that are set right.
+        more: what else `rich` is to do.
+    """
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", **more)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
 
 
 def keep_numbers_whole(table: Table) -> None:

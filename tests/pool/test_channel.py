@@ -17,7 +17,7 @@ from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman.job_queue import query
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.study.frozen import load_frozen
 
 pytestmark = pytest.mark.usefixtures("pool")
@@ -202,7 +202,7 @@ def test_a_job_that_kept_its_channel_would_reach_its_words_and_what_travels(
         seed=1,
         params={"requests": [*good, *bad]},
     )
-    write_trial("r1", load_frozen(folder.study).study, folder, place, order)
+    TrialFiles("r1", load_frozen(folder.study).study, folder, place, order).write()
     place.reports.write_text("1\n")
     folder.agent.write_text(KEEPS_ITS_CHANNEL)
     subprocess.run(["condor_submit", "-terse", "trial.sub"], cwd=place.node_root, check=True)

@@ -28,7 +28,7 @@ from trialfleet.nodes.bootstrap import configuration
 from trialfleet.nodes.bootstrap.instance import Instance
 from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 
 REPOSITORY = Path(__file__).parents[2]
 WaitFor = Callable[..., None]
@@ -137,7 +137,7 @@ def submit(manager: Machine, work: Path, number: int, program: str, **study: obj
         order = TrialOrder(
             region="A", node=folder.name, trial=trial, mode="tune", seed=1, params={"x": 0.5}
         )
-        write_trial("r1", planned, RunFolder(run.folder), TrialFolder(folder), order)
+        TrialFiles("r1", planned, RunFolder(run.folder), TrialFolder(folder), order).write()
         done = manager.run("sh", "-c", f"cd {folder} && condor_submit trial.sub")
         assert done.returncode == 0, done.stderr
     return folders

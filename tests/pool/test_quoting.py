@@ -17,7 +17,7 @@ from trialfleet import Run, Study, plan
 from trialfleet.render import needs_escape
 from trialfleet.workflows.names import TURNING, region_slug
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.trial_files import ONCE_BYTES, TrialOrder, write_trial
+from trialfleet.workflows.plan.trial_files import ONCE_BYTES, TrialFiles, TrialOrder
 
 pytestmark = pytest.mark.usefixtures("pool")
 few = settings(
@@ -62,7 +62,7 @@ def job_of(run: Run, region: str) -> classad2.ClassAd:
     order = TrialOrder(
         region=region, node=files.root.name, trial=0, mode="tune", seed=1, params={"x": 0.5}
     )
-    write_trial("r1", run.study, folder, files, order)
+    TrialFiles("r1", run.study, folder, files, order).write()
     done = subprocess.run(
         ["condor_submit", "-dry-run", "ads", "trial.sub"],
         cwd=files.node_root,

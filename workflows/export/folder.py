@@ -1,10 +1,4 @@
-"""PUBLISH/STUDY/.export/: what the exports of a study's models need to know, and how they stand.
-
-targets.json   where to, as the study had it when it was exported last; no secret
-problems.json  what could not be exported at the last try, by target
-mlflow/        what MLflow called each model: it is asked again where this is lost
-lock           locked by whoever exports
-"""
+"""PUBLISH/STUDY/.export/: what the exports of a study's models need to know, and how they stand."""
 
 from __future__ import annotations
 
@@ -18,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from trialfleet.files import locked, read_json, write_atomic, write_json
 from trialfleet.workflows.models import history
 from trialfleet.workflows.models.latest import EXPORTS, LATEST
+from trialfleet.workflows.plan.folder import file_in
 from trialfleet.workflows.study.export import Export, Keep
 from trialfleet.workflows.study.sections import S3Keys
 from trialfleet.workflows.study.spec import Study
@@ -47,6 +42,11 @@ class ExportFolder:
 
     root: Path
 
+    mlflow = file_in("mlflow")  # what MLflow called each model: asked again where this is lost
+    _targets = file_in("targets.json")  # where to, when it was exported last; no secret
+    _problems = file_in("problems.json")  # what could not be exported at the last try, by target
+    _lock = file_in("lock")  # locked by whoever exports
+
     @staticmethod
     def of(study: Study) -> ExportFolder:
         """Return the folder of a study's models, whose place is absolute."""
@@ -72,19 +72,6 @@ class ExportFolder:
             (place.name, place.stat().st_mtime_ns, history.target_of(place / LATEST))
             for place in self.models_folders
         ]
-
-    @property
-    def mlflow(self) -> Path:
-        """What MLflow called each model."""
-        return self.root / "mlflow"
-
-    @property
-    def _targets(self) -> Path:
-        return self.root / "targets.json"
-
-    @property
-    def _problems(self) -> Path:
-        return self.root / "problems.json"
 
     def targets(self) -> Targets | None:
         """Return where the study's models went last; None where they never went anywhere."""
@@ -116,7 +103,7 @@ class ExportFolder:
     def alone(self, *, wait: bool) -> Iterator[bool]:
         """Give whether this process may export; nobody else does until the block has ended."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(self.root / "lock", wait=wait) as ours:
+        with locked(self._lock, wait=wait) as ours:
             yield ours
 
 

@@ -1,13 +1,7 @@
 """The one place that knows what the daily runs of a study keep beside its runs.
 
-runs/STUDY/daily.db               the journal
-runs/STUDY/daily.lock             locked by whoever works on a day; holds that day's date
-runs/STUDY/daily.checksums.jsonl  the checksums of the data files that were read
-runs/STUDY/daily.start            what the clock starts: `trialfleet daily run STUDY`, here
-runs/STUDY/daily.alerts/          events of the days, and who has heard of them
-runs/STUDY/daily.study            the path of the study's file, to name it in commands
-runs/STUDY/daily.log              what that printed, where HTCondor is the clock
-runs/STUDY/DATE                   a day's run; DATE-2 is another attempt at what failed in it
+In runs/STUDY, beside a folder for each day's run, which is called as the day; DATE-2 is another
+attempt at what failed in it.
 """
 
 from __future__ import annotations
@@ -16,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.files import shell_quoted_anywhere
+from trialfleet.workflows.plan.folder import file_in
 
 
 @dataclass(frozen=True)
@@ -29,30 +24,14 @@ class DailyFolder:
         """Return that of the study of this name, below the working directory."""
         return DailyFolder(Path.cwd() / "runs" / study)
 
-    @property
-    def journal(self) -> Path:
-        """What became of each region on each day."""
-        return self.root / "daily.db"
-
-    @property
-    def lock(self) -> Path:
-        """Locked by whoever works on a day; holds that day's date."""
-        return self.root / "daily.lock"
-
-    @property
-    def checksums(self) -> Path:
-        """The checksums of the data files that were read."""
-        return self.root / "daily.checksums.jsonl"
-
-    @property
-    def start(self) -> Path:
-        """The program that a clock starts."""
-        return self.root / "daily.start"
-
-    @property
-    def study(self) -> Path:
-        """Holds the path of the study's file, as its days were run last."""
-        return self.root / "daily.study"
+    journal = file_in("daily.db")  # what became of each region on each day
+    lock = file_in("daily.lock")  # locked by whoever works on a day; holds that day's date
+    checksums = file_in("daily.checksums.jsonl")  # those of the data files that were read
+    # The program that a clock starts, `trialfleet daily run STUDY`; where HTCondor is the clock,
+    # what it prints is in daily.log.
+    start = file_in("daily.start")
+    study = file_in("daily.study")  # the path of the study's file, as its days were run last
+    alerts = file_in("daily.alerts")  # the outbox of the days' events
 
     @property
     def study_as_typed(self) -> str:
@@ -62,16 +41,6 @@ class DailyFolder:
         except (OSError, ValueError):
             return "STUDY"
         return shell_quoted_anywhere(Path(path)) if path else "STUDY"
-
-    @property
-    def log(self) -> Path:
-        """What that program printed, where HTCondor is the clock."""
-        return self.root / "daily.log"
-
-    @property
-    def alerts(self) -> Path:
-        """The outbox of the days' events."""
-        return self.root / "daily.alerts"
 
     def run(self, run: str) -> Path:
         """The folder of a run."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trialfleet.workflows.models.card import identity_of
@@ -16,7 +15,12 @@ from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.models.history import changes
 from trialfleet.workflows.models.latest import LATEST, region_of
 from trialfleet.workflows.models.listing import PublishedModel, Standing
-from trialfleet.workflows.output import cut_to_width, keep_numbers_whole, with_hint_where_cut
+from trialfleet.workflows.output import (
+    cut_to_width,
+    keep_numbers_whole,
+    plain_table,
+    with_hint_where_cut,
+)
 
 _BY_DAYS = (
     "In the order of their days, not in that of planning: a day that is made up for later is as "
@@ -28,7 +32,8 @@ _CHECKSUM = 12  # digits of a SHA-256 that are shown
 
 def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
     """A row for each region: its model in force, and what became of the newest."""
-    table = _table("study", "region", "in force", "planned", "metric", "newest")
+    columns = ("study", "region", "in force", "planned", "metric", "newest")
+    table = plain_table(*columns, right=("metric",))
     for models_folder, models in models_folders.items():
         names = (models_folder.parent.name, region_of(models_folder))
         champion = next((model for model in models if model.in_force), None)
@@ -47,7 +52,7 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
 
     What the last gate measured of a model is on that gate's rows: only models of one gate compare.
     """
-    table = _table("run", "planned", "metric", "by the last gate", "state")
+    table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
     champion = next((model for model in models if model.in_force), None)
     for model in models:
         style = "bold" if model.in_force else ""
@@ -96,13 +101,6 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
             time = datetime.fromisoformat(change.time) if change.time else None
             yield "in force", f"since {_minute(time) or 'an unknown time'}, by {change.by}"
     yield "drift", model.drift or ""
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in names:
-        table.add_column(name, justify="right" if name == "metric" else "left", overflow="fold")
-    return table
 
 
 def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -> str:

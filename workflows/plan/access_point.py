@@ -18,13 +18,13 @@ SCHEDULER, LOCAL = 7, 12  # JobUniverse
 UNIVERSES = (SCHEDULER, LOCAL)
 _IDLE = 1  # JobStatus
 _JUST_SUBMITTED = 10.0  # seconds that a job of the access point waits for its turn anyway
-_STARTS = {
-    SCHEDULER: ("StartSchedulerUniverse", "START_SCHEDULER_UNIVERSE"),
-    LOCAL: ("StartLocalUniverse", "START_LOCAL_UNIVERSE"),
-}
-_JOBS = {
-    SCHEDULER: "DAGMan and the optimiser's service",
-    LOCAL: "publishing and the report",
+_STARTS = {  # by universe: its jobs, the schedd's attribute that lets them start, and its setting
+    SCHEDULER: (
+        "DAGMan and the optimiser's service",
+        "StartSchedulerUniverse",
+        "START_SCHEDULER_UNIVERSE",
+    ),
+    LOCAL: ("publishing and the report", "StartLocalUniverse", "START_LOCAL_UNIVERSE"),
 }
 
 
@@ -37,7 +37,12 @@ def why_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
     if not (asked := [*universes]):
         return []
     ad = _schedd_ad()
-    return [_closed(universe, ad) for universe in asked if _is_closed(universe, ad)]
+    return [
+        f"{jobs} wait: the access point starts none of their jobs now, because its {setting} "
+        f"({ad.lookup(attribute)}) is false"
+        for jobs, attribute, setting in (_STARTS[universe] for universe in asked)
+        if attribute in ad and ad.eval(attribute) is False
+    ]
 
 
 def why_they_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -56,19 +61,6 @@ def why_they_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
         and ad.get("JobCoolDownExpiration", 0) < now
     }
     return why_closed(sorted(waiting))
-
-
-def _is_closed(universe: int, ad: ClassAd) -> bool:
-    attribute, _ = _STARTS[universe]
-    return attribute in ad and ad.eval(attribute) is False
-
-
-def _closed(universe: int, ad: ClassAd) -> str:
-    attribute, setting = _STARTS[universe]
-    return (
-        f"{_JOBS[universe]} wait: the access point starts none of their jobs now, because its "
-        f"{setting} ({ad.lookup(attribute)}) is false"
-    )
 
 
 def _schedd_ad() -> ClassAd:

@@ -19,14 +19,14 @@ TRIALS = "trials"
 FAILING = "failing.json"
 
 
-def _file(name: str, *, of: str = "root") -> cached_property[Path]:
+def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
     """A path in a folder: it takes longer to make than to look at.
 
     Args:
-        name: its name; {} stands for the folder's own.
+        name: its name.
         of: the attribute that is the folder in which it lies.
     """
-    return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
+    return cached_property(lambda folder: getattr(folder, of) / name)
 
 
 @dataclass(frozen=True)
@@ -51,43 +51,43 @@ class TrialFolder:
         """Whether the job trains other trials, too."""
         return self.node_root != self.root
 
-    trial_json = _file(nodes.TRIAL)  # the trial's order: its contract's input
+    trial_json = file_in(nodes.TRIAL)  # the trial's order: its contract's input
     # The submit file of the job, rendered before it is submitted.
-    submit = _file("trial.sub", of="node_root")
-    log = _file("log", of="node_root")  # HTCondor's event log of the job, over all attempts
-    agent_log = _file("agent.log", of="node_root")  # what the job's agent printed
-    out = _file("out")  # standard output of the last attempt
-    trained_on = _file("trained-on.json")  # the inputs of a published model, with checksums
-    err = _file("err")  # standard error of the last attempt
-    result = _file(nodes.RESULT)  # what the trial left: its contract's output; empty until then
-    job = _file("job.json")  # how the job of a full training, or of a gate, ran and what it cost
+    submit = file_in("trial.sub", of="node_root")
+    log = file_in("log", of="node_root")  # HTCondor's event log of the job, over all attempts
+    agent_log = file_in("agent.log", of="node_root")  # what the job's agent printed
+    out = file_in("out")  # standard output of the last attempt
+    trained_on = file_in("trained-on.json")  # the inputs of a published model, with checksums
+    err = file_in("err")  # standard error of the last attempt
+    result = file_in(nodes.RESULT)  # what the trial left: its contract's output; empty until then
+    job = file_in("job.json")  # how the job of a full training, or of a gate, ran and what it cost
     # Why attempts at a full training failed, by their number; the study keeps a trial's.
-    failures = _file("failures.json")
-    progress = _file(nodes.PROGRESS)  # one JSON line per report of the trial; empty at the start
+    failures = file_in("failures.json")
+    progress = file_in(nodes.PROGRESS)  # one JSON line per report of the trial; empty at the start
     # By which a running job and its access point speak, and nothing else.
-    words = _file(nodes.WORDS, of="node_root")
-    order = _file(nodes.ORDER, of="words")  # what the job's agent is to do
-    said = _file(nodes.SAID, of="words")  # what the job's agent said last
+    words = file_in(nodes.WORDS, of="node_root")
+    order = file_in(nodes.ORDER, of="words")  # what the job's agent is to do
+    said = file_in(nodes.SAID, of="words")  # what the job's agent said last
     # The trial's last checkpoint, packed.
-    saved = _file(nodes.CHECKPOINT_PACKAGE, of="words")
-    left = _file(nodes.RESULT_PACKAGE, of="words")  # what the trial left at its end, packed
+    saved = file_in(nodes.CHECKPOINT_PACKAGE, of="words")
+    left = file_in(nodes.RESULT_PACKAGE, of="words")  # what the trial left at its end, packed
     # What its job doesn't have and the trial needs, packed: a gate's models in a lane.
-    given = _file(nodes.GIVEN_PACKAGE, of="words")
-    ended = _file(nodes.ENDED)  # how the trial ended, as its package said; absent until that came
-    reports = _file(nodes.REPORTS, of="words")  # the trial's progress as it comes while it runs
+    given = file_in(nodes.GIVEN_PACKAGE, of="words")
+    ended = file_in(nodes.ENDED)  # how the trial ended, as its package said; absent until that came
+    reports = file_in(nodes.REPORTS, of="words")  # the trial's progress as it comes while it runs
     # The order to stop early, in a study with early stopping; empty until there is one.
-    stop = _file(nodes.STOP, of="words")
+    stop = file_in(nodes.STOP, of="words")
     # The folder of the trial's last checkpoint; empty at the start.
-    checkpoint = _file(nodes.CHECKPOINT)
+    checkpoint = file_in(nodes.CHECKPOINT)
     # Which lane's job has the full training, or the gate; absent without one.
-    by_lane = _file("lane.json")
-    model = _file(nodes.MODEL)  # the trained model's folder, of a full training
+    by_lane = file_in("lane.json")
+    model = file_in(nodes.MODEL)  # the trained model's folder, of a full training
     # The folder by which a gang's jobs and their keeper speak; there for gangs alone.
-    gang = _file(nodes.GANG, of="words")
+    gang = file_in(nodes.GANG, of="words")
     # What the keeper decided of a gang: its generation and ranks, and how it ended.
-    roster = _file("roster.json", of="gang")
+    roster = file_in("roster.json", of="gang")
     # Where in S3 a gang's checkpoints lie; there where its study wants them in S3.
-    gang_store = _file("store.json", of="gang")
+    gang_store = file_in("store.json", of="gang")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
         """What the agents of a gang of so many jobs printed; None: that of a job by itself."""
@@ -95,9 +95,9 @@ class TrialFolder:
         return logs or [self.agent_log]
 
     # A file NAME.txt for each model that the gate's job measured: its loss in each row.
-    losses = _file("losses")
-    champion = _file("champion")  # the model in force, of the gate's job
-    challenger = _file("challenger")  # the model that may take its place, of the gate's job
+    losses = file_in("losses")
+    champion = file_in("champion")  # the model in force, of the gate's job
+    challenger = file_in("challenger")  # the model that may take its place, of the gate's job
 
 
 @dataclass(frozen=True)
@@ -106,30 +106,34 @@ class RegionFolder:
 
     root: Path
 
-    dag = _file("region.dag")  # the region's graph
+    dag = file_in("region.dag")  # the region's graph
 
     @cached_property
     def dag_files(self) -> DagFiles:
         """The region's graph and what HTCondor writes beside it."""
         return DagFiles(self.dag)
 
-    scripts_log = _file("scripts.log")  # what the PRE and POST scripts printed
-    failing = _file(FAILING)  # the last error of each script that fails; absent until one has
-    stopped = _file("stopped.json")  # why the region stopped early; absent if it didn't
+    scripts_log = file_in("scripts.log")  # what the PRE and POST scripts printed
+    failing = file_in(FAILING)  # the last error of each script that fails; absent until one has
+    stopped = file_in("stopped.json")  # why the region stopped early; absent if it didn't
     # Which budget in USD pays for no more of its trials; absent until one was refused.
-    spent = _file("spent.json")
+    spent = file_in("spent.json")
     # There while the region's DAGMan is being replaced by another, with the reason.
-    restart = _file("restart.json")
+    restart = file_in("restart.json")
     # The rows that its trials train on, of `trainer: tabular` with CSV or Parquet data.
-    table = _file("table.npz")
+    table = file_in("table.npz")
     # What was found in its data when the run was planned; of `trainer: tabular` alone.
-    table_found = _file("table.json")
-    inputs = _file("inputs.json")  # the states and checksums of its data when the run was submitted
+    table_found = file_in("table.json")
+    inputs = file_in(
+        "inputs.json"
+    )  # the states and checksums of its data when the run was submitted
     # Which files of its data, or of the code, have changed since; absent until one has.
-    changed = _file("changed.json")
-    published = _file("published.json")  # where the region's model was published; absent until then
+    changed = file_in("changed.json")
+    published = file_in(
+        "published.json"
+    )  # where the region's model was published; absent until then
     # That its trials are done, in a study that publishes nothing; absent until then.
-    tuned = _file("tuned.json")
+    tuned = file_in("tuned.json")
 
     @property
     def is_done(self) -> bool:
@@ -147,8 +151,8 @@ class RegionFolder:
         return TrialFolder(self.root / "gate")
 
     # Whether the new model takes the place of the one in force; absent until that is known.
-    verdict = _file("gate.json")
-    trials = _file(TRIALS)  # the folder of the trials' folders
+    verdict = file_in("gate.json")
+    trials = file_in(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
         """The folder of a trial, by its name; or that of a node, with its job's files."""
@@ -191,56 +195,56 @@ class RunFolder:
         """The trial of the trainer's dry start; absent once that went well."""
         return TrialFolder(self.root / "check")
 
-    study = _file("study.yaml")  # the resolved study, frozen
-    dag = _file("study.dag")  # the whole graph
-    database = _file("study.db")  # Optuna's SQLite file, where the study names no other storage
-    optimizer_submit = _file("optimizer.sub")  # the submit file of the optimiser's service
-    service_log = _file(LOG)  # what the optimiser's service, whoever started it, has logged
+    study = file_in("study.yaml")  # the resolved study, frozen
+    dag = file_in("study.dag")  # the whole graph
+    database = file_in("study.db")  # Optuna's SQLite file, where the study names no other storage
+    optimizer_submit = file_in("optimizer.sub")  # the submit file of the optimiser's service
+    service_log = file_in(LOG)  # what the optimiser's service, whoever started it, has logged
     # The submit file of the gangs' keeper, the same for all regions.
-    gang_submit = _file("gang.sub")
-    gang_lock = _file("gang.lock")  # locked by the one process that keeps the run's gangs
-    gang_log = _file("gang.log")  # what became of its gangs, generation by generation
+    gang_submit = file_in("gang.sub")
+    gang_lock = file_in("gang.lock")  # locked by the one process that keeps the run's gangs
+    gang_log = file_in("gang.log")  # what became of its gangs, generation by generation
     # The submit file that publishes a region's model, the same for all.
-    publish_submit = _file("publish.sub")
-    report_submit = _file("report.sub")  # the submit file that writes the report at the run's end
+    publish_submit = file_in("publish.sub")
+    report_submit = file_in("report.sub")  # the submit file that writes the report at the run's end
     # The submit file of the fleet's autoscaler, in a study that has one.
-    fleet_submit = _file("fleet.sub")
+    fleet_submit = file_in("fleet.sub")
     # What the fleet's autoscaler did last and what the fleet has cost so far.
-    fleet_state = _file("fleet.json")
+    fleet_state = file_in("fleet.json")
     # Who stopped the run; absent unless a person did, and once it goes on.
-    stopped = _file("stopped.json")
-    failing = _file(FAILING)  # why the report can't be written; absent until it couldn't be
-    hand = _file("hand.lock")  # locked by whoever submits, stops or mends the run, one at a time
-    mends = _file("mends.json")  # what was mended while the run went on, and when
+    stopped = file_in("stopped.json")
+    failing = file_in(FAILING)  # why the report can't be written; absent until it couldn't be
+    hand = file_in("hand.lock")  # locked by whoever submits, stops or mends the run, one at a time
+    mends = file_in("mends.json")  # what was mended while the run went on, and when
     # The checksums of the data files that were read so far, a JSON line each.
-    checksums = _file("checksums.jsonl")
+    checksums = file_in("checksums.jsonl")
     # The AWS account of the fleet that the run scales, and the way to it; no secret.
-    aws = _file("aws.json")
+    aws = file_in("aws.json")
     # The outbox of the run's events: there where the study wants to notify anybody.
-    alerts = _file("alerts")
+    alerts = file_in("alerts")
     # What the export of its models needs: there where the study exports them.
-    export = _file("export")
+    export = file_in("export")
     # The way to AWS of whoever planned the run; a proxy's password may be in it.
-    export_variables = _file("variables.json", of="export")
+    export_variables = file_in("variables.json", of="export")
     # Likewise, for the gangs' keeper: there where checkpoints of gangs lie in S3.
-    gang_variables = _file("gang.variables.json")
+    gang_variables = file_in("gang.variables.json")
     # Results of former runs that the optimiser learns from; absent where it has none.
-    former = _file("former.json")
+    former = file_in("former.json")
     # Why no more trials, or full trainings, are begun for want of money; absent until then.
-    unpaid = _file("unpaid.json")
+    unpaid = file_in("unpaid.json")
     # That a full training left no model, and whose; absent until then.
-    no_model = _file("no-model.json")
+    no_model = file_in("no-model.json")
     # That the run is to be in the queue, from before it is handed over; `mend` writes it.
-    submission = _file("submission.json")
-    study_config = _file("study.conf")  # the configuration of the whole graph's DAGMan
-    region_config = _file("region.conf")  # the configuration of the regions' DAGMans
-    client = _file("client")  # the program that the nodes' scripts call
-    agent = _file("agent")  # the program that starts the agent of a trial's job
-    inputs = _file("inputs.json")  # the states and checksums of its code when it was planned
-    code = _file("code")  # the trainer's files
-    report_page = _file("report.html")  # the report, for people
-    report_data = _file("report.json")  # the report, for programs
-    regions = _file("regions")  # the folder of the regions' folders
+    submission = file_in("submission.json")
+    study_config = file_in("study.conf")  # the configuration of the whole graph's DAGMan
+    region_config = file_in("region.conf")  # the configuration of the regions' DAGMans
+    client = file_in("client")  # the program that the nodes' scripts call
+    agent = file_in("agent")  # the program that starts the agent of a trial's job
+    inputs = file_in("inputs.json")  # the states and checksums of its code when it was planned
+    code = file_in("code")  # the trainer's files
+    report_page = file_in("report.html")  # the report, for people
+    report_data = file_in("report.json")  # the report, for programs
+    regions = file_in("regions")  # the folder of the regions' folders
 
     def region(self, slug: str) -> RegionFolder:
         """The folder of one region."""

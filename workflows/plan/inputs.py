@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,10 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
     places = {region: inputs_of(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
     for region, own in places.items():
-        entries: Entries = [{"url": url, **objects.get(url, {})} for url in own if _is_url(url)]
+        urls = [place for place in own if place.startswith(URL_PREFIXES)]
+        entries: Entries = [{"url": url, **objects.get(url, {})} for url in urls]
         try:
-            files = [file for place in own if not _is_url(place) for file in files_of(Path(place))]
+            files = [file for place in own if place not in urls for file in files_of(Path(place))]
             entries += [checksums.entry(file) for file in files]
         except OSError as error:
             raise InputError(f"region {region!r}: its data can't be read: {error}") from error
@@ -65,8 +67,8 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
 def note_changes(folder: RunFolder, slug: str) -> None:
     """Note which inputs of a region are not what they were; what was noted before stays."""
     files = folder.region(slug)
-    code, data = _frozen(folder.inputs), _frozen(files.inputs)
-    _note(files, [*_changed(folder, code), *_changed(folder, data)])
+    frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
+    _note(files, [name for each in frozen for name in _changed(folder, each)])
 
 
 def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
@@ -79,7 +81,9 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
         OSError: the run's folder can't be written.
     """
     files = folder.region(slug)
-    code, data = _frozen(folder.inputs)["files"], _frozen(files.inputs)["files"]
+    code, data = (
+        read_record(file, shape=Inputs)["files"] for file in (folder.inputs, files.inputs)
+    )
     _note(files, [*_read_rest(folder, [*code, *data]), *_replaced(study, data)])
     noted = _noted(files)
     names = set(noted["files"])
@@ -108,13 +112,6 @@ def _write(folder: RunFolder, file: Path, entries: Entries, places: Iterable[str
         write_json(file, content)
 
 
-def _frozen(file: Path) -> dict[str, Any]:
-    """Return the noted inputs; none where an earlier release planned the run."""
-    if not file.exists():
-        return {"folders": [], "files": []}
-    return read_record(file, shape=Inputs)
-
-
 def _name(folder: RunFolder, path: Path) -> str:
     return str(path.relative_to(folder.root) if path.is_relative_to(folder.root) else path)
 
@@ -124,49 +121,42 @@ def _changed(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
     then = {e["path"]: _state_in(e) for e in frozen["files"] if "path" in e}
     places = [folder.root / place for place in frozen["folders"]]
     new = (_name(folder, file) for place in places for file in files_of(place))
-    now = {name: _state_at(folder.root / name) for name in dict.fromkeys([*then, *new])}
-    return [name for name, state in now.items() if state is None or state != then.get(name)]
+    return [
+        name
+        for name in dict.fromkeys([*then, *new])
+        if not _is_in_state(folder.root / name, then.get(name))
+    ]
 
 
 def _state_in(entry: Mapping[str, Any]) -> FileState:
     return FileState(*(entry[field] for field in FileState._fields))
 
 
-def _state_at(path: Path) -> FileState | None:
+def _is_in_state(path: Path, then: FileState | None) -> bool:
     try:
-        return FileState.of(path)
+        return FileState.of(path) == then
     except OSError:
-        return None
+        return False
 
 
 def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
     """Add the checksums that are missing; return the names of files that have changed."""
-    checksums, changed = Checksums(folder.checksums), []
-    for entry in entries:
-        if "path" not in entry or entry["sha256"]:
-            continue
-        try:
+    checksums = Checksums(folder.checksums)
+    missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
+    for entry in missing:
+        with suppress(OSError):
             entry["sha256"] = checksums.of(folder.root / entry["path"], _state_in(entry))
-        except OSError:
-            entry["sha256"] = None
-        if entry["sha256"] is None:
-            changed.append(entry["path"])
-    return changed
+    return [entry["path"] for entry in missing if not entry["sha256"]]
 
 
 # -- S3 ----------------------------------------------------------------------------------------
 
 
-def _is_url(place: str) -> bool:
-    return place.startswith(URL_PREFIXES)
-
-
 def _objects(study: Study, places: Iterable[Iterable[str]]) -> dict[str, dict[str, Any]]:
     """Return the identity of each object in S3; nothing where S3 can't be asked."""
-    urls = sorted({place for own in places for place in own if _is_url(place)})
-    try:
-        first = {url: identity_of(url, study.s3) for url in urls[:1]}  # S3 may be out of reach
-    except (UnreachableError, OSError):
+    urls = sorted({place for own in places for place in own if place.startswith(URL_PREFIXES)})
+    first = {url: found for url in urls[:1] if (found := _object(url, study))}
+    if not first:  # S3 may be out of reach
         return {}
     with ThreadPoolExecutor(_THREADS) as threads:
         found = threads.map(lambda url: _object(url, study), urls[1:])
@@ -219,7 +209,8 @@ def _note(files: RegionFolder, changed: list[str]) -> None:
 
 def _told(entry: Mapping[str, Any], changed: set[str]) -> dict[str, Any]:
     """An entry as a model's provenance has it."""
-    name = entry.get("path") or entry["url"]
-    if name in changed:
-        return {"path": name, "sha256": None} if "path" in entry else {"url": name}
+    if entry.get("path") in changed:
+        return {"path": entry["path"], "sha256": None}
+    if entry.get("url") in changed:
+        return {"url": entry["url"]}
     return {key: entry[key] for key in _IDENTITY if key in entry}

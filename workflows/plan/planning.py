@@ -97,11 +97,16 @@ def write_plan(
         )
     folder = RunFolder(_free_place(out))
     code = _trainer_files(study)
+    own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
     for region in study.region_table:
-        _check_sandbox(region, [*code, *map(Path, study.data_of(region))], _own_names(study))
+        _check_sandbox(region, [*code, *map(Path, study.data_of(region))], own)
     _check_settings(study)
     graph = graph_of(study)
-    _check_unpublished(study, run)
+    if place := published_already(study, run):
+        raise InputError(
+            f"run id {run!r}: {str(place)!r} was published by another run of that id; "
+            "choose another with --run-id"
+        )
     frozen = FrozenStudy(
         run=run,
         folder=str(folder.root),
@@ -146,26 +151,17 @@ def _trainer_files(study: Study) -> list[Path]:
     return [*map(_node_file, files)]
 
 
-def _check_unpublished(study: Study, run: str) -> None:
-    if place := published_already(study, run):
-        raise InputError(
-            f"run id {run!r}: {str(place)!r} was published by another run of that id; "
-            "choose another with --run-id"
-        )
-
-
 def _check_settings(study: Study) -> None:
     """Whether the reference trainer, where it is used, takes what each region's space gives it."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.nodes.tabular.settings import SettingError, Settings
 
-    is_shared_checked = False
-    for region, own in study.region_table.items():
-        if not own.search_space:  # the study's, which may be that of a thousand regions
-            if is_shared_checked:
-                continue
-            is_shared_checked = True
+    regions = study.region_table
+    shared = next((name for name, own in regions.items() if not own.search_space), None)
+    for region, own in regions.items():
+        if not own.search_space and region != shared:  # a thousand regions may have the study's
+            continue
         for tried, settings in _outermost(study.space_of(region)):
             try:
                 Settings.of(settings)
@@ -187,10 +183,6 @@ def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scala
 
 def _node_file(name: str) -> Path:
     return Path(str(resources.files("trialfleet.nodes") / name))
-
-
-def _own_names(study: Study) -> tuple[str, ...]:
-    return (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
 
 
 def _check_sandbox(region: str, files: Iterable[Path], own: tuple[str, ...]) -> None:
@@ -217,39 +209,38 @@ def _write_beside(
     former: Sequence[FormerTask],
 ) -> None:
     """Write everything into a folder beside the run's, then rename it."""
-    parent = folder.root.parent
+    parent, study = folder.root.parent, frozen.study
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".plan-", dir=parent))
+        beside = RunFolder(Path(tempfile.mkdtemp(prefix=".plan-", dir=parent)))
     except OSError as error:
         raise InputError(f"the run's folder {str(folder.root)!r} can't be made: {error}") from error
     try:
         _check_space(parent)
-        _write_tables(frozen.study, folder, RunFolder(beside))
-        beside.chmod(0o755)
+        _write_tables(study, folder, beside)
+        beside.root.chmod(0o755)
         # a storage's URL may hold a password
-        private = RunFolder(beside).study if frozen.study.storage else None
-        _write_texts(beside, texts_of(folder, frozen, graph), private)
-        if aws:  # a proxy's password may be in it
-            text = json.dumps(aws.to_json(), indent=1) + "\n"
-            write_atomic(RunFolder(beside).aws, text, mode=0o600)
+        private = beside.study if study.storage else None
+        _write_texts(beside.root, texts_of(folder, frozen, graph), private)
+        if aws:
+            _write_private(beside.aws, aws.to_json())
         if former:
-            write_atomic(RunFolder(beside).former, former_as_text(former))
-        _copy_code(beside / folder.code.name, [*code, _node_file(nodes.HELPER)])
-        archive.build(beside / folder.code.name / nodes.AGENT)
-        freeze_code(RunFolder(beside))
-        _make_trial_folders(RunFolder(beside), graph)
-        freeze_data(RunFolder(beside), frozen.study)
-        if frozen.study.notify:
-            RunFolder(beside).alerts.mkdir(mode=0o700)
-        if frozen.study.export:
-            RunFolder(beside).export.mkdir(mode=0o700)
-            _write_variables(RunFolder(beside).export_variables, needed=frozen.study.export.s3)
-        if frozen.study.gangs_use_s3:
-            _write_variables(RunFolder(beside).gang_variables, needed=True)
-        _put(beside, folder.root)
+            write_atomic(beside.former, former_as_text(former))
+        _copy_code(beside.code, [*code, _node_file(nodes.HELPER)])
+        archive.build(beside.code / nodes.AGENT)
+        freeze_code(beside)
+        _make_trial_folders(beside, graph)
+        freeze_data(beside, study)
+        if study.notify:
+            beside.alerts.mkdir(mode=0o700)
+        if study.export:
+            beside.export.mkdir(mode=0o700)
+            _write_variables(beside.export_variables, needed=study.export.s3)
+        if study.gangs_use_s3:
+            _write_variables(beside.gang_variables, needed=True)
+        _put(beside.root, folder.root)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(beside.root, ignore_errors=True)
         raise
     sync(parent)
 
@@ -259,8 +250,12 @@ def _write_variables(file: Path, *, needed: object) -> None:
     from trialfleet.infra.fleet.aws import account
 
     variables = account.variables() if needed else {}
-    text = json.dumps({"schema": 1, "variables": variables}, indent=1) + "\n"
-    write_atomic(file, text, mode=0o600)  # a proxy's password may be in it
+    _write_private(file, {"schema": 1, "variables": variables})
+
+
+def _write_private(file: Path, content: object) -> None:
+    """Write what may hold a proxy's password."""
+    write_atomic(file, json.dumps(content, indent=1) + "\n", mode=0o600)
 
 
 def _put(beside: Path, place: Path) -> None:
@@ -273,11 +268,7 @@ def _put(beside: Path, place: Path) -> None:
         raise _taken(place) from error  # by a plan at the same moment
 
 
-def _write_tables(
-    study: Study,
-    folder: RunFolder,
-    beside: RunFolder,
-) -> None:
+def _write_tables(study: Study, folder: RunFolder, beside: RunFolder) -> None:
     """Examine the data that the reference trainer is to read, where it is used."""
     if isinstance(study.trainer, Trainer):
         return

@@ -16,7 +16,7 @@ from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import autoscale_of, graph_of
 from trialfleet.workflows.plan.matching import Prospects, pool_slots, prospects
-from trialfleet.workflows.plan.trial_files import TrialOrder, submit_text
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study, gangs_of
 
@@ -127,7 +127,8 @@ def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:
     order = TrialOrder(region=region.name, node=node, trial=0, mode="tune", seed=0, params={})
     with tempfile.TemporaryDirectory(prefix="trialfleet-") as beside:
         file = TrialFolder(Path(beside)).submit
-        file.write_text(submit_text(run, study, folder, place, order), encoding="utf-8")
+        text = TrialFiles(run, study, folder, place, order).submit_text()
+        file.write_text(text, encoding="utf-8")
         ad = _dry_run(file, place.root)
     ad["Owner"] = identity().account  # START of a slot may ask
     return ad

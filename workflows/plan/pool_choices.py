@@ -9,13 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.embedded import embedded_folder
 from trialfleet.workflows.plan.matching import gpus, has_gpu, pool_slots
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import Study
@@ -50,20 +50,14 @@ def look() -> PoolLook:
     try:
         environment = connect()
         use(environment)
-        embedded = _is_embedded(environment)
+        is_embedded = embedded_folder(environment.get("CONDOR_CONFIG", "")) is not None
         return PoolLook(
             slots=tuple(pool_slots()),
-            on_this_machine=embedded,
-            job_path=_job_path() if embedded else "",
+            on_this_machine=is_embedded,
+            job_path=_job_path() if is_embedded else "",
         )
     except PoolError as error:
         return PoolLook(trouble=str(error))
-
-
-def _is_embedded(environment: Mapping[str, str]) -> bool:
-    """Whether `connect()`'s answer is an embedded pool: its jobs run on this machine."""
-    config = environment.get("CONDOR_CONFIG")
-    return config is not None and Path(config).with_name("pool.json").is_file()
 
 
 def _job_path() -> str:

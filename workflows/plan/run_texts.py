@@ -20,7 +20,6 @@ from trialfleet.workflows.plan.graph import (
     RESTARTS,
     RegionGraph,
     StudyGraph,
-    autoscale_of,
 )
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
@@ -30,25 +29,20 @@ PYTHONS = ("python3", "python")  # words of a command that mean the study's Pyth
 
 def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
     """Every text file of the run by its path relative to the folder. Touches no file system."""
+    submits = [folder.optimizer_submit, folder.publish_submit, folder.report_submit]
+    submits += [folder.fleet_submit] if graph.autoscale != "off" else []
+    submits += [folder.gang_submit] if frozen.study.has_gangs else []
     texts = {
         folder.study: dump_frozen(frozen),
         folder.dag: _study_dag(folder, frozen, graph),
         folder.study_config: render_template("dag/dagman.conf.j2", whole_graph=True),
         folder.region_config: render_template("dag/dagman.conf.j2", whole_graph=False),
-        folder.optimizer_submit: render_template(
-            "submit/optimizer.sub.j2", run=frozen.run, root=folder.root
-        ),
-        folder.publish_submit: render_template(
-            "submit/publish.sub.j2", run=frozen.run, root=folder.root
-        ),
-        folder.report_submit: render_template(
-            "submit/report.sub.j2", run=frozen.run, root=folder.root
-        ),
-        **_fleet_submit(folder, frozen),
-        **_gang_submit(folder, frozen),
         folder.client: _client(folder, frozen.study),
         folder.agent: agent_text(frozen.study),
     }
+    for file in submits:
+        template = f"submit/{file.name}.j2"
+        texts[file] = render_template(template, run=frozen.run, root=folder.root)
     for region in graph.regions:
         texts[folder.region(region.slug).dag] = _region_dag(folder, frozen, region)
     return {path.relative_to(folder.root): text for path, text in texts.items()}
@@ -56,11 +50,13 @@ def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[
 
 def agent_text(study: Study) -> str:
     """Return the program that starts the agent of a trial's job."""
+    python = study.python or PYTHONS[0]
     return render_template(
         "run/agent.j2",
         command=command_of(study),
-        python_folder=_path_of(study.python),
-        python=study.python or PYTHONS[0],
+        # it comes first on a trial's PATH
+        python_folder=str(Path(python).parent) if "/" in python else "",
+        python=python,
         agent=nodes.AGENT,
         ranks=study.has_gangs,
     )
@@ -87,24 +83,6 @@ def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str
             for region in graph.regions
         ],
     )
-
-
-def _fleet_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
-    if autoscale_of(frozen.study) == "off":
-        return {}
-    return {
-        folder.fleet_submit: render_template(
-            "submit/fleet.sub.j2", run=frozen.run, root=folder.root
-        )
-    }
-
-
-def _gang_submit(folder: RunFolder, frozen: FrozenStudy) -> dict[Path, str]:
-    if not frozen.study.has_gangs:
-        return {}
-    return {
-        folder.gang_submit: render_template("submit/gang.sub.j2", run=frozen.run, root=folder.root)
-    }
 
 
 def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> str:
@@ -168,8 +146,3 @@ def command_of(study: Study) -> list[str]:
     ours = ["python3", tabular.FILES[0]]
     words = study.trainer.command if isinstance(study.trainer, Trainer) else ours
     return [study.python, *words[1:]] if study.python and words[0] in PYTHONS else words
-
-
-def _path_of(python: str | None) -> str:
-    """The folder that comes first on a trial's PATH; none where Python is found by its name."""
-    return str(Path(python).parent) if python and "/" in python else ""

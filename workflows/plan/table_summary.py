@@ -114,7 +114,7 @@ def _beginnings(tables: dict[str, Table]) -> list[str]:
     """Say where a split by time parts the rows, and in which regions where they differ."""
     about: dict[str, list[str]] = {}
     for region, table in tables.items():
-        if begins := table.get("begins"):  # earlier releases didn't note it
+        if begins := table["begins"]:
             parts = ", ".join(f"{part} from {moment}" for part, moment in begins.items())
             about.setdefault(f"split by time: {parts}", []).append(region)
     notes = [
@@ -147,10 +147,7 @@ def _notes_of(table: Table) -> list[str]:
 
 def _untaught_classes(table: Table) -> list[str]:
     """Name the classes that no training row has."""
-    classes = [
-        f"{name!r} ({table['classes'][name]})"
-        for name in table.get("untaught", [])  # earlier releases didn't note it
-    ]
+    classes = [f"{name!r} ({table['classes'][name]})" for name in table["untaught"]]
     if not classes:
         return []
     named = first_of(classes, _MOST_NAMES)
@@ -185,7 +182,7 @@ def _without_target(tables: dict[str, Table]) -> list[str]:
 
 def _in_no_cell(tables: dict[str, Table]) -> list[str]:
     """Name the study's own texts for a missing value that no region has."""
-    texts, *others = (table.get("in_no_cell", []) for table in tables.values())
+    texts, *others = (table["in_no_cell"] for table in tables.values())
     idle = [repr(text) for text in texts if all(text in other for other in others)]
     if not idle:
         return []

@@ -22,7 +22,7 @@ from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
-from trialfleet.workflows.plan.trial_files import Mode, TrialOrder, write_trial
+from trialfleet.workflows.plan.trial_files import Mode, TrialFiles, TrialOrder
 from trialfleet.workflows.run.check_job import Watched, run_job
 from trialfleet.workflows.run.last_words import last_words, missing_module
 from trialfleet.workflows.status.region_state import NO_MODEL
@@ -225,7 +225,7 @@ class _Check:
         return True
 
     def _run(self, order: TrialOrder) -> Watched:
-        write_trial(self._frozen.run, self._study, self._folder, self._place, order)
+        TrialFiles(self._frozen.run, self._study, self._folder, self._place, order).write()
 
         def progress(line: str) -> None:
             self._progress(f"{order.mode}: {line}")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.workflows.costs.money import usd
-from trialfleet.workflows.output import keep_numbers_whole
+from trialfleet.workflows.output import keep_numbers_whole, plain_table
 from trialfleet.workflows.report.formatting import column_decimals
 from trialfleet.workflows.run.console import duration, value_text
 
@@ -33,9 +33,7 @@ def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> 
     names += ["error"]
     empty = {name for name in ("USD", "metrics", "error") if not any(row[name] for row in rows)}
     names = [name for name in names if name not in empty]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in names:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    table = plain_table(*names, right=numbers)
     for row in rows:
         table.add_row(*(Text(row[name]) for name in names))
     keep_numbers_whole(table)
@@ -47,8 +45,9 @@ def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> 
 def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[str, str]:
     seconds = trial.seconds if trial.wall_seconds is None else trial.wall_seconds
     others = {name: value for name, value in trial.metrics.items() if name != metric}
+    predicted = value_text(trial.predicted, decimals)
     return {
-        metric: value_text(trial.value, decimals) or _predicted(trial.predicted, decimals),
+        metric: value_text(trial.value, decimals) or (predicted and f"~{predicted}"),
         "region": trial.region,
         "trial": str(trial.trial),
         "state": trial.state,
@@ -62,16 +61,10 @@ def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[
     }
 
 
-def _predicted(value: float | None, decimals: int | None) -> str:
-    return "" if value is None else f"~{value_text(value, decimals)}"
-
-
 def best_table(best: list[BestSettings], metric: str) -> Table:
     """The best settings of a run's regions, a row each."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("region", "state", "trial", metric, "parameters"):
-        right = name in {"trial", metric}
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    columns = ("region", "state", "trial", metric, "parameters")
+    table = plain_table(*columns, right={"trial", metric})
     decimals = column_decimals([entry.value for entry in best], _DIGITS)
     for entry in best:
         table.add_row(

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.models.latest import why_not_latest
+from trialfleet.workflows.output import plain_table
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.run.console import duration, state_text
@@ -101,9 +102,7 @@ def _seconds(folder: RunFolder, state: RunState, began: datetime) -> float | Non
 
 def runs_table(runs: Iterable[ListedRun]) -> Table:
     """The runs, a row each."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("study", "run", "", "published", "began", "took"):
-        table.add_column(name, overflow="fold")
+    table = plain_table("study", "run", "", "published", "began", "took")
     for run in runs:
         began = f"{run.began.astimezone():%Y-%m-%d %H:%M}" if run.began else ""
         table.add_row(

@@ -44,7 +44,7 @@ from trialfleet.workflows.models.gate_decision import (
 )
 from trialfleet.workflows.models.latest import champion_of, provenance_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.plan.trial_files import TrialOrder, Turn, hand_out, write_trial
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder, Turn
 from trialfleet.workflows.record_shapes import GateVerdict, Ordered
 from trialfleet.workflows.scripts.publish import check_model
 from trialfleet.workflows.status import spending
@@ -98,7 +98,7 @@ def prepare(
         if lane:
             return _hand_out(frozen, folder, files, order, *lane)
         job_files.remove(files.gate.by_lane)
-        write_trial(frozen.run, frozen.study, folder, files.gate, order)
+        TrialFiles(frozen.run, frozen.study, folder, files.gate, order).write()
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise
@@ -141,7 +141,7 @@ def _hand_out(
         return "its models are too large for a lane's job"
     write_json(place.by_lane, {"node": lane})
     job_files.write(place.given, bytes(models), within=place.node_root)
-    hand_out(frozen.run, frozen.study, folder, place, order, turn)
+    TrialFiles(frozen.run, frozen.study, folder, place, order).hand_out(turn)
     return None
 
 

@@ -28,7 +28,7 @@ from trialfleet.workflows.jobs.job_log import last_job
 from trialfleet.workflows.jobs.marks import MarkKind, note
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
-from trialfleet.workflows.plan.trial_files import TrialOrder, Turn, hand_out, write_job, write_trial
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder, Turn
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.storage import check_not_emptied, storage_url, study_name
 from trialfleet.workflows.study.frozen import FrozenStudy
@@ -115,8 +115,7 @@ class RegionStudies:
             mode: which of the two it is.
             avoid: machines where attempts at it failed before.
         """
-        order = self._order(slug, node, answer, mode, avoid)
-        write_trial(self.frozen.run, self.study, self.folder, place, order)
+        self._files(slug, node, place, answer, mode, avoid).write()
 
     def write_job(self, slug: str, node: str, avoid: tuple[str, ...]) -> None:
         """Write the files of a lane's job, whose agent asks for its trials.
@@ -127,9 +126,8 @@ class RegionStudies:
             avoid: machines where attempts at the trial that it goes on with failed.
         """
         any_trial = Assignment(number=0, params={}, seed=0, baseline=False)
-        order = self._order(slug, node, any_trial, "tune", avoid)
         place = self.folder.region(slug).trial(node)
-        write_job(self.frozen.run, self.study, self.folder, place, order)
+        self._files(slug, node, place, any_trial, "tune", avoid).write_job()
 
     def hand_out(
         self,
@@ -150,19 +148,19 @@ class RegionStudies:
             turn: the agent's words that this answers.
             mode: which of the two it is.
         """
-        order = self._order(slug, node, answer, mode)
-        hand_out(self.frozen.run, self.study, self.folder, place, order, turn)
+        self._files(slug, node, place, answer, mode).hand_out(turn)
 
-    def _order(
+    def _files(
         self,
         slug: str,
         node: str,
+        place: TrialFolder,
         answer: Assignment,
         mode: Literal["tune", "final"],
         avoid: tuple[str, ...] = (),
-    ) -> TrialOrder:
+    ) -> TrialFiles:
         day = self.frozen.day
-        return TrialOrder(
+        order = TrialOrder(
             region=self.regions[slug].name,
             node=node,
             trial=answer.number,
@@ -172,6 +170,7 @@ class RegionStudies:
             avoid=avoid,
             until=day.deadline if day and mode == "tune" else None,
         )
+        return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
     def outcome_of(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
         """Return the outcome of an attempt by its code, which `settled` gave."""

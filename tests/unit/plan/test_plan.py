@@ -21,7 +21,7 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.run_ids import new_run_id
-from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.paths import sandbox_name
@@ -352,7 +352,7 @@ def test_a_trial_is_told_how_much_of_how_many_gpus_is_its_own(
     folder = write_plan(study, run="r1", out=place / "run")
     trial = folder.region("A").trial("A.l1.t01")
     order = TrialOrder(region="A", node="A.l1.t01", trial=0, mode="tune", seed=1, params={})
-    write_trial("r1", study, folder, trial, order)
+    TrialFiles("r1", study, folder, trial, order).write()
     contract = json.loads(trial.trial_json.read_text())
     assert {name: contract[name] for name in expected} == expected
     assert message in plan_text(Run(folder.root))

@@ -15,7 +15,7 @@ from trialfleet.workflows.jobs.agent_words import read_order
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.planning import write_plan
-from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
@@ -38,7 +38,7 @@ def attempt(study: Study, run: RunFolder, **changes: object) -> TrialFolder:
     node = "A.l1.t01"
     values = {"region": "A", "node": node, "trial": 0, "mode": "tune", "seed": 1, "params": {}}
     order = TrialOrder(**(values | changes))  # type: ignore[arg-type]
-    write_trial("r1", study, run, run.region("A").trial(node), order)
+    TrialFiles("r1", study, run, run.region("A").trial(node), order).write()
     return run.region("A").trial(node)
 
 

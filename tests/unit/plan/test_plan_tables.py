@@ -27,7 +27,7 @@ from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.plan.table_findings import source_of_table
 from trialfleet.workflows.plan.table_summary import table_progress
-from trialfleet.workflows.plan.trial_files import TrialOrder, write_trial
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -225,7 +225,7 @@ def test_every_trial_reads_the_rows_as_they_were_when_the_run_was_planned(place:
     frozen = load_frozen(folder.study).study
     trial = files.trial("north.l1.t01")
     order = TrialOrder(region="north", node="north.l1.t01", trial=0, mode="tune", seed=1, params={})
-    write_trial("r1", frozen, folder, trial, order)
+    TrialFiles("r1", frozen, folder, trial, order).write()
     assert json.loads(trial.trial_json.read_text())["data"] == ["table.npz"]
     assert f"region_files = {files.table}\n" in trial.submit.read_text()
     assert files.table.read_bytes() == before

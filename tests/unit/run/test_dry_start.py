@@ -13,7 +13,7 @@ from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.plan.trial_files import Mode, write_trial
+from trialfleet.workflows.plan.trial_files import Mode, TrialFiles
 from trialfleet.workflows.run import dry_start
 from trialfleet.workflows.run.check_job import Watched
 from trialfleet.workflows.run.check_progress import waits_for
@@ -38,7 +38,7 @@ def test_the_checks_job_is_found_by_its_node(make_run: MakeRun) -> None:
     run = make_run()
     folder = RunFolder(run.folder)
     order = first_order(run.study, graph_of(run.study).regions[0])
-    write_trial("r1", run.study, folder, folder.check, order)
+    TrialFiles("r1", run.study, folder, folder.check, order).write()
     assert f'My.TrialfleetNode = "{order.node}"' in folder.check.submit.read_text()
 
 

@@ -24,7 +24,7 @@ from trialfleet.workflows.jobs.troubles import (
     job_troubles,
 )
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.trial_files import TrialOrder, submit_text
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 
 SUBMITTED = """\
 000 (012.000.000) 2026-11-25 02:00:00.000 Job submitted from host: <127.0.0.1:30136>
@@ -310,7 +310,7 @@ def test_the_submit_file_bounds_evictions_where_no_supervisor_is_at_work(
     folder = RunFolder(run.folder)
     order = TrialOrder(region="A", node="A.l1.t01", trial=0, mode="tune", seed=1, params={})
     place = folder.region("A").trial("A.l1.t01")
-    text = submit_text("r1", run.study, folder, place, order)
+    text = TrialFiles("r1", run.study, folder, place, order).submit_text()
     (line,) = re.findall(r"^periodic_remove = (.*)$", text, re.MULTILINE)
     found = classad2.ExprTree(line).eval(classad2.ClassAd(job))
     assert found is is_removed

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.output import plain_table
 from trialfleet.workflows.run.console import duration
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from trialfleet.infra.fleet.commands.findings import Finding
     from trialfleet.infra.fleet.commands.plan import FleetPlan
     from trialfleet.infra.fleet.commands.status import FleetStatus, NodeStatus
@@ -30,18 +32,10 @@ _STAGE_COLORS = {
 _MARKS = {True: ("ok", "green"), False: ("wrong", "red"), None: ("unknown", "yellow")}
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return table
-
-
 def plan_view(plan: FleetPlan) -> RenderableType:
     """What `up` would make and cost."""
-    table = _table(
-        "type", "zone", "", "GPUs", "GPU", "USD/h", "USD/GPU/h", right=("USD/h", "USD/GPU/h")
-    )
+    columns = ("type", "zone", "", "GPUs", "GPU", "USD/h", "USD/GPU/h")
+    table = plain_table(*columns, right=("USD/h", "USD/GPU/h"))
     for one in plan.candidates[:SHOWN_CANDIDATES]:
         memory = f"{one.type.gpu} {one.type.gpu_memory_mb // 1024} GB" if one.type.gpus else ""
         table.add_row(
@@ -116,10 +110,9 @@ def _counts(status: FleetStatus) -> str:
 
 
 def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
-    right = ("USD/h", "age", "USD", "GB/s")
-    table = _table(
+    table = plain_table(
         "instance", "stage", "type", "zone", "", "USD/h", "age", "USD", "GPU", "GB/s", "trial",
-        right=right,
+        right=("USD/h", "age", "USD", "GB/s"),
     )  # fmt: skip
     for node in nodes:
         gpu = f"{node.gpus} x {node.gpu or 'GPU'}" if node.gpus else ""
@@ -141,7 +134,7 @@ def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
 
 def doctor_view(findings: Sequence[Finding]) -> RenderableType:
     """What the doctor found, and what to do."""
-    table = _table("", "check", "found")
+    table = plain_table("", "check", "found")
     for finding in findings:
         mark, color = _MARKS[finding.ok]
         table.add_row(Text(mark, color), finding.check, Text(finding.found))
