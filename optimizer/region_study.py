@@ -275,9 +275,8 @@ class RegionStudy:
         return next((t for t in self._trials() if t.user_attrs.get("node") == node), None)
 
     def _assignment(self, trial: FrozenTrial) -> Assignment:
-        attributes = trial.user_attrs
         params = self._space.complete(trial.params)
-        return Assignment(trial.number, params, attributes["seed"], attributes["baseline"])
+        return Assignment(trial.number, params, trial.user_attrs["seed"])
 
     def _age_hours(self) -> float:
         """Return hours since the first ask."""

@@ -43,7 +43,6 @@ class Assignment:
     number: int
     params: dict[str, Any]
     seed: int
-    baseline: bool
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -261,50 +260,27 @@ def last_line(path: Path) -> str:
 
 def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
     """A removed job was held before, as the submit file removes it then; or somebody removed it."""
-    removed = _removal(log)
-    reason, removal, code = removed.hold, removed.reason, removed.code
+    hold, removal, evictions = "", "", 0
+    code: int | None = None
+    for event in submissions(events_of(log))[-1]:
+        match event.type.name:
+            case "JOB_RELEASED":  # what was before is over
+                hold, code, removal = "", None, ""
+            case "JOB_HELD":
+                hold, code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
+            case "JOB_ABORTED":
+                removal = str(event.get("Reason", ""))
+            case "JOB_EVICTED":
+                evictions += 1
     if NO_MONEY in removal:
         words = removal[removal.index(NO_MONEY) :]
         return Unpaid(error=one_line(_BY_USER.sub("", words)))
-    if words := _got_nowhere(removal, 0 if reason else removed.evictions):
+    if words := _got_nowhere(removal, 0 if hold else evictions):
         return Failed(error=one_line(words), final=False, got_nowhere=True)
-    words = (
-        one_line(resource_limits.over_limit(code, reason, places) or removal)
-        or "the job was removed"
-    )
-    by_machine = code is not None and node_faults.in_hold(int(code), reason)
-    return Failed(error=words, final=code in resource_limits.CODES, by_machine=by_machine)
-
-
-@dataclass
-class _Removal:
-    """The last attempt's end, by its event log.
-
-    Attributes:
-        hold: the reason of the hold before it; empty without one.
-        code: that hold's.
-        reason: of the removal.
-        evictions: number of them in the attempt.
-    """
-
-    hold: str = ""
-    code: int | None = None
-    reason: str = ""
-    evictions: int = 0
-
-
-def _removal(log: Path) -> _Removal:
-    found = _Removal()
-    for event in submissions(events_of(log))[-1]:
-        kind = event.type.name
-        if kind == "JOB_RELEASED":  # what was before is over
-            found.hold, found.code, found.reason = "", None, ""
-        elif kind == "JOB_HELD":
-            found.hold, found.code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
-        elif kind == "JOB_ABORTED":
-            found.reason = str(event.get("Reason", ""))
-        found.evictions += kind == "JOB_EVICTED"
-    return found
+    words = one_line(resource_limits.over_limit(code, hold, places) or removal)
+    by_machine = code is not None and node_faults.in_hold(code, hold)
+    is_final = code in resource_limits.CODES
+    return Failed(error=words or "the job was removed", final=is_final, by_machine=by_machine)
 
 
 def _got_nowhere(removal: str, evictions: int) -> str:

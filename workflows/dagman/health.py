@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.errors import first_of
 from trialfleet.files import read_json
 from trialfleet.optimizer.client import is_served
@@ -211,10 +212,7 @@ class _Dagman:
         )
 
     def _last_word(self) -> float:
-        try:
-            return self._files.node_status.stat().st_mtime
-        except OSError:
-            return 0.0
+        return job_files.stamp_of(self._files.node_status)[1] / 1e9
 
     def _on_hold(self) -> Fault:
         by_person = self.ad.get("HoldReasonCode") == HELD_BY_A_PERSON

@@ -8,7 +8,6 @@ from typing import Any
 
 from trialfleet.workflows.jobs.agent_words import asked_since
 from trialfleet.workflows.jobs.current import has_checkpoint, place_at
-from trialfleet.workflows.jobs.executions import Execution
 from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.jobs.troubles import LONG, JobFacts
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -35,7 +34,7 @@ def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFa
     A job's log is read where that can tell of trouble. The `ads` have `ATTRIBUTES` and those that
     health.py reads.
     """
-    own = [ad for ad in ads if ad["JobUniverse"] == _VANILLA and "TrialfleetNode" in ad]
+    own = (ad for ad in ads if ad["JobUniverse"] == _VANILLA and "TrialfleetNode" in ad)
     return [_job(folder, ad) for ad in own]
 
 
@@ -45,7 +44,9 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
     log = place.log
     since = float(ad["EnteredCurrentStatus"])
     is_telling = may_fail(ad) or ad.get("NumShadowStarts", 0) > 1
-    starts = tuple(_starts(place, int(ad["ProcId"]))) if is_telling and log.exists() else None
+    starts = None
+    if is_telling and log.exists():
+        starts = tuple(start for start in read_starts(place) if start.proc == ad["ProcId"])
     host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
     return JobFacts(
         region=str(ad["TrialfleetRegion"]),
@@ -77,10 +78,6 @@ def _executes(ad: Mapping[str, Any]) -> bool:
     """Whether a job that has a slot executes there; after a reconnection its ad doesn't say so."""
     began = ad.get("JobCurrentStartExecutingDate", 0)
     return bool(ad["JobStatus"] == _RUNNING and began >= ad["EnteredCurrentStatus"])
-
-
-def _starts(place: TrialFolder, proc: int) -> list[Execution]:
-    return [start for start in read_starts(place) if start.proc == proc]
 
 
 def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:

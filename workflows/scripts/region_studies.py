@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from trialfleet import job_files
 from trialfleet.files import write_json
 from trialfleet.optimizer.region_study import RegionStudy
@@ -28,7 +26,7 @@ from trialfleet.workflows.jobs.job_log import last_job
 from trialfleet.workflows.jobs.marks import MarkKind, note
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
-from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder, Turn
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.storage import check_not_emptied, storage_url, study_name
 from trialfleet.workflows.study.frozen import FrozenStudy
@@ -96,89 +94,44 @@ class RegionStudies:
             sampler=self.study.sampler,
         )
 
-    def write(
+    def files(
         self,
         slug: str,
         node: str,
-        place: TrialFolder,
-        answer: Assignment,
-        mode: Literal["tune", "final"],
-        avoid: tuple[str, ...] = (),
-    ) -> None:
-        """Write the files of an attempt at a trial, or at a full training.
-
-        Args:
-            slug: the region's.
-            node: the DAG node.
-            place: the attempt's folder.
-            answer: what is to be trained.
-            mode: which of the two it is.
-            avoid: machines where attempts at it failed before.
-        """
-        self._files(slug, node, place, answer, mode, avoid).write()
-
-    def write_job(self, slug: str, node: str, avoid: tuple[str, ...]) -> None:
-        """Write the files of a lane's job, whose agent asks for its trials.
-
-        Args:
-            slug: the region's.
-            node: the lane's.
-            avoid: machines where attempts at the trial that it goes on with failed.
-        """
-        any_trial = Assignment(number=0, params={}, seed=0, baseline=False)
-        place = self.folder.region(slug).trial(node)
-        self._files(slug, node, place, any_trial, "tune", avoid).write_job()
-
-    def hand_out(
-        self,
-        slug: str,
-        node: str,
-        place: TrialFolder,
-        answer: Assignment,
-        turn: Turn,
-        mode: Literal["tune", "final"] = "tune",
-    ) -> None:
-        """Have the agent of a job train a trial, or the best settings in full.
-
-        Args:
-            slug: the region's.
-            node: the trial's name.
-            place: its folder.
-            answer: what is to be trained.
-            turn: the agent's words that this answers.
-            mode: which of the two it is.
-        """
-        self._files(slug, node, place, answer, mode).hand_out(turn)
-
-    def _files(
-        self,
-        slug: str,
-        node: str,
-        place: TrialFolder,
-        answer: Assignment,
-        mode: Literal["tune", "final"],
+        answer: Assignment | None,
+        best: TrialFolder | None = None,
         avoid: tuple[str, ...] = (),
     ) -> TrialFiles:
-        day = self.frozen.day
+        """Return what writes the files of an attempt at a trial, or at a full training.
+
+        Args:
+            slug: the region's.
+            node: the trial's name, or the DAG node of the full training.
+            answer: what is to be trained; None: what a lane's job asks for.
+            best: the folder of the full training; None: it is a trial.
+            avoid: machines where attempts at it failed before.
+        """
+        answer = answer or Assignment(number=0, params={}, seed=0)
         order = TrialOrder(
             region=self.regions[slug].name,
             node=node,
             trial=answer.number,
-            mode=mode,
+            mode="final" if best else "tune",
             seed=answer.seed,
             params=answer.params,
             avoid=avoid,
-            until=day.deadline if day and mode == "tune" else None,
+            until=self.frozen.day.deadline if self.frozen.day and not best else None,
         )
+        place = best or self.folder.region(slug).trial(node)
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
-    def outcome_of(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
-        """Return the outcome of an attempt by its code, which `settled` gave."""
-        return outcome_of(place, code, self.study.objective.metric, self.frozen.places)
+    def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
+        """Return an attempt's code and outcome, with what it left in its place.
 
-    def settled(self, place: TrialFolder, code: int) -> int:
-        """Return the code by which an attempt is judged, with what it left in its place."""
-        return settled(place, code, bytes_of(self.study.resources.disk))
+        Its job ended with `code`, or its agent told that.
+        """
+        code = settled(place, code, bytes_of(self.study.resources.disk))
+        return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def ended(self, place: TrialFolder) -> Ended | None:
         """Return how a trial ended, with what it left in its place; None: it has not ended.

@@ -68,8 +68,7 @@ class TrialScripts:
         if isinstance(chosen, Reply):
             return chosen
         avoid = node_faults.to_avoid(self._study, self._studies.of(slug).failures(chosen.name))
-        place = self._folder.region(slug).trial(chosen.name)
-        self._studies.write(slug, chosen.name, place, chosen.answer, "tune", avoid)
+        self._studies.files(slug, chosen.name, chosen.answer, avoid=avoid).write()
         what = f"trial {chosen.answer.number}: {chosen.answer.params}"
         return Reply(EXITS["done"], f"{chosen.name}: {what}")
 
@@ -85,7 +84,7 @@ class TrialScripts:
             return Reply(EXITS["skip"], f"{node}: skipped: {why}")
         self._studies.go_on(slug)
         avoid = node_faults.to_avoid(self._study, study.failures(name)) if name else ()
-        self._studies.write_job(slug, node, avoid)
+        self._studies.files(slug, node, None, avoid=avoid).write_job()
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | Reply | None:
@@ -182,8 +181,12 @@ class TrialScripts:
             done: the trial is told; retry: another attempt is to follow; stop: the region ends.
         """
         study, place = self._studies.of(slug), self._folder.region(slug).trial(name)
-        code = self._studies.settled(place, code)
-        outcome = self._outcome_of(place, code)
+        outcome: Outcome
+        code, outcome = self._studies.judged(place, code)
+        # One that was told to stop is over however it left. A result counts all the same: it came
+        # to its end before it heard. So do parameters that can't be trained.
+        if isinstance(outcome, Failed) and code != EXIT_UNTRAINABLE:
+            outcome = self._told_to_stop(place) or outcome
         before = study.failures(name)
         attempt = 1 + (job_end.retry if job_end and not place.is_shared else len(before))
         failed = isinstance(outcome, Failed | Unpaid)
@@ -233,17 +236,6 @@ class TrialScripts:
         if self._studies.over() or self._why_none(slug, node):
             return Reply(EXITS["done"], f"{node}: its trials are told")
         return Reply(EXITS["retry"], f"{node}: goes on in another job")
-
-    def _outcome_of(self, place: TrialFolder, code: int) -> Outcome:
-        """What became of an attempt. One that was told to stop is over however it left.
-
-        A result counts all the same: it came to its end before it heard. So do parameters that
-        can't be trained.
-        """
-        outcome = self._studies.outcome_of(place, code)
-        if not isinstance(outcome, Failed) or code == EXIT_UNTRAINABLE:
-            return outcome
-        return self._told_to_stop(place) or outcome
 
     def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """The first trial of a node that is asked and not told."""

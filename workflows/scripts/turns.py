@@ -223,7 +223,7 @@ class Turns:
         trial = self._place(slug, chosen.name)
         # first: words that are answered are passed over
         note(trial, said.job, time.time(), MarkKind.BEGINS)
-        self._studies.hand_out(slug, chosen.name, trial, chosen.answer, said.turn)
+        self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
 
     def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
         """Hand out the full training or the gate, unless an agent before this one ended it."""

@@ -83,12 +83,12 @@ def stored(storage: BaseStorage) -> list[FrozenTrial]:
 # ---------------------------------------------------------------- asking
 
 
-def test_the_first_trial_is_the_defaults_and_the_only_baseline() -> None:
+def test_the_first_trial_is_the_defaults() -> None:
     study = make()
     first, second = asked(study, "a"), asked(study, "b")
     assert first.params == SPACE.complete(SPACE.defaults())
-    assert (first.number, first.baseline) == (0, True)
-    assert (second.number, second.baseline) == (1, False)
+    assert first.number == 0
+    assert second.number == 1
     assert first.seed != second.seed
 
 
