@@ -71,13 +71,7 @@ class Ownership:
     """The right to write the studies of one run. Not thread-safe."""
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Nothing is read or written yet.
-
-        Args:
-            storage: where the studies are kept.
-            run: the run's name, unique in the storage.
-            own: who asks.
-        """
+        """Nothing is read or written yet; the run's name is unique in the storage."""
         self._engine = storage.engine
         self._run = run
         self._own = own

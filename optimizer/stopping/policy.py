@@ -126,7 +126,7 @@ def to_stop(
     end = rule.max_steps or int(max(each.curve.steps[-1] for each in complete))
     floor = FLOOR * end if rule.min_steps is None else rule.min_steps
     best = min(each.loss for each in complete)
-    follow = _best_so_far if _keeps_best(complete) else _as_reported
+    follow = _best_so_far if _keeps_best(complete) else lambda curve: curve
     old_enough = {
         name: follow(curve)
         for name, curve in running.items()
@@ -160,10 +160,6 @@ def _keeps_best(complete: Sequence[Complete]) -> bool:
 
 def _best_so_far(curve: Curve) -> Curve:
     return replace(curve, losses=np.minimum.accumulate(curve.losses))
-
-
-def _as_reported(curve: Curve) -> Curve:
-    return curve
 
 
 def _decision(

@@ -23,17 +23,11 @@ def execution_of(
     So many `attempts` are counted where the job's log says nothing: DAGMan forgets those of a run
     that was stopped, the log does not. If nothing came of it, it has `failed`.
     """
-    plain = _plain(place, study, failed=failed)
-    return TrialExecution(
-        attempts=plain.pop("attempts", attempts),
-        job=plain or None,
-        reports=_reports(place, study.objective.metric),
-    )
-
-
-def _reports(place: TrialFolder, metric: str) -> dict[int, float]:
-    """What it reported; where its job brought nothing back, what its agent did."""
-    return read_reports(place.progress, metric) or read_reports(place.reports, metric)
+    plain, metric = _plain(place, study, failed=failed), study.objective.metric
+    # where its job brought nothing back, what its agent did
+    reports = read_reports(place.progress, metric) or read_reports(place.reports, metric)
+    attempts = plain.pop("attempts", attempts)
+    return TrialExecution(attempts=attempts, job=plain or None, reports=reports)
 
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:

@@ -74,12 +74,7 @@ def told_to_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
         result = load_result(folder.result)
     except ValueError:
         result = {"metrics": {}}
-    return StoppedEarly(
-        order=order,
-        metrics=finite_metrics(result["metrics"], metric),
-        seconds=_at_least_zero(_number(result.get("seconds"))),
-        device=one_line(result["device"]) if result.get("device") else None,
-    )
+    return StoppedEarly(order=order, **_figures(result, metric))
 
 
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
@@ -109,11 +104,17 @@ def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
     given = result["metrics"]
     if _number(given.get(metric)) is None:
         return Failed(error=one_line(_why_no_objective(result, metric)), final=True)
-    return Complete(
-        metrics=finite_metrics(given, metric),
-        seconds=_at_least_zero(_number(result.get("seconds"))),
-        device=one_line(result["device"]) if result.get("device") else None,
-    )
+    return Complete(**_figures(result, metric))
+
+
+def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
+    """What a result says of a training: its metrics, seconds and device."""
+    seconds = _number(result.get("seconds"))
+    return {
+        "metrics": finite_metrics(result["metrics"], metric),
+        "seconds": seconds if seconds is not None and seconds >= 0 else None,
+        "device": one_line(result["device"]) if result.get("device") else None,
+    }
 
 
 def load_result(path: Path) -> dict[str, Any]:
@@ -220,10 +221,6 @@ def _number(value: Any) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _at_least_zero(number: float | None) -> float | None:
-    return number if number is not None and number >= 0 else None
 
 
 def one_line(value: Any) -> str:

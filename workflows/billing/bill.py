@@ -20,11 +20,7 @@ from trialfleet.workflows.costs.nodes import settled
 from trialfleet.workflows.jobs.job_log import Stay
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.status.job_costs import (
-    between_stays,
-    end_stays,
-    trial_stays,
-)
+from trialfleet.workflows.status.job_costs import between_stays, end_stays, trial_stays
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, open_run

@@ -102,7 +102,11 @@ def passed_over(nodes_log: Path, since: float) -> set[str]:
     """
     ended: dict[str, bytes] = {}  # a node's job whose POST script ended last
     found: set[str] = set()
-    for event in _read(nodes_log).split(b"\n...\n"):
+    try:
+        events = nodes_log.read_bytes().split(b"\n...\n")
+    except OSError:
+        events = []
+    for event in events:
         if submitted := _SUBMIT.match(event):
             node = submitted[1].decode()
             ended.pop(node, None)
@@ -113,13 +117,6 @@ def passed_over(nodes_log: Path, since: float) -> set[str]:
                 found.add(node)
             ended[node] = job
     return found
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 def _unix(local: str) -> float:

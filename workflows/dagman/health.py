@@ -92,7 +92,7 @@ class Fault:
     """
 
     region: str | None
-    job: int | None
+    job: int | None = None
     what: str
     remedy: Remedy
     patience: float
@@ -151,7 +151,6 @@ def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
     return [
         Fault(
             region=asks["TrialfleetRegion"],
-            job=None,
             what="jobs wait for the optimiser's service, which does not run",
             remedy=Remedy.SERVE,
             patience=SHORT_PATIENCE,
@@ -201,10 +200,9 @@ class _Dagman:
         return None
 
     def _fault(self, what: str, remedy: Remedy, patience: float) -> Fault:
-        job = int(self.ad["ClusterId"])
         return Fault(
             region=self._region,
-            job=job,
+            job=int(self.ad["ClusterId"]),
             what=what,
             remedy=remedy,
             patience=patience,
@@ -273,14 +271,7 @@ def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
     served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in {IDLE, HELD}}
     what = "a DAGMan runs it that no job of the queue is"
     return [
-        Fault(
-            region=region,
-            job=None,
-            what=what,
-            remedy=Remedy.END,
-            patience=LOST_PATIENCE,
-            is_sure=False,
-        )
+        Fault(region=region, what=what, remedy=Remedy.END, patience=LOST_PATIENCE, is_sure=False)
         for files, region in _graphs(folder)
         if region not in served and is_locked(files)
     ]
@@ -301,8 +292,7 @@ def _of_absence(folder: RunFolder) -> list[Fault]:
     if found is None:
         return []
     region, what = found
-    patience = ABSENT_PATIENCE
-    return [Fault(region=region, job=None, what=what, remedy=Remedy.SUBMIT, patience=patience)]
+    return [Fault(region=region, what=what, remedy=Remedy.SUBMIT, patience=ABSENT_PATIENCE)]
 
 
 def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:

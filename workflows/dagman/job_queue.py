@@ -80,8 +80,12 @@ class QueuedRun:
     @cached_property
     def running_jobs(self) -> dict[str, dict[str, Any]]:
         """The ad of the job of each of `running`, by node: of a gang, that which runs longest."""
+
+        def began(ad: dict[str, Any]) -> float:
+            return float(ad.get("JobCurrentStartExecutingDate", math.inf))
+
         return {
-            ad["TrialfleetNode"]: ad for ad in sorted(self.running_ads, key=_began, reverse=True)
+            ad["TrialfleetNode"]: ad for ad in sorted(self.running_ads, key=began, reverse=True)
         }
 
 
@@ -252,10 +256,6 @@ def _node(ad: dict[str, Any]) -> str:
     """The node whose job this is: a trial's, a region's DAGMan, or one of the run's own."""
     own = "study.dag" if is_dagman(ad) else "optimizer"
     return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
-
-
-def _began(ad: dict[str, Any]) -> float:
-    return float(ad.get("JobCurrentStartExecutingDate", math.inf))
 
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:

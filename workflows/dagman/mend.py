@@ -146,7 +146,9 @@ def submit(folder: RunFolder, region: str | None = None) -> str:
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
     folder.stopped.unlink(missing_ok=True)
-    _remove_all(folder)
+    if job_queue.query(job_queue.of_run(folder), ["ClusterId"]):  # without a DAGMan that knows them
+        job_queue.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
+        _wait_until_gone(folder)
     _clear(folder.all_dags() if region is None else [own])
     job = job_queue.submit(own)
     _note_submission(folder, Submission(region, handed_over=True))
@@ -189,13 +191,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # an account without a name
         return f"user {os.getuid()}"
-
-
-def _remove_all(folder: RunFolder) -> None:
-    """Remove what jobs of the run are left without a DAGMan that knows them."""
-    if job_queue.query(job_queue.of_run(folder), ["ClusterId"]):
-        job_queue.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
-        _wait_until_gone(folder)
 
 
 def _wait_until_gone(folder: RunFolder) -> None:

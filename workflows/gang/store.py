@@ -87,7 +87,8 @@ class GangStore:
         there = _there(place)
         if there is None or roster.state != RUN:
             return
-        sent = [p.number for name in files if (p := package_of(name)) and _is_of(p, roster)]
+        packages = filter(None, map(package_of, files))
+        sent = [p.number for p in packages if p[:2] == (CHECKPOINT, roster.generation)]
         newest, now = max(sent, default=0), self._clock()
         issue = self._issued.get(place.root)
         if (
@@ -196,10 +197,6 @@ def _keys_of(client: S3Client, there: _There) -> list[str]:
     pages = client.get_paginator("list_objects_v2")
     found = pages.paginate(Bucket=there.bucket, Prefix=there.folder)
     return [one["Key"] for page in found for one in page.get("Contents", [])]
-
-
-def _is_of(package: Package, roster: Roster) -> bool:
-    return package[:2] == (CHECKPOINT, roster.generation)
 
 
 def _is_pointer(place: TrialFolder, name: str) -> bool:

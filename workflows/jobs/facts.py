@@ -68,16 +68,13 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 
 def may_fail(ad: Mapping[str, Any]) -> bool:
     """Return whether a job may be one whose attempt is to fail, by its ad alone."""
-    is_late = ad["JobStatus"] != _IDLE and time.time() - ad["EnteredCurrentStatus"] > LONG
-    if is_late and _executes(ad):
+    status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
+    is_late = status != _IDLE and time.time() - entered > LONG
+    # in the slot that it has; after a reconnection its ad doesn't say so
+    executes = status == _RUNNING and ad.get("JobCurrentStartExecutingDate", 0) >= entered
+    if is_late and executes:
         return False
     return bool(is_late or ad.get("NumShadowStarts", 0) > 1)
-
-
-def _executes(ad: Mapping[str, Any]) -> bool:
-    """Whether a job that has a slot executes there; after a reconnection its ad doesn't say so."""
-    began = ad.get("JobCurrentStartExecutingDate", 0)
-    return bool(ad["JobStatus"] == _RUNNING and began >= ad["EnteredCurrentStatus"])
 
 
 def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:

@@ -17,13 +17,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet import job_files
-from trialfleet.optimizer.stopping.policy import (
-    Complete,
-    Decision,
-    Rule,
-    curve_of,
-    to_stop,
-)
+from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, curve_of, to_stop
 from trialfleet.optimizer.stored_trials import is_stopped_early
 from trialfleet.workflows.attempts.outcome import read_stop
 from trialfleet.workflows.scripts.region_studies import RegionStudies

@@ -132,7 +132,8 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
     write_json(folder / PROVENANCE, origin)
     compared = frozen.study.compared_metric
     write_json(folder / CARD, card(origin, result.metrics, verdict, compared))
-    _sync_tree(folder)
+    for path in [*folder.rglob("*"), folder]:
+        sync(path)
 
 
 def check_model(model: Path) -> None:
@@ -222,8 +223,3 @@ def _trainer_versions(best: TrialFolder) -> dict[str, str]:
         return {}
     named = [(name, value) for name, value in given.items() if isinstance(value, str)]
     return {one_line(name): one_line(value) for name, value in named[:_MOST_VERSIONS]}
-
-
-def _sync_tree(root: Path) -> None:
-    for path in [*root.rglob("*"), root]:
-        sync(path)

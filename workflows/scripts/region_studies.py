@@ -5,13 +5,7 @@ from __future__ import annotations
 from trialfleet import job_files
 from trialfleet.files import write_json
 from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.region_types import (
-    Assignment,
-    Complete,
-    Failed,
-    RegionSettings,
-    Unpaid,
-)
+from trialfleet.optimizer.region_types import Assignment, Complete, Failed, RegionSettings, Unpaid
 from trialfleet.optimizer.sampling.former import FormerTasks, read_former
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage

@@ -73,7 +73,8 @@ def asked(study: RegionStudy, node: str) -> Assignment:
 
 def complete(study: RegionStudy, node: str, loss: float, **more: Any) -> None:
     result = Complete(metrics={"loss": loss, "other": 2.0}, seconds=1.5, device="NVIDIA A100")
-    study.tell(node, result, **{"attempts": 1, **more})  # type: ignore[typeddict-item]
+    ran: Any = {"attempts": 1} | more
+    study.tell(node, result, **ran)
 
 
 def stored(storage: BaseStorage) -> list[FrozenTrial]:
@@ -469,8 +470,8 @@ import json, os, signal, sys
 import scipy.stats.qmc  # before the forks
 import sqlalchemy
 from pathlib import Path
-from trialfleet.optimizer.region_study import MOST_REPORTS, RegionStudy
-from trialfleet.optimizer.region_types import RegionSettings
+from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_types import Complete, Failed, RegionSettings
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
