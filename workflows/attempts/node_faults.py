@@ -8,7 +8,7 @@ out late, after the third job that failed there, is to blame for what failed the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from trialfleet.errors import PoolError
 from trialfleet.workflows.attempts.resource_limits import CODES
@@ -70,13 +70,11 @@ def _is_broken(slot: Mapping[str, object]) -> bool:
     return slot.get("TrialfleetGpuHealthy") is False or _EATS in note
 
 
-def own_errors(
-    noted: Mapping[str, Mapping[str, str]], is_broken: Callable[[str], bool] = word_of
-) -> int:
+def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
     """Return how many attempts failed by the user's own error, which is what `retries` counts."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
-    broken = {name for name in names if is_broken(name)}
+    broken = {name for name in names if word_of(name)}
     return sum(attempt.get("machine") not in broken for attempt in others)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
@@ -34,9 +33,8 @@ log = logging.getLogger(__name__)
 class EarlyStopping:
     """Looks at the reports of a run's trials, one region at a time."""
 
-    def __init__(self, studies: RegionStudies, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, studies: RegionStudies) -> None:
         self._studies = studies
-        self._clock = clock
         settings = studies.study.early_stopping
         self._rule = Rule(**settings.model_dump(exclude={"grace_seconds"})) if settings else None
         self._metric = studies.study.objective.metric
@@ -48,11 +46,11 @@ class EarlyStopping:
 
     def due(self) -> bool:
         """Whether it is time for a look."""
-        return self._rule is not None and (bool(self._changed) or self._clock() >= self._next)
+        return self._rule is not None and (bool(self._changed) or time.monotonic() >= self._next)
 
     def is_watching(self) -> bool:
         """Whether trials report."""
-        return self._clock() - self._last_report < STAY_SECONDS
+        return time.monotonic() - self._last_report < STAY_SECONDS
 
     def look(self) -> bool:
         """Look for new reports, or decide on one region that has some; whether there are more.
@@ -67,7 +65,7 @@ class EarlyStopping:
             self._look(self._rule)
         except BaseException:
             self._seen.clear()  # what was new is looked at again
-            self._next = self._clock() + AWAY_SECONDS
+            self._next = time.monotonic() + AWAY_SECONDS
             raise
         return bool(self._changed)
 
@@ -76,11 +74,11 @@ class EarlyStopping:
             begin = time.process_time()
             self._decide(rule, self._changed.popleft())
             self._next += (time.process_time() - begin) / SHARE
-        elif self._clock() >= self._next:
-            self._next = self._clock() + SECONDS
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + SECONDS
             self._changed.extend(slug for slug in self._studies.regions if self._has_news(slug))
             if self._changed:
-                self._last_report = self._clock()
+                self._last_report = time.monotonic()
 
     def _has_news(self, slug: str) -> bool:
         """Whether a decision on a region could be another than the last one."""

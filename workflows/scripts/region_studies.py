@@ -38,9 +38,7 @@ class RegionStudies:
         former: what its optimiser learns from.
     """
 
-    def __init__(
-        self, folder: RunFolder, frozen: FrozenStudy, clock: WallClock | None = None
-    ) -> None:
+    def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self.folder = folder
         self.frozen = frozen
         self.study = frozen.study
@@ -50,7 +48,7 @@ class RegionStudies:
         self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
         self.former = read_former(folder.former)
         self._opened: dict[str, RegionStudy] = {}
-        self._clock = clock or WallClock()
+        self._clock = WallClock()
 
     def forget(self) -> None:
         """Read the studies anew: somebody else has written them."""
