@@ -80,7 +80,7 @@ class Complete:
         device: what it trained on, if it said so.
     """
 
-    metrics: Mapping[str, float]
+    metrics: dict[str, float]
     seconds: float | None
     device: str | None
 
@@ -100,7 +100,7 @@ class StoppedEarly:
     """
 
     order: Mapping[str, Any]
-    metrics: Mapping[str, float]
+    metrics: dict[str, float]
     seconds: float | None
     device: str | None
 

@@ -35,6 +35,7 @@ class EarlyStopping:
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies = studies
+        self._clock = time.monotonic
         settings = studies.study.early_stopping
         self._rule = Rule(**settings.model_dump(exclude={"grace_seconds"})) if settings else None
         self._metric = studies.study.objective.metric
@@ -46,11 +47,11 @@ class EarlyStopping:
 
     def due(self) -> bool:
         """Whether it is time for a look."""
-        return self._rule is not None and (bool(self._changed) or time.monotonic() >= self._next)
+        return self._rule is not None and (bool(self._changed) or self._clock() >= self._next)
 
     def is_watching(self) -> bool:
         """Whether trials report."""
-        return time.monotonic() - self._last_report < STAY_SECONDS
+        return self._clock() - self._last_report < STAY_SECONDS
 
     def look(self) -> bool:
         """Look for new reports, or decide on one region that has some; whether there are more.
@@ -65,7 +66,7 @@ class EarlyStopping:
             self._look(self._rule)
         except BaseException:
             self._seen.clear()  # what was new is looked at again
-            self._next = time.monotonic() + AWAY_SECONDS
+            self._next = self._clock() + AWAY_SECONDS
             raise
         return bool(self._changed)
 
@@ -74,11 +75,11 @@ class EarlyStopping:
             begin = time.process_time()
             self._decide(rule, self._changed.popleft())
             self._next += (time.process_time() - begin) / SHARE
-        elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + SECONDS
+        elif self._clock() >= self._next:
+            self._next = self._clock() + SECONDS
             self._changed.extend(slug for slug in self._studies.regions if self._has_news(slug))
             if self._changed:
-                self._last_report = time.monotonic()
+                self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
         """Whether a decision on a region could be another than the last one."""
