@@ -36,39 +36,26 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 """
 
 
-def is_missing_module(words: str) -> bool:
-    """Whether a trainer failed because its Python doesn't have a module."""
-    return _NO_MODULE.search(words) is not None
-
-
 def how_to_install(words: str, study: Study) -> str:
     """Return what to do about a module that the trainer's Python doesn't have; empty: nothing.
 
     Names the other modules that its files import and that Python doesn't have either, where that is
     a Python of this machine.
-
-    Args:
-        words: what the trainer said last.
-        study: the resolved study.
     """
     found = _NO_MODULE.search(words)
     if found is None or not isinstance(study.trainer, Trainer):
         return ""
     name, word = found["name"], study.trainer.command[0]
+    python, other = word, ""
     if word in PYTHONS:
-        python, other = study.python or word, "; or name a Python that has it with `python:`"
-        other += " in the study"
-    else:
-        python, other = word, ""
+        python = study.python or word
+        other = "; or name a Python that has it with `python:` in the study"
     files = [Path(file) for file in study.trainer.files]
     missing = missing_of(python, tuple(imports_of(files)))
     names = [name, *(each for each in missing if each != name)] if name in missing else [name]
     quoted = shell_quoted(Path(python)) if "/" in python else python
-    doubt = (
-        ""
-        if {*names} <= {*_PACKAGES} | _ALIKE
-        else " (a package may have another name than its module)"
-    )
+    is_known = {*names} <= {*_PACKAGES} | _ALIKE
+    doubt = "" if is_known else " (a package may have another name than its module)"
     return (
         f"if {name!r} is a file of yours, name it under trainer.files; else install it where "
         "trials run, with the Python that they have: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def console(*, err: bool = False) -> Console:
-    """Return the terminal, or what stands for it when the output goes elsewhere.
-
-    Args:
-        err: of standard error.
-    """
+    """Return the terminal, or what stands for it when the output goes elsewhere."""
     from rich.console import Console
 
     made = Console(highlight=False, stderr=err)
@@ -55,10 +51,6 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
 
     On a terminal there is one line, the last, with the seconds since the beginning, and none in the
     end. Elsewhere a line is printed when it changes, and now and then while it doesn't.
-
-    Args:
-        indent: what each line begins with.
-        err: print to standard error.
     """
     from rich.live import Live
     from rich.text import Text
@@ -87,20 +79,22 @@ def print_json(value: Any, indent: int | None = 1) -> None:
     click.echo(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
 
 
-def plain_table(*columns: str, right: Container[str] = (), **more: Any) -> Table:
-    """Return a table without lines; long texts go on in the next line.
-
-    Args:
-        columns: their titles.
-        right: those of the columns that are set right.
-        more: what else `rich` is to do.
-    """
+def plain_table(*columns: str, right: Container[str] = ()) -> Table:
+    """Return a table without lines; those of the columns in `right` are set right."""
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", **more)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
+
+
+def pairs(values: Mapping[str, object], digits: int) -> str:
+    """Return `name=value` of each, floats with so many significant digits."""
+    return "  ".join(
+        f"{name}={value:.{digits}g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+    )
 
 
 def keep_numbers_whole(table: Table) -> None:

@@ -29,21 +29,21 @@ class StayNotes(TypedDict):
     saved: NotRequired[float | None]
 
 
-class JobNotes(TypedDict):
+class JobNotes(TypedDict, total=False):
     """job.json, and what the study keeps of a trial's job; see `job_log.Job`."""
 
-    started: NotRequired[float | None]
-    ended: NotRequired[float | None]
-    wall_seconds: NotRequired[float | None]
-    last_wall_seconds: NotRequired[float | None]
-    cpu_seconds: NotRequired[float | None]
-    memory_mb: NotRequired[float | None]
-    machine: NotRequired[str | None]
-    slot: NotRequired[str | None]
-    attempts: NotRequired[int]
-    usd: NotRequired[float | None]
-    lost_usd: NotRequired[float | None]
-    stays: NotRequired[list[StayNotes]]
+    started: float | None
+    ended: float | None
+    wall_seconds: float | None
+    last_wall_seconds: float | None
+    cpu_seconds: float | None
+    memory_mb: float | None
+    machine: str | None
+    slot: str | None
+    attempts: int
+    usd: float | None
+    lost_usd: float | None
+    stays: list[StayNotes]
 
 
 class Published(TypedDict):

@@ -32,7 +32,7 @@ MOST_NAMES = 10_000  # files of a folder
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_KINDS = {
+KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -61,7 +61,7 @@ def opened(path: Path, within: Path | None = None) -> Iterator[BinaryIO]:
             raise _refused(path, folder) or error from error
     if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) != stat.S_IFREG:
         os.close(descriptor)
-        raise JobFileError(f"{path.name} is {_KINDS.get(kind, 'no regular file')}")
+        raise JobFileError(f"{path.name} is {KINDS.get(kind, 'no regular file')}")
     with os.fdopen(descriptor, "rb") as file:
         yield file
 
@@ -88,8 +88,8 @@ def _refused(path: Path, folder: int) -> JobFileError | None:
     """The error of what can't be opened for what it is; None where it can't for another reason."""
     with suppress(OSError):
         kind = stat.S_IFMT(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
-        if kind in _KINDS and kind != stat.S_IFDIR:
-            return JobFileError(f"{path.name} is {_KINDS[kind]}")
+        if kind in KINDS and kind != stat.S_IFDIR:
+            return JobFileError(f"{path.name} is {KINDS[kind]}")
     return None
 
 
@@ -240,7 +240,7 @@ def append(path: Path, content: bytes) -> None:
             raise _refused(path, folder) or error from error
     try:
         if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) != stat.S_IFREG:
-            raise JobFileError(f"{path.name} is {_KINDS.get(kind, 'no regular file')}")
+            raise JobFileError(f"{path.name} is {KINDS.get(kind, 'no regular file')}")
         if os.write(descriptor, content) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
@@ -269,7 +269,7 @@ def tree_of(folder: Path) -> list[Path]:
     for path in (folder, *found):
         kind = stat.S_IFMT(_kind(path))
         if kind != stat.S_IFDIR and (kind != stat.S_IFREG or path is folder):
-            raise JobFileError(f"{str(path)!r} is {_KINDS.get(kind, 'no file and no folder')}")
+            raise JobFileError(f"{str(path)!r} is {KINDS.get(kind, 'no file and no folder')}")
     return found
 
 

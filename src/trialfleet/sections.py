@@ -27,6 +27,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from trialfleet.spelling import did_you_mean
 
 T = TypeVar("T", bound=Sized)
+Refused = tuple[tuple[str | int, ...], str, object]  # place below a model, message, the value given
 
 
 FROM_FILE = {"is": "a file"}  # the context of a validation: a person wrote the keys
@@ -118,12 +119,12 @@ def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorD
     ]
 
 
-def refuse(title: str, problems: list[tuple[tuple[str | int, ...], str, object]]) -> NoReturn:
+def refuse(title: str, problems: list[Refused]) -> NoReturn:
     """Raise one pydantic error per problem.
 
     Args:
         title: the model that is wrong.
-        problems: place below the model, message, the value given.
+        problems: what is wrong with it.
 
     Raises:
         ValidationError: always; an enclosing model puts its own place in front of each.

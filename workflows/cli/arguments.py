@@ -147,35 +147,26 @@ completed_by_runs = _completed_by(_runs)
 completed_by_runs_of_region = _completed_by(_runs_of_region)
 
 
-def run_argument(command: Command) -> Command:
-    """A RUN that may be left out: the newest then."""
-    return click.argument("run", required=False, shell_complete=completed_by_runs)(command)
-
-
-def run_to_name(command: Command) -> Command:
-    """A RUN that has to be named."""
-    return click.argument("run", shell_complete=completed_by_runs)(command)
-
-
-def region_option(command: Command) -> Command:
-    """One region of the command's RUN."""
-    option = click.option(
-        "--region", help="Only this region.", shell_complete=_completed_by(_regions)
-    )
-    return option(command)
+# A RUN that may be left out: the newest then.
+run_argument = click.argument("run", required=False, shell_complete=completed_by_runs)
+run_to_name = click.argument("run", shell_complete=completed_by_runs)
+# One region of the command's RUN.
+region_option = click.option(
+    "--region", help="Only this region.", shell_complete=_completed_by(_regions)
+)
+# Models of runs: all of a run's, or one by RUN/REGION.
+models_of_runs = click.argument(
+    "models",
+    nargs=-1,
+    required=True,
+    metavar="MODEL...",
+    shell_complete=_completed_by(_models_of_runs),
+)
 
 
 def model_argument(name: str, **more: Any) -> Callable[[Command], Command]:
     """A region whose published model is meant."""
     return click.argument(name, shell_complete=_completed_by(_models), **more)
-
-
-def models_of_runs(name: str) -> Callable[[Command], Command]:
-    """Models of runs: all of a run's, or one by RUN/REGION."""
-    complete = _completed_by(_models_of_runs)
-    return click.argument(
-        name, nargs=-1, required=True, metavar="MODEL...", shell_complete=complete
-    )
 
 
 anyway_option = click.option(

@@ -24,12 +24,9 @@ ENDED_BY = {signal.SIGINT, signal.SIGTERM}
 
 
 def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
-    """Serve the dashboard of a run until Ctrl-C.
+    """Serve the dashboard of a run at a port of 127.0.0.1, 0 for one that is free, until Ctrl-C.
 
-    Args:
-        run: the run.
-        port: of 127.0.0.1; 0 for one that is free.
-        tell: is called with where it is, once it answers.
+    `tell` is called with where it is, once it answers.
 
     Raises:
         InputError: optuna-dashboard isn't installed, the port is taken, or the run has no trials.

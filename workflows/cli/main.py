@@ -15,7 +15,6 @@ from click.exceptions import NoArgsIsHelpError
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import close_to_others
 from trialfleet.workflows.cli import (
-    admin_commands,
     model_commands,
     result_commands,
     run_commands,
@@ -27,7 +26,6 @@ from trialfleet.workflows.cli.export_command import export
 from trialfleet.workflows.cli.fleet_commands import fleet, manager
 from trialfleet.workflows.cli.notify_commands import notify
 from trialfleet.workflows.cli.pool_commands import pool
-from trialfleet.workflows.cli.serve_command import serve
 from trialfleet.workflows.output import say
 
 
@@ -101,12 +99,12 @@ for command in (
     result_commands.predict,
     model_commands.models,
     model_commands.rollback,
-    admin_commands.promote,
-    admin_commands.takeover,
+    model_commands.promote,
+    run_commands.takeover,
     daily,
     export,
     notify,
-    serve,
+    result_commands.serve,
     pool,
     fleet,
     manager,

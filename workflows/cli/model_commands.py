@@ -1,13 +1,21 @@
-"""The commands for published models: what there is, and back to a former one."""
+"""The commands for published models: what there is, and which of them is in force."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.cli.arguments import completed_by_runs_of_region, model_argument
+from trialfleet.workflows.cli.arguments import (
+    completed_by_runs_of_region,
+    model_argument,
+    models_of_runs,
+)
 from trialfleet.workflows.cli.export_command import follow
 from trialfleet.workflows.models.latest import called, region_of
 from trialfleet.workflows.output import json_option, print_json, say, show
@@ -108,9 +116,50 @@ def rollback(region: str, to: str | None, study: str | None) -> None:
     from trialfleet.workflows.run.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
-    try:
+    with _told(models_folder):
         now, before = go_back(models_folder, to)
-    except OSError as error:
-        raise InputError(f"{error.filename or models_folder}: {error.strerror}") from error
     say(f"{called(models_folder)}: latest is {switched(now, before)}")
     follow([models_folder])
+
+
+@click.command()
+@models_of_runs
+def promote(models: tuple[str, ...]) -> None:
+    """Make each MODEL the latest of its region, older ones too.
+
+    MODEL is a run's id, for the models of all its regions; RUN/REGION for one of them; or a model's
+    folder. A run leaves latest alone when the model of a later one is published; this is how a
+    person moves it, back or forth. Where some of several can't be promoted the others are; those
+    are named, and the exit code is 1.
+    """
+    from trialfleet.workflows.models.latest import promote as make_latest
+    from trialfleet.workflows.models.latest import switched
+    from trialfleet.workflows.run.lookup import models_of
+
+    named = [place for model in models for place in models_of(model)]
+    done, left = [], []
+    for place in named:
+        try:
+            with _told(place):
+                former = make_latest(place)
+        except InputError as error:
+            if len(named) == 1:
+                raise
+            left.append(f"{called(place.parent) if place.parent.is_dir() else place}: {error}")
+            continue
+        done.append(place)
+        say(f"{called(place.parent)}: latest is {switched(place.name, former)}")
+    follow([place.resolve().parent for place in done])
+    for line in left:
+        say(f"not promoted: {line}", err=True)
+    if left:
+        sys.exit(1)
+
+
+@contextmanager
+def _told(place: Path) -> Iterator[None]:
+    """Tell what can't be written without a traceback."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{error.filename or place}: {error.strerror}") from error

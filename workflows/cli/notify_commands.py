@@ -69,7 +69,14 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
     folder = _outbox_of(run_or_study)
     found = Outbox(folder).deliveries() if (folder / "outbox.db").exists() else []
     if as_json:
-        print_json([_plain(one) for one in found])
+        fields = ("state", "tries", "error", "changed")
+        print_json(
+            [
+                {"event": one.event.to_json(), "channel": one.title}
+                | {name: getattr(one, name) for name in fields}
+                for one in found
+            ]
+        )
         return
     if not found:
         say(f"no events yet in {folder}")
@@ -86,17 +93,6 @@ def _outbox_of(name: str | None) -> Path:
     if name and Path(name).is_file():
         return DailyFolder.of(load_whole(Path(name)).name).alerts
     return open_run(find_run(name)).alerts
-
-
-def _plain(one: Delivery) -> dict[str, object]:
-    return {
-        "event": one.event.to_json(),
-        "channel": one.title,
-        "state": one.state,
-        "tries": one.tries,
-        "error": one.error,
-        "changed": one.changed,
-    }
 
 
 def _table(found: list[Delivery]) -> Table:

@@ -27,6 +27,7 @@ from trialfleet.workflows.cli.arguments import (
 )
 from trialfleet.workflows.output import console, json_option, print_json, say, show
 
+_PORT = 8642  # of the page
 _UNPRICED = (
     "what {} cost is unknown, and missing above: their nodes say no price; set "
     "usd_per_hour in the study (docs/costs.md)"
@@ -173,6 +174,56 @@ def dashboard(run: str | None, port: int) -> None:
     from trialfleet.workflows.cli.dashboard import show
 
     show(run_called(run), port, lambda url: say(f"{url}   (Ctrl-C ends it)"))
+
+
+@click.command()
+@run_argument
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=_PORT,
+    show_default=True,
+    help="Its port; 0 for one that is free.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="Ask readers for the token in this file. Beyond this machine one is made without it.",
+)
+@click.option(
+    "--allow-host",
+    "allowed",
+    multiple=True,
+    metavar="NAME",
+    help="Another name of this machine by which browsers may ask for the page.",
+)
+@click.option("--dashboard", is_flag=True, help="Show optuna-dashboard, too, at /dashboard.")
+def serve(
+    run: str | None,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    allowed: tuple[str, ...],
+    dashboard: bool,
+) -> None:
+    """Show runs, regions, trials and nodes in a browser, until Ctrl-C; nothing can be changed.
+
+    The first page is of the newest run, whichever that is at the moment; with RUN, of that one
+    alone. /metrics is for Prometheus.
+    """
+    from trialfleet.workflows.run.lookup import find_run
+    from trialfleet.workflows.serve.server import serve as serve_page
+
+    serve_page(
+        find_run(run) if run else None,
+        host=host,
+        port=port,
+        token_file=token_file,
+        allowed=allowed,
+        dashboard=dashboard,
+        tell=lambda url: say(f"{url}   (Ctrl-C ends it)"),
+    )
 
 
 @contextmanager

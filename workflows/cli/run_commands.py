@@ -16,6 +16,7 @@ from trialfleet.workflows.cli.arguments import (
     completed_by_subjects,
     run_argument,
     run_called,
+    run_to_name,
 )
 from trialfleet.workflows.cli.watching import handed_over, watch_to_the_end
 from trialfleet.workflows.output import json_option, print_json, say, show
@@ -232,3 +233,21 @@ def supervise(state: Path | None) -> None:
     from trialfleet.workflows.dagman.supervisor import default_state, supervise_alone
 
     supervise_alone(state if state is not None else default_state())
+
+
+@click.command()
+@run_to_name
+def takeover(run: str) -> None:
+    """Let this machine, with the folder RUN, write the run's studies in place of another.
+
+    For a machine that is gone for good, where the study names a storage of its own, a database:
+    what is finished stays finished. Should that machine come back, its regions stop.
+    """
+    from trialfleet.workflows.run.lookup import find_run
+    from trialfleet.workflows.status.status import open_run
+    from trialfleet.workflows.status.storage import take_over
+
+    folder = open_run(find_run(run))
+    former = take_over(folder)
+    say(f"taken over from {former}" if former else "nobody else had it")
+    say(f"next: trialfleet submit or resume {shell_quoted(folder.root)}")

@@ -25,10 +25,7 @@ Say = Callable[[str], None]
 def install(file: Path, say: Say, *, system: bool = False) -> None:
     """Have a study's days started from now on; again, it changes what has changed.
 
-    Args:
-        file: the study's.
-        say: takes a line for each action.
-        system: by the machine's systemd, and not by the user's.
+    By the machine's systemd if `system`, else by the user's. `say` takes a line for each action.
 
     Raises:
         InputError: the study can't be used, or only root may do this.
@@ -49,14 +46,11 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
     else:
         job = install_job(study.name, daily, folder, text)
         say(f"systemd does not run here; HTCondor's job {job} starts {folder.start} each day")
-        say(f"it does so only while HTCondor is up{_after_a_reboot()}")
+        # an embedded pool is started by nothing else
+        is_embedded = embedded_folder(named_configuration()) is not None
+        after_a_reboot = f": after a reboot, {start_command()}" if is_embedded else ""
+        say(f"it does so only while HTCondor is up{after_a_reboot}")
     say(f"next day begins {next_start_text(daily, datetime.now(UTC))}")
-
-
-def _after_a_reboot() -> str:
-    """What brings HTCondor up again where that is an embedded pool, which nothing else starts."""
-    is_embedded = embedded_folder(named_configuration()) is not None
-    return f": after a reboot, {start_command()}" if is_embedded else ""
 
 
 def _owner(folder: DailyFolder) -> str:
@@ -110,7 +104,7 @@ def clock_of(study: str, folder: DailyFolder) -> str | None:
     """Return what starts a study's days; None if nothing of ours does."""
     for system in (False, True):
         units = Units.of(study, folder, system=system)
-        if units.are_there:
+        if units.timer.exists():
             return str(units.timer)
     try:
         job = job_there(folder)

@@ -21,13 +21,9 @@ _REMOVED = 3  # JobStatus; it is about to leave the queue
 
 
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
-    """Submit the job, unless it is there as it would be now, and return its id.
+    """Submit the job that starts the days, unless it is there as it would be now; return its id.
 
-    Args:
-        study: the study's name.
-        daily: when its days begin.
-        folder: of the study's runs; the job starts its `start`.
-        text: what that program is.
+    `text` is what the program holds that it starts.
 
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -45,24 +46,15 @@ Clock = Callable[[], datetime]
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True)
 class Work:
-    """What a day's work is done with.
+    """What a day's work is done with: the study's file, the folder of its runs and what follows."""
 
-    Attributes:
-        file: the study's.
-        folder: the folder of its runs.
-        clock: returns the time, aware.
-        say: takes a line for each event.
-    """
-
-    def __init__(
-        self, file: Path, folder: DailyFolder, journal: Journal, clock: Clock, say: Say
-    ) -> None:
-        self.file = file
-        self.folder = folder
-        self.journal = journal
-        self.clock = clock
-        self.say = say
+    file: Path
+    folder: DailyFolder
+    journal: Journal
+    clock: Clock  # returns the time, aware
+    say: Say  # takes a line for each event
 
     def finish(self, attempt: Attempt) -> None:
         """Bring an attempt to its end: each of its regions gets its outcome.
@@ -171,12 +163,10 @@ class Work:
         settings: Mapping[str, str] | None = None,
     ) -> None:
         outcomes = [
-            Outcome(
-                date=attempt.date,
-                region=region,
-                attempt=attempt.attempt,
-                ending=ending,
-                why=why,
+            attempt.outcome(
+                region,
+                ending,
+                why,
                 fingerprint=(data or {}).get(region),
                 settings=(settings or {}).get(region),
             )

@@ -19,10 +19,7 @@ POLL_SECONDS = 1.0
 def turn(folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]) -> Iterator[bool]:
     """Wait until nobody else works on a day of the study, and be the one who does.
 
-    Args:
-        folder: the study's.
-        day: what is worked on.
-        gives_up: asked again and again with the day that another works on, while one does.
+    `gives_up` is asked again and again with the day that another works on, while one does.
 
     Yields:
         Whether it is our turn: not where waiting was given up.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -62,20 +62,12 @@ class Days:
     def __init__(self, file: Path, *, clock: Clock = real_time, say: Say = print) -> None:
         """Open the journal of a study's days, beside its runs in the working directory.
 
-        Args:
-            file: the study's.
-            clock: returns the time, aware.
-            say: takes a line for each event.
-
         Raises:
             StudyError: the study can't be read, or isn't a daily one.
         """
-        study, self._daily = daily_study(file)
-        self._study = study
-        self._file = file
-        self._clock = clock
-        self._say = say
-        self.folder = DailyFolder.of(study.name)
+        self._study, self._daily = daily_study(file)
+        self._file, self._clock, self._say = file, clock, say
+        self.folder = DailyFolder.of(self._study.name)
         self.folder.root.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder.study, f"{file.absolute()}\n")
         self.journal = Journal(self.folder.journal)
@@ -108,13 +100,9 @@ class Days:
     ) -> list[date]:
         """Make up for days, oldest first; return those on which there was something to do.
 
-        Only regions are trained that have no outcome of the day, or failed on it.
-
-        Args:
-            first: the first day.
-            last: the last day.
-            only_missing: leave out what has ended well; else there must be nothing of the kind.
-            however_many: whether these may be more than `MANY_DAYS`.
+        Only regions are trained that have no outcome of the day, or failed on it. Without
+        `only_missing` there must be no others, and without `however_many` no more days than
+        `MANY_DAYS`.
 
         Raises:
             InputError: the study can't be used, the days are to come or too many, or some of them
@@ -131,17 +119,17 @@ class Days:
             )
         if not only_missing:
             self._check_nothing_ended_well(first, last)
+        days = [first + timedelta(days=number) for number in range(count)]
         return [
             day
-            for number, day in enumerate(_between(first, last), start=1)
+            for number, day in enumerate(days, start=1)
             if self._make_up_for(day, f"{number:,} of {count:,} days")
         ]
 
     def tell(self, seconds: float = 0.0) -> None:
         """Tell those whom the study names of the days that have ended; what fails is only said.
 
-        Args:
-            seconds: for so long what doesn't arrive is sent again; the next start goes on with it.
+        For `seconds` what doesn't arrive is sent again; the next start goes on with it.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -177,9 +165,7 @@ class Days:
         reopen(self.folder, self.journal, self._clock())
 
         def gives_up(busy: date | None) -> bool:
-            if all(
-                one.ended for one in self.journal.attempts(day)
-            ):  # nothing of this day is left to do
+            if all(one.ended for one in self.journal.attempts(day)):  # nothing is left to do
                 return True
             waits.look(busy)
             is_over = attempt.deadline is not None and self._clock() >= attempt.deadline
@@ -275,10 +261,3 @@ def _patient(waits: TurnWatch) -> Callable[[date | None], bool]:
         return False
 
     return gives_up
-
-
-def _between(first: date, last: date) -> Iterator[date]:
-    day = first
-    while day <= last:
-        yield day
-        day += timedelta(days=1)

@@ -33,13 +33,7 @@ def tell_days(
 ) -> int:
     """Tell of the days that have ended lately, each once.
 
-    Args:
-        study: its name.
-        channels: who wants to hear of them.
-        folder: of the study's days.
-        journal: what became of them.
-        now: the time.
-        seconds: for so long what doesn't arrive is sent again; the next day's start goes on.
+    For `seconds` what doesn't arrive is sent again; the start of the next day goes on with it.
 
     Returns:
         How many messages have not arrived.
@@ -89,11 +83,6 @@ def _again(one: Outcome, folder: DailyFolder) -> str:
     return f"Again: trialfleet daily backfill {folder.study_as_typed} {between} --only missing"
 
 
-def _next_steps(outcomes: list[Outcome], folder: DailyFolder) -> list[str]:
-    failed = [one for one in outcomes if one.ending is Ending.FAILED]
-    return [_again(failed[0], folder)] if failed else []
-
-
 @dataclass(frozen=True)
 class DaysCosts:
     """What a day's run has cost; by region where it can be put to one."""
@@ -128,15 +117,15 @@ def _digest(
     words = ", ".join(f"{count} {ending}" for ending, count in counts.items() if count)
     again = f", attempt {attempt.attempt}" if attempt.attempt > 1 else ""
     spent = f", {_money(costs.total.usd, costs.total)} USD" if costs else ""
+    failed = (one for one in outcomes if one.ending is Ending.FAILED)
+    next_step = next((_again(one, folder) for one in failed), "")
     return Event(
         id=key,
         kind="day-done",
         study=study,
         run=attempt.run,
         title=in_one_line(f"{study} {attempt.date}{again}: {words or 'nothing to do'}{spent}"),
-        text="\n".join(
-            filter(None, [digest_table(outcomes, costs), *_next_steps(outcomes, folder)])
-        ),
+        text="\n".join(filter(None, [digest_table(outcomes, costs), next_step])),
         data={
             "date": str(attempt.date),
             "attempt": attempt.attempt,
@@ -160,12 +149,7 @@ def _priced(cost: Sum | None) -> dict[str, float]:
 
 
 def digest_table(outcomes: list[Outcome], costs: DaysCosts | None = None) -> str:
-    """Return what became of each region, in columns; what somebody may have to look at first.
-
-    Args:
-        outcomes: of the regions.
-        costs: what each has cost, and all together, where that is known.
-    """
+    """Return what became of each region, in columns; what somebody may have to look at first."""
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
     amounts = [_usd(costs, one.region) for one in rows]

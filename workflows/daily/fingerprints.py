@@ -37,11 +37,9 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 
 
 def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return what identifies the content of data.
+    """Return what identifies the content of data, by its paths, which may have a date.
 
-    Args:
-        places: the data's paths, which may have a date.
-        entries: its files with their checksums, as a model's provenance has them.
+    `entries` are its files with their checksums, as a model's provenance has them.
 
     Returns:
         None where a checksum isn't known.

@@ -36,13 +36,7 @@ def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
 
 
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
-    """Return the days to work on now, the oldest first.
-
-    Args:
-        daily: says which of the days that were missed are made up for.
-        begun: the days that were begun so far.
-        now: the time of the start.
-    """
+    """Return the days to work on now, the oldest first."""
     due = due_day(daily, now)
     newest = max(begun, default=due)
     if daily.missed != "all" or newest >= due:

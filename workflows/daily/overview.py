@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -112,12 +112,7 @@ def outcomes_now(
 
 
 def left_out(run: Path, day: date) -> list[Outcome]:
-    """Return the regions that failed the day of a run and that it doesn't have, if it is a day's.
-
-    Args:
-        run: its folder.
-        day: the day that it is of.
-    """
+    """Return the regions that failed the day of a run and aren't in it, if it is a day's."""
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():
         return []
@@ -136,15 +131,7 @@ def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
     files = run.region(region_slug(region))
     if not files.published.exists():
         return None
-    ending, why = ending_with_model(files)
-    return Outcome(
-        date=attempt.date,
-        region=region,
-        attempt=attempt.attempt,
-        ending=ending,
-        why=why,
-        run=attempt.run,
-    )
+    return attempt.outcome(region, *ending_with_model(files), run=attempt.run)
 
 
 def _day(day: date, attempts: list[Attempt], outcomes: list[Outcome]) -> DayView:
@@ -178,30 +165,29 @@ def days_table(shown: Overview) -> Table:
 
 def newest_table(shown: Overview) -> Fitting:
     """Return what became of each region on the newest day as a table."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=str(shown.days[0].date))
-    for title in ("region", "ended", "why"):
-        table.add_column(title, overflow="fold")
-    for one in shown.newest:
-        table.add_row(Text(one.region), one.ending.value, cut_to_width(_split(_why(one))[0]))
-    return with_hint_where_cut(table, hint_of(shown.study, shown.newest))
+    return _table(shown.study, str(shown.days[0].date), shown.newest, with_days=False)
 
 
 def reasons_table(shown: Overview) -> Fitting | None:
     """Return why regions were kept or failed on the days before the newest; None if none were."""
+    explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
+    if not explained:
+        return None
+    return _table(shown.study, "on the days before", explained, with_days=True)
+
+
+def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bool) -> Fitting:
     from rich.table import Table
     from rich.text import Text
 
-    explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
-    table = Table(title="on the days before")
-    for title in ("day", "region", "ended", "why"):
-        table.add_column(title, overflow="fold")
-    for one in explained:
-        why = cut_to_width(_split(one.why)[0])
-        table.add_row(str(one.date), Text(one.region), one.ending.value, why)
-    return with_hint_where_cut(table, hint_of(shown.study, explained)) if explained else None
+    table = Table(title=title)
+    for name in (*(["day"] if with_days else []), "region", "ended", "why"):
+        table.add_column(name, overflow="fold")
+    for one in outcomes:
+        day = [str(one.date)] if with_days else []
+        why = cut_to_width(_split(_why(one))[0])
+        table.add_row(*day, Text(one.region), one.ending.value, why)
+    return with_hint_where_cut(table, hint_of(study, outcomes))
 
 
 def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:

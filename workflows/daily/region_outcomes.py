@@ -71,14 +71,7 @@ class RunsEndings:
         )
 
     def _outcome(self, region: str, ending: Ending, why: str) -> Outcome:
-        return Outcome(
-            date=self._attempt.date,
-            region=region,
-            attempt=self._attempt.attempt,
-            ending=ending,
-            why=why,
-            run=self._attempt.run,
-        )
+        return self._attempt.outcome(region, ending, why, run=self._attempt.run)
 
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:

@@ -28,11 +28,6 @@ _KEPT = (
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
     """Write the program, and return its text.
 
-    Args:
-        folder: of the study's runs.
-        study: the study's name.
-        file: the study's.
-
     Raises:
         InputError: a path can't be written into units and submit files.
     """
@@ -42,7 +37,13 @@ def write_start(folder: DailyFolder, study: str, file: Path) -> str:
                 f"{str(path)!r} has what a clock can't take: a double quote, a backslash, '$(', "
                 "'$$' or a character that does not print; move it"
             )
-    environment = {name: os.environ[name] for name in _KEPT if _is_kept(name)}
+    # htcondor2 sets CONDOR_CONFIG to /dev/null where nobody has
+    given = {name: os.environ.get(name, "") for name in _KEPT}
+    environment = {
+        name: value
+        for name, value in given.items()
+        if value.isprintable() and value not in {"", os.devnull}
+    }
     text = render_template(
         "run/daily.start.j2",
         study=study,
@@ -54,8 +55,3 @@ def write_start(folder: DailyFolder, study: str, file: Path) -> str:
     folder.root.mkdir(parents=True, exist_ok=True)
     write_atomic(folder.start, text, mode=0o755)
     return text
-
-
-def _is_kept(name: str) -> bool:
-    value = os.environ.get(name, "")
-    return value.isprintable() and value not in {"", os.devnull}  # htcondor2 sets CONDOR_CONFIG so

@@ -56,11 +56,6 @@ class Units:
         """The service's file."""
         return self.place / f"{self.name}.service"
 
-    @property
-    def are_there(self) -> bool:
-        """Whether the clock is installed."""
-        return self.timer.exists()
-
     def can_be_used(self) -> bool:
         """Whether this systemd runs."""
         try:
@@ -72,11 +67,7 @@ class Units:
     def install(self, study: str, daily: Daily, start: Path, owner: str) -> None:
         """Write the units and start the timer, now and at each start of the machine.
 
-        Args:
-            study: the study's name.
-            daily: when its days begin.
-            start: the program that the service runs.
-            owner: the account that runs it, where the units are the machine's.
+        Units of the machine run the program `start` by the account `owner`.
 
         Raises:
             InputError: this account may not write there.

@@ -14,21 +14,11 @@ _HERE = Path(__file__).parent
 _FIRST = _HERE.parent.parent / "templates" / "init"
 _POINTS = "points"  # the first study's data, which others use too
 
+_WITH_POINTS = ("sklearn", "lightgbm", "r", "shell", "ddp", "pipeline")
+_OTHERS = ("notebook", "flights", "tabular")
 # Each example's folder by its name, in the order in which help shows them.
-EXAMPLES = {
-    "first": _FIRST,
-    "sklearn": _HERE / "sklearn",
-    "lightgbm": _HERE / "lightgbm",
-    "r": _HERE / "r",
-    "shell": _HERE / "shell",
-    "ddp": _HERE / "ddp",
-    "pipeline": _HERE / "pipeline",
-    "notebook": _HERE / "notebook",
-    "flights": _HERE / "flights",
-    "tabular": _HERE / "tabular",
-}
+EXAMPLES = {"first": _FIRST, **{name: _HERE / name for name in (*_WITH_POINTS, *_OTHERS)}}
 PREPARE = "prepare.py"  # makes an example's data
-_WITH_POINTS = {"sklearn", "lightgbm", "r", "shell", "ddp", "pipeline"}
 _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 

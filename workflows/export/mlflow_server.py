@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from trialfleet.files import read_json, write_json
 from trialfleet.workflows.export.published import ExportError, LocalModel, Published
+from trialfleet.workflows.export.s3_client import secret_of
 from trialfleet.workflows.models.card import card_of, identity_of
 from trialfleet.workflows.study.export import Keep, Mlflow
 
@@ -51,24 +52,20 @@ def title_of(settings: Mlflow) -> str:
 class MlflowServer:
     """A tracking server and its model registry."""
 
-    def __init__(
-        self, settings: Mlflow, records: Path, *, password: str | None, token: str | None
-    ) -> None:
+    def __init__(self, settings: Mlflow, records: Path) -> None:
         """Take the settings; the server isn't asked yet.
 
         Args:
             settings: the study's.
             records: a folder for what the server called each model.
-            password: of the settings' user.
-            token: instead of user and password.
 
         Raises:
-            ExportError: the package is missing.
+            ExportError: the package is missing, or a password or token can't be read.
         """
         self.title = title_of(settings)
-        self._settings = settings
-        self._records = records
-        login = (settings.user, password, token)
+        self._settings, self._records = settings, records
+        password = secret_of(settings.password_file, settings.password_env)
+        login = (settings.user, password, secret_of(settings.token_file, settings.token_env))
         self._environment = _SETTINGS | {
             name: value for name, value in zip(_LOGIN, login, strict=True) if value
         }
@@ -108,7 +105,7 @@ class MlflowServer:
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{identity}'")
         card = card_of(model.path) or model.provenance
         begun = _milliseconds(model.provenance.get("created"))
-        run = found[0] if found else self._create_run(experiment, identity, region, model, begun)
+        run = found[0] if found else self._create_run(experiment, identity, region, model, card)
         run_id = run.info.run_id
         self._log(run_id, card, begun)
         self._client.log_artifacts(run_id, str(model.path), MODEL)
@@ -126,9 +123,10 @@ class MlflowServer:
         return self._experiment
 
     def _create_run(
-        self, experiment: str, identity: str, region: str, model: LocalModel, begun: int | None
+        self, experiment: str, identity: str, region: str, model: LocalModel, card: dict[str, Any]
     ) -> Any:
-        card = card_of(model.path) or model.provenance
+        begun = _milliseconds(model.provenance.get("created"))
+        gate = card.get("gate") or {}
         tags = {
             TAG: identity,
             "trialfleet.study": card.get("study"),
@@ -137,8 +135,8 @@ class MlflowServer:
             "trialfleet.date": card.get("date"),
             "trialfleet.trial": card.get("trial"),
             "trialfleet.seed": card.get("seed"),
-            "trialfleet.gate": (card.get("gate") or {}).get("verdict"),
-            "trialfleet.why": (card.get("gate") or {}).get("why"),
+            "trialfleet.gate": gate.get("verdict"),
+            "trialfleet.why": gate.get("why"),
             **{f"version.{key}": value for key, value in (card.get("versions") or {}).items()},
             **{
                 f"data.{number}": f"{entry.get('path') or entry.get('url')} {identity_of(entry)}"
@@ -154,12 +152,10 @@ class MlflowServer:
         from mlflow.entities import Metric, Param
 
         params = [Param(_key(key), _value(value)) for key, value in card["params"].items()]
-        time = begun or 0
-        metrics = [Metric(_key(key), value, time, 0) for key, value in _metrics(card)]
-        for start in range(0, len(params), _BATCH):
-            self._client.log_batch(run_id, params=params[start : start + _BATCH])
-        for start in range(0, len(metrics), _BATCH):
-            self._client.log_batch(run_id, metrics=metrics[start : start + _BATCH])
+        metrics = [Metric(_key(key), value, begun or 0, 0) for key, value in _metrics(card)]
+        for kind, entries in (("params", params), ("metrics", metrics)):
+            for start in range(0, len(entries), _BATCH):
+                self._client.log_batch(run_id, **{kind: entries[start : start + _BATCH]})
 
     # -- the registry --------------------------------------------------------------------------
 
@@ -234,28 +230,19 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in former.items():
-            _set(name, value)
-
-
-def _set(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
+        for name in former:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in former.items() if value is not None})
 
 
 def _metrics(card: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """The full training's, and what the gate measured."""
-    numbers: Callable[[Any], bool] = lambda value: isinstance(value, int | float)  # noqa: E731
-    for key, value in (card.get("metrics") or {}).items():
-        if numbers(value):
-            yield key, float(value)
     gate = card.get("gate") or {}
-    for side in ("champion", "challenger", "baseline"):
-        for key, value in ((gate.get(side) or {}).get("metrics") or {}).items():
-            if numbers(value):
-                yield f"gate.{side}.{key}", float(value)
+    sides = {f"gate.{side}.": gate.get(side) for side in ("champion", "challenger", "baseline")}
+    for prefix, measured in {"": card, **sides}.items():
+        for key, value in ((measured or {}).get("metrics") or {}).items():
+            if isinstance(value, int | float):
+                yield f"{prefix}{key}", float(value)
 
 
 def _key(name: str) -> str:

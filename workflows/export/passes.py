@@ -13,8 +13,8 @@ from typing import Protocol
 
 from trialfleet.workflows.export.folder import ExportFolder, Targets
 from trialfleet.workflows.export.published import ExportError, Published, published_in
-from trialfleet.workflows.export.s3_client import s3_client, secret_of
-from trialfleet.workflows.study.export import Keep, Mlflow
+from trialfleet.workflows.export.s3_client import s3_client
+from trialfleet.workflows.study.export import Keep
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
@@ -49,13 +49,9 @@ def export_all(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Bring all targets up to date; to be called by one process at a time, see `alone`.
+    """Bring all targets up to date, with the models of some regions or of all.
 
-    Args:
-        folder: of the exports of a study's models.
-        targets: where to.
-        progress: takes a line for each action.
-        models_folders: only of these regions; default: of all.
+    To be called by one process at a time, see `ExportFolder.alone`.
 
     Returns:
         Why a target isn't up to date, by its title.
@@ -103,21 +99,6 @@ def _openers(folder: ExportFolder, targets: Targets) -> Iterator[tuple[str, Call
 
         yield url.rstrip("/"), lambda: S3Mirror(s3_client(targets.s3), url)
     if mlflow := targets.export.mlflow:
-        from trialfleet.workflows.export import mlflow_server
+        from trialfleet.workflows.export.mlflow_server import MlflowServer, title_of
 
-        yield mlflow_server.title_of(mlflow), lambda: _mlflow(folder, mlflow)
-
-
-def _mlflow(folder: ExportFolder, settings: Mlflow) -> Target:
-    from trialfleet.workflows.export.mlflow_server import MlflowServer
-
-    return MlflowServer(
-        settings,
-        folder.mlflow,
-        password=_given(settings.password_file, settings.password_env),
-        token=_given(settings.token_file, settings.token_env),
-    )
-
-
-def _given(file: str | None, variable: str | None) -> str | None:
-    return secret_of(file, variable) if file or variable else None
+        yield title_of(mlflow), lambda: MlflowServer(mlflow, folder.mlflow)

@@ -32,9 +32,7 @@ class LocalModel:
 
     Attributes:
         path: its folder; nothing in it ever changes.
-        run: the run that published it.
         as_of: how new it is; None where that isn't known.
-        provenance: where it comes from.
     """
 
     path: Path
@@ -48,7 +46,6 @@ class Published:
     """A region's models at one moment.
 
     Attributes:
-        study: the study's name.
         region: the region's, as its folder is called.
         folder: where they lie.
         models: by run, oldest first.

@@ -56,13 +56,13 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
         raise ExportError(f"AWS can't be asked: {error}") from error
 
 
-def secret_of(file: str | None, variable: str | None = None) -> str:
-    """Return what `secret` reads.
+def secret_of(file: str | None, variable: str | None = None) -> str | None:
+    """Return what `secret` reads; None where neither is named.
 
     Raises:
         ExportError: it can't be read, or is empty.
     """
     try:
-        return secret(file, variable)
+        return secret(file, variable) if file or variable else None
     except ValueError as error:
         raise ExportError(str(error)) from None

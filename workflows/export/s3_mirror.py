@@ -15,7 +15,6 @@ Killed between any two requests, the next call completes it: what is there is no
 
 from __future__ import annotations
 
-import hashlib
 import json
 import socket
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.infra.fleet.aws.clients import DENIED, code_of, permission
+from trialfleet.workflows.checksums import sha256_of
 from trialfleet.workflows.export.published import OLDEST, ExportError, LocalModel, Published
 from trialfleet.workflows.models.latest import PROVENANCE
 from trialfleet.workflows.models.retention import indispensable, superfluous
@@ -98,7 +98,7 @@ class S3Mirror:
                 size = path.stat().st_size
                 if there.get(folder + name) != size:
                     self._send(path, folder + name)
-                manifest.append({"name": name, "bytes": size, "sha256": _sha256(path)})
+                manifest.append({"name": name, "bytes": size, "sha256": sha256_of(path)})
         except FileNotFoundError:
             if model.path.exists():
                 raise
@@ -149,7 +149,9 @@ class S3Mirror:
                 return []
             self._claim(f"{root}{champion.run}/", champion)  # it is ours, and no namesake
             if theirs and not goes_before(ours, theirs):
-                return _stays(theirs, ours)
+                run, writer = theirs.get("run"), theirs.get("writer")
+                stays = f"{POINTER} stays with {run}, which {writer} switched to"
+                return [] if run == ours["run"] else [stays]
             condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
             if self._put_bytes(root + POINTER, _bytes(ours), **condition):
                 return [f"{POINTER} is {champion.run}"]
@@ -251,12 +253,6 @@ def goes_before(ours: Pointer, theirs: Pointer) -> bool:
     return is_newer or (is_later and ours["by"] in _BY_A_PERSON)
 
 
-def _stays(theirs: Pointer, ours: Pointer) -> list[str]:
-    if theirs.get("run") == ours["run"]:
-        return []
-    return [f"{POINTER} stays with {theirs.get('run')}, which {theirs.get('writer')} switched to"]
-
-
 def _moment(text: str | None) -> datetime:
     return datetime.fromisoformat(text) if text else OLDEST
 
@@ -277,11 +273,6 @@ def _name(path: Path, model: Path) -> str:
     except UnicodeEncodeError:
         raise ExportError(f"{str(path)!r}: a name that is no UTF-8 can't be one in S3") from None
     return name
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _text(moment: datetime | None) -> str | None:

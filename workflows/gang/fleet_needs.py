@@ -8,7 +8,8 @@ from trialfleet.infra.fleet.commands.gang_prices import GangNeed
 from trialfleet.infra.fleet.pool.nodes import Room
 from trialfleet.workflows.study.error_lines import read_table, validated
 from trialfleet.workflows.study.loading import StudyWithFleet
-from trialfleet.workflows.study.spec import gangs_of, shares_of
+from trialfleet.workflows.study.regions import gangs_of
+from trialfleet.workflows.study.spec import shares_of
 
 
 def load_gang_needs(path: Path) -> list[GangNeed]:

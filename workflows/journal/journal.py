@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -91,6 +92,11 @@ class Attempt:
     started: datetime
     deadline: datetime | None
     ended: datetime | None = None
+
+    def outcome(self, region: str, ending: Ending, why: str, **more: Any) -> Outcome:
+        """Return what became of a region in this attempt."""
+        day, number = self.date, self.attempt
+        return Outcome(date=day, region=region, attempt=number, ending=ending, why=why, **more)
 
 
 _ATTEMPTS, _OUTCOMES = TypeAdapter(list[Attempt]), TypeAdapter(list[Outcome])

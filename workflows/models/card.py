@@ -18,14 +18,7 @@ def card(
     gate: Verdict | None,
     report_metric: str,
 ) -> Any:
-    """Return the content of a model's card.
-
-    Args:
-        provenance: where it comes from, with the checksums of its data.
-        metrics: of its full training.
-        gate: whom it beat, or who beat it; None in a study without a gate.
-        report_metric: the metric by which the study compares models.
-    """
+    """Return the content of a model's card, given the verdict of the gate if there was one."""
     verdict = gate and gate.to_json()
     return {**provenance, "metrics": metrics, "report_metric": report_metric, "gate": verdict}
 

@@ -18,10 +18,6 @@ def better_before(published: Path, study: Study) -> Path | None:
     A gate measured both on the same rows, which counts. Without one their full trainings are
     compared, each by the rows that it had.
 
-    Args:
-        published: the new model's folder.
-        study: the resolved study of its run.
-
     Raises:
         OSError: the folder of the region's models can't be read.
     """

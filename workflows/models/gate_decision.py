@@ -76,7 +76,6 @@ class Measured:
     """What the gate's job found of a model.
 
     Attributes:
-        metrics: by name.
         losses: its loss in each row, if known.
         note: what a person should know of how it was measured.
     """
@@ -171,11 +170,7 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Say of a new model that another stays in force; a reason may follow.
-
-    Args:
-        champion: the run of the model in force; None where it isn't known.
-    """
+    """Say of a new model that another stays in force, by its run where that is known."""
     return f"kept the former model{f' (run {champion})' if champion else ''}, not this one"
 
 
@@ -201,11 +196,8 @@ def decide(
 ) -> Verdict:
     """Return the verdict on two models that were measured on the same rows.
 
-    Args:
-        rule: the study's.
-        measured: by "champion", "challenger" and, where the trainer has it, "baseline".
-        champion: the run of the model in force.
-        challenger: the run of the new one.
+    `measured` has "champion", "challenger" and, where the trainer has it, "baseline"; the other
+    two arguments are the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:
@@ -232,7 +224,8 @@ def _decision(
         if rule.metric not in measured[name].metrics:
             there = ", ".join(sorted(measured[name].metrics)) or "none"
             return False, f"the {name} has no number {rule.metric!r}; it has: {there}", None
-    interval = _interval(rule, measured[CHALLENGER], measured[CHAMPION])
+    differences = _differences(measured[CHALLENGER], measured[CHAMPION])
+    interval = _interval(rule, differences)
     if no_better := _no_better_than_a_constant(rule, measured):
         return False, no_better, interval
     worse = _worse_by(rule, measured[CHALLENGER], measured[CHAMPION])
@@ -240,14 +233,14 @@ def _decision(
     if worse <= rule.tolerance:
         allowed = f", within the tolerance of {rule.tolerance:g}" if worse > 0 else ""
         return True, values + allowed, interval
-    if interval is None:
+    if interval is None or differences is None:
         return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}{_unequal(measured)}", None
     sure = f"{rule.confidence:.0%} confidence"
     if interval[0] > 0:
         loss = f"its losses per row are higher by at least {interval[0]:.4g} on average with {sure}"
         comparison = f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {loss}"
         return False, comparison + _how_little(rule, worse, measured[CHAMPION]), interval
-    higher = _mean_difference(measured[CHALLENGER], measured[CHAMPION])
+    higher = float(differences.mean())
     if -interval[0] < _AS_WELL * higher:
         few = (
             f"its losses per row are higher by {higher:.4g} on average; that may be a few rows, "
@@ -266,13 +259,9 @@ def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
     """What to say where the difference is no chance, and yet next to nothing."""
     if worse > _LITTLE * abs(champion.metrics[rule.metric]):
         return ""
-    return f"; if so little doesn't matter, give gate.tolerance, {_rounded_up(worse):g} say"
-
-
-def _rounded_up(number: float) -> float:
-    """The next number with one digit that isn't zero."""
-    unit = 10.0 ** math.floor(math.log10(number))
-    return math.ceil(number / unit) * unit
+    unit = 10.0 ** math.floor(math.log10(worse))  # rounded up to one digit that isn't zero
+    say = math.ceil(worse / unit) * unit
+    return f"; if so little doesn't matter, give gate.tolerance, {say:g} say"
 
 
 def _unequal(measured: Mapping[str, Measured]) -> str:
@@ -291,7 +280,7 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
     values = f"{_values(rule, measured, BASELINE)}, {_value(rule, measured, CHAMPION)}"
     if _worse_by(rule, challenger, baseline) >= 0:
         return f"no better than a constant prediction ({values}); are the labels right?"
-    interval = _interval(rule, challenger, baseline)
+    interval = _interval(rule, _differences(challenger, baseline))
     if interval and interval[1] >= 0:
         return (
             f"not shown to be better than a constant prediction by its losses per row ({values}; "
@@ -338,18 +327,16 @@ def _worse(rule: Rule, new: float, old: float) -> float:
     return new - old if rule.direction == "minimize" else old - new
 
 
-def _interval(rule: Rule, challenger: Measured, other: Measured) -> tuple[float, float] | None:
+def _differences(challenger: Measured, other: Measured) -> Losses | None:
+    """How much higher the challenger's losses are, row by row; None where they can't be paired."""
     one, two = challenger.losses, other.losses
     if one is None or two is None or len(one) != len(two) or len(one) < 2:
         return None
-    return bootstrap(one - two, rule.confidence, rule.seed)
+    return one - two
 
 
-def _mean_difference(challenger: Measured, other: Measured) -> float:
-    one, two = challenger.losses, other.losses
-    assert one is not None, "an interval is of losses"
-    assert two is not None, "an interval is of losses"
-    return float((one - two).mean())
+def _interval(rule: Rule, differences: Losses | None) -> tuple[float, float] | None:
+    return None if differences is None else bootstrap(differences, rule.confidence, rule.seed)
 
 
 def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:

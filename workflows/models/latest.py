@@ -11,8 +11,7 @@ Each change is noted before it is made (`history`), so that `rollback` knows the
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,21 +28,16 @@ LOCK = ".lock"
 EXPORTS = ".export"  # beside the regions, in a study whose models are exported
 
 
-@contextmanager
-def models_lock(models_folder: Path) -> Iterator[None]:
+def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
     """Be the only one who changes a region's folder of models; waits for who else does."""
-    with locked(models_folder / LOCK, wait=True):
-        yield
+    return locked(models_folder / LOCK, wait=True)
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """Make a published model the latest, unless the model of a later run is there.
 
     To be called with the folder's lock, once the gate, where there is one, has let the model pass.
-
-    Args:
-        published: the model's folder.
-        as_of: how new it is, as its run's `FrozenStudy` has it.
+    `as_of` is how new it is, as its run's `FrozenStudy` has it.
 
     Returns:
         Why `latest` stays with another run's model, None if it is this one now.
@@ -72,17 +66,15 @@ def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
         One of them, and what is to be said of it.
     """
     day, before = (provenance_of(model).get("date") for model in (newer, older))
-    if day and before and day != before:
-        return newer, _is_of("a later", newer, day)
     planned, planned_before = created_of(newer), created_of(older)
-    if before and planned and planned_before and planned < planned_before:
-        return older, _is_of("an earlier", older, before)
-    return newer, "was planned later"
-
-
-def _is_of(which: str, model: Path, day: str) -> str:
-    """A run's id mostly has its day."""
-    return f"is of {which} day{'' if day in model.name else f', {day}'}"
+    if day and before and day != before:
+        model, which, its_day = newer, "a later", day
+    elif before and planned and planned_before and planned < planned_before:
+        model, which, its_day = older, "an earlier", before
+    else:
+        return newer, "was planned later"
+    # a run's id mostly has its day
+    return model, f"is of {which} day{'' if its_day in model.name else f', {its_day}'}"
 
 
 def promote(model: Path) -> str | None:
@@ -104,12 +96,9 @@ def promote(model: Path) -> str | None:
 
 
 def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
-    """Make the model the latest that was in force before the present one.
+    """Make the model the latest that was in force before the present one, or that of the run `to`.
 
-    Args:
-        models_folder: the folder of a region's models.
-        to: the run to go back to; default: that of the former champion, those whose folder is gone
-            passed over.
+    Former champions whose folder is gone are passed over.
 
     Returns:
         The runs whose models are the latest now and were before.
@@ -132,9 +121,9 @@ def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
 
 def _named(models_folder: Path, run: str) -> str:
     if provenance_of(models_folder / run).get("run") != run:
+        there = ", ".join(model.name for model in models_in(models_folder)) or "none"
         raise InputError(
-            f"{called(models_folder)} has no model of the run {run!r}; "
-            f"there are: {', '.join(_runs(models_folder)) or 'none'}"
+            f"{called(models_folder)} has no model of the run {run!r}; there are: {there}"
         )
     return run
 
@@ -148,7 +137,7 @@ def former_champions(models_folder: Path) -> list[str]:
 def _former(models_folder: Path, current: str) -> str:
     there = former_champions(models_folder)
     if not there:
-        others = [run for run in _runs(models_folder) if run != current]
+        others = [model.name for model in models_in(models_folder) if model.name != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""
         raise InputError(
             f"{called(models_folder)}: no model that was in force before {current} is known{more}"
@@ -164,10 +153,6 @@ def models_in(models_folder: Path) -> list[Path]:
         if model.name[0] != "." and model.name != LATEST
         if provenance_of(model).get("run") == model.name
     ]
-
-
-def _runs(models_folder: Path) -> list[str]:
-    return [model.name for model in models_in(models_folder)]
 
 
 def _switch(link: Path, run: str, by: str) -> None:
@@ -194,12 +179,7 @@ def check_published(model: Path) -> Path:
 
 
 def champion_of(models_folder: Path, study: str) -> Path | None:
-    """Return the folder of the model in force; None where there is none of this study.
-
-    Args:
-        models_folder: the folder of a region's models.
-        study: the study's name.
-    """
+    """Return the folder of the model in force; None where there is none of this study."""
     run = history.target_of(models_folder / LATEST)
     if run is None:
         return None
@@ -208,10 +188,7 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
 
 
 def why_not_latest(record: Path) -> str | None:
-    """Return why a region's published model isn't the latest, if it isn't.
-
-    Args:
-        record: what was noted when it was published; absent until then.
+    """Return why a region's published model isn't the latest, if it isn't, by its `published.json`.
 
     Raises:
         InputError: that file is damaged.

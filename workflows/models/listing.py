@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from trialfleet.workflows.models.card import card_of, verdict_of
-from trialfleet.workflows.models.drift import drift
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict
 from trialfleet.workflows.models.history import changes, target_of
 from trialfleet.workflows.models.latest import (
@@ -20,6 +20,11 @@ from trialfleet.workflows.models.latest import (
     models_in,
     provenance_of,
 )
+
+PAST = 5  # evaluations before a band is drawn
+DEVIATIONS = 3.0  # Leys et al., Journal of Experimental Social Psychology 49, 2013
+_CONSISTENT = 1.4826  # makes the MAD a normal's standard deviation: Rousseeuw and Croux, 1993
+_ROUNDING = 1e-9  # of the median: what never varied may vary by as much
 
 
 class Standing(StrEnum):
@@ -36,12 +41,10 @@ class PublishedModel:
     """A model in a region's folder of models.
 
     Attributes:
-        path: its folder.
-        run: the run that published it.
-        created: when that run was planned, also if its day was another; None where it isn't known.
+        created: when its run was planned, also if its day was another; None where it isn't known.
         in_force: whether it is the latest.
         standing: of one that is not in force: whether it was before, and what became of it.
-        card: its card; with the provenance alone where a former release published it.
+        card: its card; the provenance alone where it has none.
         verdict: the gate's; None in a study without a gate.
         evaluations: the gate's metric of it each time that it was measured, oldest first, and the
             run whose gate that was.
@@ -145,3 +148,32 @@ def _evaluations(run: str, verdicts: Sequence[Verdict]) -> list[tuple[str, float
 def _time(model: Path) -> float:
     created = as_of_model(model)
     return created.timestamp() if created else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """A value outside of the band of those before it."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """In a line, without the metric's name."""
+        return f"{self.value:.4g}, outside of its own past, {self.low:.4g} to {self.high:.4g}"
+
+
+def drift(values: Sequence[float]) -> Drift | None:
+    """Return how the last of some values left the band of those before it; None if it didn't.
+
+    The band is median ± 3 · 1.4826 · MAD, which one or two odd days among five don't widen, as they
+    would a standard deviation. With less than five values before the last nothing is said.
+    """
+    *past, last = values or [0.0]
+    if len(past) < PAST:
+        return None
+    middle = median(past)
+    spread = _CONSISTENT * median(abs(value - middle) for value in past)
+    width = max(DEVIATIONS * spread, _ROUNDING * abs(middle))
+    low, high = middle - width, middle + width
+    return None if low <= last <= high else Drift(value=last, low=low, high=high)

@@ -23,12 +23,7 @@ class Lacking(NamedTuple):
 
 
 def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
-    """Yield the regions in which the gate will keep the model in force, for want of a column.
-
-    Args:
-        study: the study of a run.
-        used: the columns that each region's table has for a model, by the region.
-    """
+    """Yield the regions in which the gate will keep the model in force, for want of a column."""
     if study.gate is None:
         return
     for region, columns in used.items():

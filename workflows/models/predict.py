@@ -60,13 +60,7 @@ class UnknownCategories:
         self._rows = 0
 
     def look_at(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
-        """Count in more rows.
-
-        Args:
-            columns: the model's.
-            rows: without the texts that stand for a missing value.
-            codes: of their categories, [n, k], 0 where one is unknown.
-        """
+        """Count in more rows, whose categories have these codes, [n, k]; 0 where one is unknown."""
         self._rows += len(rows)
         for place, (name, vocabulary) in enumerate(columns.categorical.items()):
             is_unknown = pl.Series(codes[:, place] == 0) & rows[name].is_not_null()
@@ -80,14 +74,11 @@ class UnknownCategories:
     def lines(self) -> list[str]:
         """Return a sentence for each column that has any."""
         return [
-            f"{name}: {count:,} of {self._rows:,} rows have a category that the model doesn't "
-            f"know, such as {self._example(name)}: it has no part in their predictions"
-            for name, count in self._counts.items()
+            f"{name}: {self._counts[name]:,} of {self._rows:,} rows have a category that the model "
+            f"doesn't know, such as {example!r}{did_you_mean(example, self._vocabularies[name])}: "
+            "it has no part in their predictions"
+            for name, example in self._examples.items()
         ]
-
-    def _example(self, name: str) -> str:
-        example = self._examples[name]
-        return f"{example!r}{did_you_mean(example, self._vocabularies[name])}"
 
 
 def predict_file(
@@ -96,13 +87,7 @@ def predict_file(
     """Copy a CSV or Parquet file to `out` as CSV, a column with the prediction added at the end.
 
     The new column is called `predicted_` and the target's name. A file whose name doesn't end in
-    .parquet or .pq is CSV, with a header.
-
-    Args:
-        folder: a published model, or a trial's `model`.
-        rows: the file.
-        out: where to.
-        unknown: counts the categories that the model doesn't know.
+    .parquet or .pq is CSV, with a header. `unknown` counts categories that the model doesn't know.
 
     Returns:
         The number of rows.

@@ -22,14 +22,7 @@ from trialfleet.workflows.study.export import Keep
 def superfluous(
     ages: Mapping[str, datetime], keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
-    """Return the runs whose models don't stay, oldest first.
-
-    Args:
-        ages: how new the model of each run is.
-        keep: which stay.
-        now: the present time.
-        spared: runs whose models stay in any case.
-    """
+    """Return the runs whose models don't stay, oldest first; those of `spared` do in any case."""
     newest = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
     kept = set(newest[: keep.count or 0]) | set(spared)
     if keep.days is not None:
@@ -50,14 +43,8 @@ def remove_superfluous(
 ) -> list[str]:
     """Remove the models that don't stay; return their runs, oldest first.
 
-    To be called with the folder's lock.
-
-    Args:
-        models_folder: the folder of a region's models.
-        keep: which stay.
-        now: the present time.
-        spared: runs whose models stay in any case, besides those that are in force.
-        beside: how the name of a folder begins that the next publication removes.
+    To be called with the folder's lock. Those in force and those of `spared` stay in any case. The
+    next publication removes folders whose names begin with `beside`.
 
     Raises:
         OSError: the folder can't be written.

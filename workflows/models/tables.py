@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -18,6 +17,7 @@ from trialfleet.workflows.models.listing import PublishedModel, Standing
 from trialfleet.workflows.output import (
     cut_to_width,
     keep_numbers_whole,
+    pairs,
     plain_table,
     with_hint_where_cut,
 )
@@ -38,7 +38,9 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
         names = (models_folder.parent.name, region_of(models_folder))
         champion = next((model for model in models if model.in_force), None)
         newest = _newest(models, champion)
-        shown = (champion.run, _day(champion), _metric(champion)) if champion else ("none", "", "")
+        shown = ("none", "", "")
+        if champion:
+            shown = (champion.run, _minute(champion.created), _metric(champion))
         table.add_row(*map(Text, (*names, *shown)), cut_to_width(newest))
     drifted = [
         Text(line, "yellow") for models in models_folders.values() for line in _drifts(models)
@@ -56,7 +58,7 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     champion = next((model for model in models if model.in_force), None)
     for model in models:
         style = "bold" if model.in_force else ""
-        cells = (model.run, _day(model), _metric(model), _measured(model))
+        cells = (model.run, _minute(model.created), _metric(model), _measured(model))
         state = cut_to_width(_state(model, champion), style)
         table.add_row(*(Text(cell, style) for cell in cells), state)
     keep_numbers_whole(table)
@@ -79,21 +81,20 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     card, verdict = model.card, model.verdict
     yield "model", f"{model.path}{'  (in force)' if model.in_force else ''}"
     yield "study", f"{card.get('study')}, region {card.get('region')}, trial {card.get('trial')}"
-    yield "planned", _day(model)
-    yield "settings", _pairs(card.get("params"))
+    yield "planned", _minute(model.created)
+    yield "settings", pairs(card.get("params") or {}, 5)
     yield "seed", str(card.get("seed", ""))
-    yield "metrics", _pairs(card.get("metrics"))
+    yield "metrics", pairs(card.get("metrics") or {}, 5)
     for entry in card.get("data") or []:
         place = entry.get("path") or entry.get("url")
         yield "data", f"{place}  {identity_of(entry)[:_CHECKSUM]}"
     yield "inputs", str(card.get("changed") or "")
-    yield "trained", f"{card.get('device') or ''}  {_seconds(card.get('seconds'))}".strip()
-    yield "versions", _pairs(card.get("versions"))
+    seconds = f"{card['seconds']:.5g} s" if card.get("seconds") is not None else ""
+    yield "trained", f"{card.get('device') or ''}  {seconds}".strip()
+    yield "versions", pairs(card.get("versions") or {}, 5)
     if verdict:
-        yield (
-            "gate",
-            f"{'promoted' if verdict.promoted else kept_words(verdict.champion)}: {verdict.why}",
-        )
+        words = "promoted" if verdict.promoted else kept_words(verdict.champion)
+        yield "gate", f"{words}: {verdict.why}"
         yield "against", (verdict.champion or "") if verdict.promoted else ""
     yield "measured", "  ".join(f"{run} {value:.5g}" for run, value in model.evaluations)
     for change in changes(model.path.parent / LATEST):
@@ -137,18 +138,10 @@ def _drifts(models: Sequence[PublishedModel]) -> list[str]:
 
 
 def _metric(model: PublishedModel) -> str:
-    """What its study compares models by, of its full training; else its objective.
-
-    Cards of earlier releases don't say by what: the gate's metric is that, as a rule.
-    """
-    card = model.card
-    objective = (card.get("objective") or {}).get("metric")
-    gates = model.verdict.metric if model.verdict else None
-    metrics = card.get("metrics") or {}
-    for name in (card.get("report_metric"), gates, objective):
-        if isinstance(value := metrics.get(name), int | float):
-            return f"{name} {value:.5g}"
-    return ""
+    """What its study compares models by, of its full training."""
+    name = model.card.get("report_metric")
+    value = (model.card.get("metrics") or {}).get(name)
+    return f"{name} {value:.5g}" if isinstance(value, int | float) else ""
 
 
 def _measured(model: PublishedModel) -> str:
@@ -159,22 +152,5 @@ def _measured(model: PublishedModel) -> str:
     return f"{model.metric} {value:.5g} ({run}'s rows)"
 
 
-def _day(model: PublishedModel) -> str:
-    return _minute(model.created)
-
-
 def _minute(moment: datetime | None) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
-
-
-def _seconds(value: Any) -> str:
-    return f"{value:.5g} s" if isinstance(value, int | float) else ""
-
-
-def _pairs(values: Any) -> str:
-    if not isinstance(values, Mapping):
-        return ""
-    return "  ".join(
-        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in values.items()
-    )

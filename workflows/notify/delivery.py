@@ -15,16 +15,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries; doubled e
 GIVEN_UP = 24 * 3600.0  # seconds after the first try
 
 log = logging.getLogger(__name__)
-Clock = Callable[[], float]
+Clock = Callable[[], float]  # returns the time in unix seconds
 
 
 def deliver(outbox: Outbox, channels: Sequence[Channel], clock: Clock = time.time) -> int:
     """Send what is due; to be called by one process at a time, see `Outbox.alone`.
 
-    Args:
-        outbox: where it waits.
-        channels: the study's; what is for another is given up.
-        clock: returns the time in unix seconds.
+    What is for none of the study's channels is given up.
 
     Returns:
         How many deliveries still wait.

@@ -24,11 +24,8 @@ class Event:
     Attributes:
         id: the same whenever the same thing is found again, by whomever.
         kind: one of `notify`'s events; or `TEST`, which no channel can leave out.
-        study: the study's name.
         title: one line for people.
         text: more lines: what, why, and the command that comes next.
-        run: the run's id, if it is of one.
-        region: the region's name, if it is of one.
         data: the same for programs.
         at: when it was found.
     """

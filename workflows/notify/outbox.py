@@ -49,12 +49,10 @@ class Delivery:
 
     Attributes:
         channel: the channel's key.
-        title: what the channel is called.
         tries: how often it was tried in vain.
         due: when it is to be tried, in unix seconds.
         first: when it was tried first; None before that.
         error: what was wrong the last time.
-        changed: when its state changed last.
     """
 
     event: Event
@@ -89,13 +87,7 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Put events in, each with its deliveries; one that is in already stays as it is.
-
-        Args:
-            events: what happened, the oldest first.
-            channels: the study's.
-            is_daily: whether the study has a `daily:` table.
-        """
+        """Put events in, each with its deliveries; one that is in already stays as it is."""
         now = _now()
         with self._open() as connection:
             for event in events:

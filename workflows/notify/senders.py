@@ -113,8 +113,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _post(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
-    request = urllib.request.Request(  # noqa: S310 - http or https, as the study was checked
-        _url_of(webhook),
+    url = webhook.url or _secret(webhook.url_file, webhook.url_env)
+    if problem := address_problem(url):
+        raise SendError(f"{webhook.url_file or webhook.url_env}: {problem}")
+    request = urllib.request.Request(  # noqa: S310 - http or https, as was just checked
+        url,
         data=json.dumps(content, ensure_ascii=False).encode(),
         headers={
             "Content-Type": "application/json; charset=utf-8",
@@ -135,13 +138,6 @@ def _post(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
         raise SendError(f"can't be reached: {error.reason}") from None
     except (OSError, HTTPException, ValueError) as error:
         raise SendError(f"can't be reached: {type(error).__name__}") from None
-
-
-def _url_of(webhook: Webhook) -> str:
-    url = webhook.url or _secret(webhook.url_file, webhook.url_env)
-    if problem := address_problem(url):
-        raise SendError(f"{webhook.url_file or webhook.url_env}: {problem}")
-    return url
 
 
 # -- a mail ----------------------------------------------------------------------------------------

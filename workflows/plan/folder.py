@@ -20,12 +20,7 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """A path in a folder: it takes longer to make than to look at.
-
-    Args:
-        name: its name.
-        of: the attribute that is the folder in which it lies.
-    """
+    """A path in a folder, or in that attribute of it: made once, looked at often."""
     return cached_property(lambda folder: getattr(folder, of) / name)
 
 

@@ -159,8 +159,8 @@ def _objects(study: Study, places: Iterable[Iterable[str]]) -> dict[str, dict[st
     if not first:  # S3 may be out of reach
         return {}
     with ThreadPoolExecutor(_THREADS) as threads:
-        found = threads.map(lambda url: _object(url, study), urls[1:])
-        return first | dict(zip(urls[1:], found, strict=True))
+        others = threads.map(lambda url: _object(url, study), urls[1:])
+        return first | dict(zip(urls[1:], others, strict=True))
 
 
 def _object(url: str, study: Study) -> dict[str, Any]:

@@ -84,8 +84,7 @@ class Prospects:
 def pool_slots(*, whole: bool = True) -> list[ClassAd]:
     """Return the pool's slots, those cut from others not among them.
 
-    Args:
-        whole: each as it is when no job runs on it; else those that are free, as they are now.
+    Each as it is when no job runs on it; or not `whole`, those that are free, as they are now.
 
     Raises:
         PoolError: no HTCondor is reachable.
@@ -97,10 +96,7 @@ def pool_slots(*, whole: bool = True) -> list[ClassAd]:
 
 
 def machines(requirements: str = "true") -> set[str]:
-    """Return the names of the pool's machines, as the names of their slots spell them.
-
-    Args:
-        requirements: a ClassAd expression that their slots satisfy.
+    """Return the pool's machines whose slots satisfy an expression, as the slots' names spell them.
 
     Raises:
         PoolError: no HTCondor is reachable.
@@ -153,12 +149,7 @@ def gpus(slot: ClassAd) -> int:
 
 
 def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
-    """Return where a job can run.
-
-    Args:
-        job: its ad, as in the queue or from condor_submit's dry run.
-        slots: as `pool_slots` returns them.
-    """
+    """Return where a job can run."""
     demands = [*_resources(job, slots), *_clauses(job, slots)]
     fit = [all(demand.met[i] for demand in demands) for i in range(len(slots))]
     lacking = sorted((d for d in demands if not all(d.met)), key=lambda demand: sum(demand.met))
@@ -191,15 +182,13 @@ def _resources(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
         asked = _number(job, f"Request{name}")
         has = [_number(slot, name) for slot in slots]
         if asked and slots:
-            most = f"the most is {_amount(name, max(has))}"
             yield _Demand(
-                f"{_KEYS[name]}: needs {_amount(name, asked)}",
+                f"{name.lower()}: needs {_amount(name, asked)}",
                 tuple(amount >= asked for amount in has),
-                most,
+                f"the most is {_amount(name, max(has))}",
             )
 
 
-_KEYS = {"Cpus": "cpus", "Memory": "memory", "Disk": "disk", "GPUs": "gpus"}
 _PER_GB = {"Memory": 1024, "Disk": 1024 * 1024}
 
 

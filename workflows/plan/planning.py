@@ -95,16 +95,18 @@ def write_plan(
             f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
             f"digit first, and not as files of ours: {LATEST!r}, 'study.yaml', 'daily.…'"
         )
-    folder = RunFolder(_free_place(out))
+    folder = RunFolder(place := usable_place(out))
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise _taken(place)
     code = _trainer_files(study)
     own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
     for region in study.region_table:
         _check_sandbox(region, [*code, *map(Path, study.data_of(region))], own)
     _check_settings(study)
     graph = graph_of(study)
-    if place := published_already(study, run):
+    if published := published_already(study, run):
         raise InputError(
-            f"run id {run!r}: {str(place)!r} was published by another run of that id; "
+            f"run id {run!r}: {str(published)!r} was published by another run of that id; "
             "choose another with --run-id"
         )
     frozen = FrozenStudy(
@@ -120,13 +122,6 @@ def write_plan(
     _write_beside(folder, frozen, graph, code, aws, former)
     remember_frozen(folder.study, frozen)
     return folder
-
-
-def _free_place(out: Path) -> Path:
-    place = usable_place(out)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise _taken(place)
-    return place
 
 
 def _taken(place: Path) -> InputError:

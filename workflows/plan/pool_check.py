@@ -18,7 +18,8 @@ from trialfleet.workflows.plan.graph import autoscale_of, graph_of
 from trialfleet.workflows.plan.matching import Prospects, pool_slots, prospects
 from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.study.spec import Study, gangs_of
+from trialfleet.workflows.study.regions import gangs_of
+from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
     from classad2 import ClassAd

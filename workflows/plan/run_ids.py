@@ -57,8 +57,6 @@ class Claim:
     """An id that no other run of its study has or gets.
 
     Attributes:
-        run: the id.
-        place: the run's folder.
         made: what was made to claim it, innermost first.
     """
 

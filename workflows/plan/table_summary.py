@@ -83,14 +83,9 @@ def _notes(tables: dict[str, Table]) -> list[str]:
     for region, table in tables.items():
         for note in _notes_of(table):
             about.setdefault(_without_examples(note), {})[region] = note
-    roles = [
-        *_without_target(tables),
-        *_in_no_cell(tables),
-        *_roles(tables),
-        *_not_everywhere(tables),
-    ]
     notes = [_merged(own, of=len(tables)) for own in about.values()]
-    return [*notes, *_beginnings(tables), *roles]
+    tell = (_beginnings, _without_target, _in_no_cell, _roles, _not_everywhere)
+    return [*notes, *(note for of_all in tell for note in of_all(tables))]
 
 
 def _merged(notes: dict[str, str], of: int) -> str:
@@ -112,15 +107,13 @@ def _without_examples(note: str) -> str:
 
 def _beginnings(tables: dict[str, Table]) -> list[str]:
     """Say where a split by time parts the rows, and in which regions where they differ."""
-    about: dict[str, list[str]] = {}
+    about: dict[str, dict[str, str]] = {}
     for region, table in tables.items():
         if begins := table["begins"]:
             parts = ", ".join(f"{part} from {moment}" for part, moment in begins.items())
-            about.setdefault(f"split by time: {parts}", []).append(region)
-    notes = [
-        note if len(regions) == len(tables) else f"{note} (in {first_of(regions, _MOST_NAMES)})"
-        for note, regions in about.items()
-    ]
+            note = f"split by time: {parts}"
+            about.setdefault(note, {})[region] = note
+    notes = [_merged(own, of=len(tables)) for own in about.values()]
     if (more := len(notes) - _MOST_NAMES) <= 1:
         return notes
     return [*notes[:_MOST_NAMES], f"and {more} more such splits; trialfleet plan --json has all"]

@@ -29,8 +29,7 @@ from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import Description, build_table, describe
-from trialfleet.workflows.tables.csv_rows import UnreadableTableError
-from trialfleet.workflows.tables.encoding import TableError
+from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.fetching import UnreachableError, fetched
 from trialfleet.workflows.tables.reading import format_of, read_rows
 
@@ -60,10 +59,8 @@ class TablesError(UnusableStudyError):
 def write_tables(study: Study, folder: RunFolder, progress: Progress | None = None) -> None:
     """Write each region's table.json, and table.npz where its data is CSV or Parquet.
 
-    Args:
-        study: a resolved study with `trainer: tabular`.
-        folder: the run's folder, or what becomes it.
-        progress: called with how many regions are read, and of how many.
+    Of a resolved study with `trainer: tabular`. `progress` is called with how many regions are
+    read, and of how many.
 
     Raises:
         TablesError: some regions' data can't be trained on; each problem once, with the files that
@@ -141,7 +138,7 @@ def _problems_of(study: Study, folder: RunFolder, region: str) -> list[_Fault]:
         }
         write_json(files.table_found, {**note, "table": asdict(found)})
         return [_Fault(name, problem) for problem in _metric_problems(study, found)]
-    except (UnreachableError, UnreadableTableError) as error:
+    except UnreachableError as error:
         return [_Fault(name, str(error))]
     except TableError as error:
         return [_Fault(name, problem) for problem in error.problems]
@@ -190,41 +187,34 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     kind = found.kind
     known = metrics_of(kind)
     slip = found.notes.get(found.target)  # one cell that is no number made classes of numbers
-    metrics = {
-        "objective.metric": study.objective.metric,
-        "report_metric": study.report_metric,
-        "gate.metric": study.gate.metric if study.gate else None,
-    }
-    for key, metric in metrics.items():
+    gate = study.gate
+    given = [  # how the keys begin, and what stands there
+        ("objective.", study.objective.metric, study.objective.direction),
+        ("report_", study.report_metric, study.report_direction),
+        ("gate.", gate.metric if gate else None, gate.direction if gate else None),
+    ]
+    for section, metric, direction in given:
+        if metric is None:
+            continue
         if metric in metrics_of("regression") and metric not in known and slip:
             yield f"target: column {found.target!r} {slip}"
-        elif metric is not None and metric not in known:
-            yield f"{key}: {_why_not(metric, found)}"
-        elif metric is not None and (problem := _direction_problem(study, key, metric)):
-            yield problem
-        elif (part := _PART_OF.get(metric or "")) in found.one_class:
+        elif metric not in known:
+            yield f"{section}metric: {_why_not(metric, found)}"
+        elif direction not in {None, right := _direction_of(metric)}:
+            size = "large" if right == "maximize" else "small"
+            text = f"is {direction}, and a {size} {metric} is a good one: {right}"
+            yield f"{section}direction: {text}"
+        elif (part := _PART_OF.get(metric)) in found.one_class:
             what = (
                 "class only, and {} needs both"
                 if found.classes
                 else "value only, and {} needs more"
             )
-            yield f"{key}: the {part} rows have one {what.format(metric)}"
+            yield f"{section}metric: the {part} rows have one {what.format(metric)}"
 
 
-def _direction_problem(study: Study, key: str, metric: str) -> str | None:
-    """What is wrong with the direction that the study gives a metric of the trainer."""
-    section = key.removesuffix("metric")  # "objective.", "report_" or "gate."
-    given = {
-        "objective.": study.objective.direction,
-        "report_": study.report_direction,
-        "gate.": study.gate.direction if study.gate else None,
-    }[section]
-    is_gain = metric.partition("_")[2] in GAINS
-    right = "maximize" if is_gain else "minimize"
-    if given in {None, right}:
-        return None
-    size = "large" if is_gain else "small"
-    return f"{section}direction: is {given}, and a {size} {metric} is a good one: {right}"
+def _direction_of(metric: str) -> str:
+    return "maximize" if metric.partition("_")[2] in GAINS else "minimize"
 
 
 def _why_not(metric: str, found: Description) -> str:

@@ -79,9 +79,7 @@ class TrialFiles:
     """Writes the files of a trial and of its job.
 
     Attributes:
-        run: the run's id.
         study: the run's, resolved.
-        folder: the run's.
         place: the trial's folder; of a lane's job, its node's.
         order: what is to be trained; of a lane's job, what its trials have in common.
     """
@@ -107,11 +105,8 @@ class TrialFiles:
     def hand_out(self, turn: Turn | None = None) -> None:
         """Write the trial's folder anew, and the order by which its job's agent begins it.
 
-        Where there is a checkpoint of the trial, it goes on from that; `Attempts` removes one of an
-        attempt that failed.
-
-        Args:
-            turn: whom it answers; None: the job has not begun.
+        It answers an agent's turn, or the job has not begun. Where there is a checkpoint of the
+        trial, it goes on from that; `Attempts` removes one of an attempt that failed.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
@@ -256,7 +251,8 @@ class TrialFiles:
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]
-        return ",".join(map(_prefix, [*own, self.folder.agent, self.folder.code, *files]))
+        own += [self.folder.agent, self.folder.code, *map(Path, files)]
+        return ",".join(map(_prefix, own))
 
 
 def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
@@ -271,7 +267,7 @@ def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
     job_files.write_json(place.order, order, within=place.node_root)
 
 
-def _prefix(path: Path | str) -> str:
+def _prefix(path: Path) -> str:
     """Return a path as an item of that list: as far as the list and ClassAds take its letters."""
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 

@@ -41,14 +41,9 @@ def run_job(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Watched:
-    """Have a trial's job in the queue until it ends, or for so long.
+    """Have a trial's job, whose files are written, in the queue until it ends, or for so long.
 
-    Args:
-        folder: the run's.
-        place: the trial's, written.
-        node: of the trial.
-        seconds: how long to wait for its end.
-        progress: takes a line, again and again: what the job waits for, or where it runs.
+    `progress` takes a line, again and again: what the job waits for, or where it runs.
 
     Raises:
         PoolError: HTCondor is out of reach or refuses the job.

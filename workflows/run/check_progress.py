@@ -13,19 +13,14 @@ from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import IDLE
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.matching import Prospects, pool_slots, prospects
+from trialfleet.workflows.plan.matching import pool_slots, prospects
 
 _RUNNING = f"JobStatus == 2 && JobUniverse == {job_queue.VANILLA_UNIVERSE}"
 _SHOWN_RUNS = 3
 
 
 def waits_for(folder: RunFolder, node: str) -> str:
-    """Return what the job of a check waits for; empty where it waits no longer, or nobody knows.
-
-    Args:
-        folder: the run's.
-        node: of the check.
-    """
+    """Return what the job of a check waits for; empty where it waits no longer, or nobody knows."""
     try:
         job = job_queue.one_idle(folder, node)
         if job is None:
@@ -38,7 +33,9 @@ def waits_for(folder: RunFolder, node: str) -> str:
         running = _running()
         if not running and prospects(job, pool_slots(whole=False)).willing:
             return "a slot is free for it; HTCondor starts it within seconds"
-        return f"waits for a slot: {_busy(running) or _all_busy(found)}{_before(job)}"
+        one = found.willing == 1
+        all_busy = "the one slot is busy" if one else f"all {found.willing} slots are busy"
+        return f"waits for a slot: {_busy(running) or all_busy}{_before(job)}"
     except PoolError as error:
         return f"waits, and HTCondor does not say for what: {error}"
 
@@ -63,10 +60,6 @@ def _busy(running: Counter[str]) -> str:
     )
     named += [f"{_count(others)} of others"] if others else []
     return f"{', '.join(named)} {'runs' if running.total() == 1 else 'run'}" if named else ""
-
-
-def _all_busy(found: Prospects) -> str:
-    return f"all {found.willing} slots are busy" if found.willing > 1 else "the one slot is busy"
 
 
 def _before(job: Any) -> str:

@@ -55,9 +55,7 @@ _DIGITS = 5  # significant ones, of the greatest value in a column
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
     """The status of a run: a line, a table of its regions, and what needs a person.
 
-    Args:
-        status: where it stands.
-        widths: of the table's columns so far: views that share them don't shift sideways.
+    Views that share `widths`, those of the table's columns so far, don't shift sideways.
     """
     title = Text.assemble(
         (status.study, "bold"),
@@ -74,7 +72,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
     if status.notice:
         parts.append(Text(_anew(status.notice, status, said), "yellow"))
     parts += [Text(line, color) for line, color in _money(status)]
-    parts += [Text(line, "yellow") for line in _lost_work(status)]
+    parts += [Text(str(status.work), "yellow")] if status.work.is_much_lost else []
     parts += [
         Text.assemble((names, color), text)
         for (text, color), names in _alike(status, _words_of).items()
@@ -100,16 +98,10 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": {region.cause}", "yellow"
     if region.spent and region.spent not in (region.reason or ""):
         yield f": no more trials: {region.spent}", "default"
-    if region.not_latest:
-        yield f": {shortened(region.not_latest)}", "yellow"
-    if region.gate and region.gate.is_worse and not region.not_latest:
-        yield f": {region.gate}", "yellow"
-    if region.drift:
-        yield f": {region.drift}", "yellow"
-    if region.holdout:
-        yield f": {region.holdout}", "yellow"
-    if region.changed:
-        yield f": {region.changed}", "yellow"
+    gate = region.gate if region.gate and region.gate.is_worse else None
+    not_latest = shortened(region.not_latest) if region.not_latest else gate
+    for words in filter(None, (not_latest, region.drift, region.holdout, region.changed)):
+        yield f": {words}", "yellow"
 
 
 def _alike(
@@ -214,11 +206,6 @@ def _money(status: RunStatus) -> list[tuple[str, str]]:
     return [(f"fleet: {money}", "default"), *((line, "yellow") for line in troubles)]
 
 
-def _lost_work(status: RunStatus) -> list[str]:
-    """The share of lost work, where it is worth a line."""
-    return [str(status.work)] if status.work.is_much_lost else []
-
-
 def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     names = ["region", "state", "", "trials", "failed", "stopped early", "running", "ranks"]
@@ -249,10 +236,10 @@ def _columns_without_news(status: RunStatus, *, bars: bool) -> set[str]:
         "running": not status.ended,
         "queued": not status.ended,
         "time left": not status.ended,
-        "step": not status.ended or _any_step(status),
+        "step": not status.ended or any(map(_steps, regions)),
         "USD": any(region.usd is not None for region in regions),
         "stopped early": any(region.stopped_early for region in regions),
-        "ranks": any(_ranks(region) for region in regions),
+        "ranks": any(map(_ranks, regions)),
         "why": any(map(_why_broken, regions)),
     }
     return {name for name, shown in has_news.items() if not shown}
@@ -287,10 +274,6 @@ def _why_broken(region: RegionStatus) -> str:
 def value_text(value: float | None, decimals: int | None) -> str:
     """Return a metric's value as its column shows it; empty where there is none."""
     return "" if value is None else fixed(value, decimals)
-
-
-def _any_step(status: RunStatus) -> bool:
-    return any(_steps(region) for region in status.regions)
 
 
 def _steps(region: RegionStatus) -> str:

@@ -6,9 +6,11 @@ isn't told: nothing of the budget is spent, and the jobs leave nothing but what 
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trialfleet import job_files
 from trialfleet.errors import InputError, first_of
@@ -19,17 +21,21 @@ from trialfleet.sections import bytes_of
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.attempts.settling import settled
+from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
 from trialfleet.workflows.plan.trial_files import Mode, TrialFiles, TrialOrder
 from trialfleet.workflows.run.check_job import Watched, run_job
-from trialfleet.workflows.run.last_words import last_words, missing_module
 from trialfleet.workflows.status.region_state import NO_MODEL
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
 _SHOWN = 5  # names of regions in a message
+_LINES = 12  # of standard error, in an error's text
+_LAST_BYTES = 1 << 20  # of standard error that are looked at
+_FRAME = re.compile(r'  File "(?P<file>.+)", line \d+')
+_OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
 SECONDS = 60.0  # that a mode is tried: what trains for so long has started well
 _WITH = {
     "tune": "",
@@ -137,7 +143,7 @@ def check(
     shutil.rmtree(folder.check.root, ignore_errors=True)  # what a check before this one left
     order = first_order(frozen.study, graph)
     tried = _Check(frozen, folder, order, seconds, progress or (lambda _: None))
-    checked = replace(tried.all_modes(), regions=len(frozen.study.region_table))
+    checked = tried.all_modes()
     shutil.rmtree(folder.check.root, ignore_errors=True)
     return checked
 
@@ -152,52 +158,46 @@ def _region_of(graph: StudyGraph, name: str | None) -> RegionGraph:
     return found[name]
 
 
+@dataclass(frozen=True)
 class _Check:
     """One check: its jobs, each in the folder of the one before."""
 
-    def __init__(
-        self,
-        frozen: FrozenStudy,
-        folder: RunFolder,
-        order: TrialOrder,
-        seconds: float,
-        progress: Callable[[str], None],
-    ) -> None:
-        self._frozen, self._folder, self._order = frozen, folder, order
-        self._seconds, self._progress = seconds, progress
-        self._study, self._place = frozen.study, folder.check
+    frozen: FrozenStudy
+    folder: RunFolder
+    order: TrialOrder
+    seconds: float
+    progress: Callable[[str], None]
 
     def all_modes(self) -> Checked:
-        region = self._order.region
-        ended = self._run(self._order)
+        regions = len(self.frozen.study.region_table)
+        ended = self._run(self.order)
+        found = Checked(
+            region=self.order.region, metrics=None, waited=ended.waited, regions=regions
+        )
         if ended.code is None:
-            return Checked(region=region, metrics=None, waited=ended.waited)
+            return found
         metrics = self._metrics(ended.code, "tune")
-        warning = check_metrics(self._study, metrics) if metrics else ""
-        modes: list[Mode] = ["tune"]
-        for mode, is_done in self._later_modes():
-            if not is_done():
-                return Checked(
-                    region=region, metrics=metrics, modes=tuple(modes), unseen=mode, warning=warning
-                )
-            modes.append(mode)
-            if mode == "evaluate":
-                warning = ""  # the gate's metric was seen
-        return Checked(region=region, metrics=metrics, modes=tuple(modes), warning=warning)
-
-    def _later_modes(self) -> list[tuple[Mode, Callable[[], bool]]]:
-        if not self._study.publishes:
-            return []
-        gate: list[tuple[Mode, Callable[[], bool]]] = [("evaluate", self._evaluates)]
-        return [("final", self._trains_in_full), *(gate if self._study.gate else [])]
+        warning = check_metrics(self.frozen.study, metrics) if metrics else ""
+        found = replace(found, metrics=metrics, modes=("tune",), warning=warning)
+        if not self.frozen.study.publishes:
+            return found
+        if not self._trains_in_full():
+            return replace(found, unseen="final")
+        found = replace(found, modes=("tune", "final"))
+        if not self.frozen.study.gate:
+            return found
+        if not self._evaluates():
+            return replace(found, unseen="evaluate")
+        # the gate's metric was seen
+        return replace(found, modes=("tune", "final", "evaluate"), warning="")
 
     def _trains_in_full(self) -> bool:
         """Whether the full training was seen to end."""
-        ended = self._run(replace(self._order, mode="final"))
+        ended = self._run(replace(self.order, mode="final"))
         if ended.code is None:
             return False
         self._metrics(ended.code, "final")
-        if not job_files.has_files(self._place.model):
+        if not job_files.has_files(self.folder.check.model):
             raise self._failed(NO_MODEL, "final")
         return True
 
@@ -205,47 +205,51 @@ class _Check:
         """Whether the gate's job was seen to end; it measures the model just trained, twice."""
         from trialfleet.workflows.scripts.gate import measured, outcome_of_measurement
 
-        place = self._place
+        place = self.folder.check
         job_files.copy_tree(place.model, place.champion)
         place.model.rename(place.challenger)
         models = {CHAMPION: place.champion.name, CHALLENGER: place.challenger.name}
-        ended = self._run(replace(self._order, mode="evaluate", models=models))
+        ended = self._run(replace(self.order, mode="evaluate", models=models))
         if ended.code is None:
             return False
-        if outcome := outcome_of_measurement(self._frozen, place, ended.code):
+        if outcome := outcome_of_measurement(self.frozen, place, ended.code):
             raise self._failed(outcome.error, "evaluate")
         try:
             found = measured(place)[CHALLENGER].metrics
         except ValueError as error:  # what it says of the rows' losses
             raise self._failed(str(error), "evaluate") from error
-        deciding = rule_of(self._study).metric
+        deciding = rule_of(self.frozen.study).metric
         if deciding not in found:
             known = f"{did_you_mean(deciding, found)}; it tells: {', '.join(sorted(found))}"
             raise self._failed(f"it doesn't tell the gate's metric {deciding!r}{known}", "evaluate")
         return True
 
     def _run(self, order: TrialOrder) -> Watched:
-        TrialFiles(self._frozen.run, self._study, self._folder, self._place, order).write()
+        TrialFiles(
+            self.frozen.run, self.frozen.study, self.folder, self.folder.check, order
+        ).write()
 
         def progress(line: str) -> None:
-            self._progress(f"{order.mode}: {line}")
+            self.progress(f"{order.mode}: {line}")
 
-        ended = run_job(self._folder, self._place, order.node, self._seconds, progress)
+        ended = run_job(self.folder, self.folder.check, order.node, self.seconds, progress)
         if ended.code is None:
             return ended
-        most = bytes_of(self._study.resources.disk)
-        return replace(ended, code=settled(self._place, ended.code, most))
+        most = bytes_of(self.frozen.study.resources.disk)
+        return replace(ended, code=settled(self.folder.check, ended.code, most))
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
         """What a training told; one that failed is the trainer's."""
-        metric = self._study.objective.metric
-        outcome = outcome_of(self._place, code, metric, self._frozen.places)
+        metric = self.frozen.study.objective.metric
+        outcome = outcome_of(self.folder.check, code, metric, self.frozen.places)
         if isinstance(outcome, Failed):
             raise self._failed(outcome.error, mode)
         return outcome.metrics if isinstance(outcome, Complete) else {}
 
     def _failed(self, error: str, mode: Mode) -> TrainerFailsError:
-        return TrainerFailsError(self._study, self._order.region, error, self._place, mode)
+        return TrainerFailsError(
+            self.frozen.study, self.order.region, error, self.folder.check, mode
+        )
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
@@ -295,3 +299,28 @@ def failure_text(
         + (f"{mending}\n" if mending else "")
         + f"what the trial received and left is in {str(place.root)!r}"
     )
+
+
+def last_words(error_file: Path) -> str:
+    """Return the last lines of standard error; empty where there is none.
+
+    Where a library's frames fill them, the last frame of the trainer's own code stands before them.
+    """
+    lines = _lines(error_file)
+    shown = lines[-_LINES:]
+    frames = [(at, found["file"]) for at, line in enumerate(lines) if (found := _FRAME.match(line))]
+    own = [at for at, file in frames if not _OF_OTHERS.search(file)]
+    if own and own[-1] < len(lines) - _LINES:
+        begin = own[-1]
+        end = next((at for at, _ in frames if at > begin), begin)
+        shown = [*lines[begin : min(end, begin + 2)], "  …", *lines[3 - _LINES :]]
+    return "\n".join(f"  {line}" for line in shown)
+
+
+def missing_module(error_file: Path, study: Study) -> str:
+    """Return what to do about a module that the trainer's Python doesn't have; empty: nothing."""
+    return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
+
+
+def _lines(file: Path) -> list[str]:
+    return job_files.tail(file, _LAST_BYTES)[0].decode(errors="replace").splitlines()

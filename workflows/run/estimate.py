@@ -24,6 +24,8 @@ from trialfleet.workflows.study.spec import Study
 
 _MOST_RUNS = 5  # the newest that have a complete trial
 
+Notes = dict[str, Any]  # of a job, as `JobNotes` has them
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
@@ -54,9 +56,7 @@ class Estimate:
 def estimate(study: Study, concurrency: int) -> Estimate | None:
     """Return the time that a run will take; None without a complete trial of the study's before.
 
-    Args:
-        study: resolved; its runs are those below `./runs`.
-        concurrency: so many jobs run at a time; with 0 there is no telling.
+    The runs before are those below `./runs`. With a concurrency of 0 there is no telling.
     """
     runs = list(_runs_before(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
@@ -64,10 +64,10 @@ def estimate(study: Study, concurrency: int) -> Estimate | None:
         return None
     regions = graph_of(study).regions
     each = median(known)
-    full = _median([span for run in runs for span in run.full_seconds], each)
-    gate = _median([span for run in runs for span in run.gate_seconds], None)
-    full = full if study.publishes else None
-    gate = gate if study.gate else None
+    fulls = [seconds for run in runs for seconds in _walls(run.fulls)]
+    gates = [seconds for run in runs for seconds in _walls(run.gates)]
+    full = median(fulls or [each]) if study.publishes else None
+    gate = median(gates) if study.gate and gates else None
     trials = sum(region.trials for region in regions)
     last = (full or 0.0) + (gate or 0.0)
     jobs = math.ceil(trials / concurrency) * each + math.ceil(len(regions) / concurrency) * last
@@ -83,10 +83,6 @@ def estimate(study: Study, concurrency: int) -> Estimate | None:
         based_on=len(known),
         runs=len(runs),
     )
-
-
-def _median(known: list[float], otherwise: float | None) -> float | None:
-    return median(known) if known else otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +107,11 @@ class CostEstimate:
 
 def estimate_cost(study: Study) -> CostEstimate | None:
     """Return what a run of a resolved study will cost; None where no run of it has a price."""
-    runs = [run for run in _runs_before(study.name) if run.trials]
+    runs = [run for run in _runs_before(study.name) if _costs(run.over)]
     if not runs:
         return None
-    trials = [usd for run in runs for usd in run.trials]
-    fulls = [usd for run in runs for usd in run.fulls]
+    trials = [usd for run in runs for usd in _costs(run.over)]
+    fulls = [usd for run in runs for usd in _costs(run.fulls)]
     overheads = [run.overhead for run in runs if run.overhead is not None]
     trial, full = fmean(trials), fmean(fulls) if fulls else None
     overhead = median(overheads) if overheads and study.fleet else None
@@ -142,30 +138,17 @@ class _RunBefore:
     """An earlier run.
 
     Attributes:
-        folder: its folder.
         complete: the trials that completed.
-        trials: what its trials cost that are over, as far as that is known.
-        fulls: what its full trainings cost.
-        ends: what was noted of the jobs of its full trainings.
+        over: what was noted of the jobs of all trials that are over.
+        fulls: likewise, of its full trainings.
         gates: likewise, of its gates.
     """
 
     folder: RunFolder
     complete: list[StoredTrial]
-    trials: list[float]
-    fulls: list[float]
-    ends: list[dict[str, Any]]
-    gates: list[dict[str, Any]]
-
-    @property
-    def full_seconds(self) -> list[float]:
-        """How long its full trainings kept slots busy."""
-        return _walls(self.ends)
-
-    @property
-    def gate_seconds(self) -> list[float]:
-        """How long its gates' jobs did."""
-        return _walls(self.gates)
+    over: list[Notes]
+    fulls: list[Notes]
+    gates: list[Notes]
 
     @property
     def busy_part(self) -> float | None:
@@ -175,10 +158,9 @@ class _RunBefore:
         ended, or the times of its jobs are nowhere noted.
         """
         whole = self._seconds
-        trials = [trial.user_attrs.get("job") or {} for trial in self.complete]
         spans = [
             (job["started"], job["ended"])
-            for job in [*trials, *self.ends, *self.gates]
+            for job in [*map(_job_of, self.complete), *self.fulls, *self.gates]
             if job.get("started") is not None and job.get("ended") is not None
         ]
         if whole <= 0 or not spans:
@@ -206,7 +188,7 @@ class _RunBefore:
     def overhead(self) -> float | None:
         """What its nodes cost beside its jobs, as a part of these; None where nobody knows."""
         step = (read_report(self.folder.fleet_state) or {}).get("step") or {}
-        jobs = sum(self.trials) + sum(self.fulls)
+        jobs = sum(_costs(self.over)) + sum(_costs(self.fulls))
         return max(0.0, step.get("spent", 0.0) / jobs - 1) if jobs and step.get("spent") else None
 
 
@@ -228,26 +210,31 @@ def _read(found: FoundRun, study: str) -> _RunBefore | None:
     except TrialfleetError:
         return None
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
-    over = [t.user_attrs.get("job") or {} for t in trials if t.state.is_finished()]
-    files = [folder.region(region.slug) for region in graph_of(its_study).regions]
-    fulls = [noted_job(region.best) for region in files]
-    gates = [noted_job(region.gate) for region in files]
     if not complete:
         return None
-    return _RunBefore(folder, complete, _costs(over), _costs(fulls), fulls, gates)
+    files = [folder.region(region.slug) for region in graph_of(its_study).regions]
+    return _RunBefore(
+        folder=folder,
+        complete=complete,
+        over=[_job_of(trial) for trial in trials if trial.state.is_finished()],
+        fulls=[noted_job(region.best) for region in files],
+        gates=[noted_job(region.gate) for region in files],
+    )
 
 
-def _costs(jobs: Iterable[dict[str, float | None]]) -> list[float]:
+def _job_of(trial: StoredTrial) -> Notes:
+    return trial.user_attrs.get("job") or {}
+
+
+def _costs(jobs: Iterable[Notes]) -> list[float]:
     return [usd for job in jobs if (usd := job.get("usd")) is not None]
 
 
-def _walls(jobs: Iterable[dict[str, Any]]) -> list[float]:
+def _walls(jobs: Iterable[Notes]) -> list[float]:
     return [seconds for job in jobs if (seconds := job.get("wall_seconds"))]
 
 
 def _seconds(trials: Iterable[StoredTrial]) -> Iterable[float]:
     for trial in trials:
-        job = trial.user_attrs.get("job") or {}
-        seconds = job.get("wall_seconds") or trial.user_attrs.get("seconds")
-        if seconds:
+        if seconds := _job_of(trial).get("wall_seconds") or trial.user_attrs.get("seconds"):
             yield float(seconds)

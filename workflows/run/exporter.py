@@ -39,11 +39,7 @@ class Exporter:
         self._due = 0.0
 
     def look(self, now: float) -> bool:
-        """Export what has changed, if it is time; return whether all is exported.
-
-        Args:
-            now: seconds of a clock that nobody sets.
-        """
+        """Export what has changed, if it is due by a steady clock; return whether all is there."""
         before = self._folder.signature()
         if before == self._done:
             return True

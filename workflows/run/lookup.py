@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_record, shell_quoted
+from trialfleet.files import read_record
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.models.folders import models_folder_in
-from trialfleet.workflows.models.latest import LATEST, provenance_of
+from trialfleet.workflows.models.latest import LATEST, provenance_of, region_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.frozen_head import head_of
@@ -201,8 +201,8 @@ def find_model(name: str) -> Path:
         if region in published:
             return published[region].parent / LATEST
         known |= dict.fromkeys(published)
-    if not before and not known:  # models may have been copied here without their runs
-        return _model_alone(region)
+    if not before:  # models may have been copied here without their runs
+        known |= dict.fromkeys(map(region_of, models_folders_here()))
     raise InputError(
         f"{name!r} is no model's folder, and no region of which the runs in "
         f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, known)}; "
@@ -257,21 +257,16 @@ def _check_here(name: str) -> None:
 def _folder_of_one_study(
     region: str, runs: list[FoundRun], *, elsewhere: bool = True
 ) -> Path | None:
-    """The folder of a region's models, where runs know it.
-
-    Args:
-        region: its name.
-        runs: those whose studies may have it.
-        elsewhere: whether a study that has no run here counts, too.
+    """The folder of a region's models, where runs, or other studies `elsewhere`, know it.
 
     Raises:
         InputError: several studies have such a region with models; names them.
     """
     found = _folders_by_study(region, runs)
     if elsewhere:
-        for folder in _models_folders(glob.escape(region_slug(region))):
-            if study := provenance_of(folder / LATEST).get("study"):
-                found.setdefault(str(study), folder)
+        for folder in models_folders_here(region=region):
+            study = provenance_of(folder / LATEST).get("study") or folder.parent.name
+            found.setdefault(str(study), folder)
     if len(found) > 1:
         raise InputError(
             f"{region!r} may be any of {len(found)} regions; name one of them: "
@@ -300,48 +295,22 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
-    """Return the folders of models that lie here, in order, of one study or region or of all."""
-    found = _models_folders(glob.escape(region_slug(region)) if region else "*")
+    """Return the folders here that have a latest model, in order, of one study or region or all."""
+    slug = glob.escape(region_slug(region)) if region else "*"
+    links = (
+        link
+        for models_folder in _MODELS_FOLDERS
+        for link in Path().glob(f"{models_folder.format(slug)}/{LATEST}")
+    )
+    found = sorted({link.parent for link in links if link.is_dir()})
     return [models_folder for models_folder in found if study in {None, models_folder.parent.name}]
 
 
 def region_names_here(study: str | None = None) -> list[str]:
     """Return the regions that have models here; STUDY/REGION where several studies have one."""
-    found = [(folder.parent.name, _region_of(folder)) for folder in models_folders_here(study)]
+    found = [(folder.parent.name, region_of(folder)) for folder in models_folders_here(study)]
     count = Counter(region for _, region in found)
     return [region if count[region] == 1 else f"{of}/{region}" for of, region in found]
-
-
-def _region_of(models_folder: Path) -> str:
-    """A region's name, as its latest model has it: the folder's may be another."""
-    return str(provenance_of(models_folder / LATEST).get("region") or models_folder.name)
-
-
-def _model_alone(region: str) -> Path:
-    """The latest model of a region, by the publish folders that are here."""
-    found = _models_folders(glob.escape(region_slug(region)))
-    if len(found) == 1:
-        return found[0] / LATEST
-    if found:
-        choices = "\n".join(f"  {shell_quoted(models_folder)}" for models_folder in found)
-        raise InputError(f"several models are of a region called {region!r}; name one:\n{choices}")
-    regions = sorted({models_folder.name for models_folder in _models_folders("*")})
-    known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
-    raise InputError(
-        f"{region!r} is no model's folder, and no region with a published model"
-        f"{did_you_mean(region, regions)}; {known}"
-    )
-
-
-def _models_folders(region: str) -> list[Path]:
-    """The folders of a region's models that have a latest one."""
-    here = Path()
-    links = (
-        link
-        for models_folder in _MODELS_FOLDERS
-        for link in here.glob(f"{models_folder.format(region)}/{LATEST}")
-    )
-    return sorted({link.parent for link in links if link.is_dir()})
 
 
 def models_of(name: str) -> list[Path]:

@@ -20,6 +20,7 @@ from trialfleet.workflows.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.plan.run_texts import command_of
 from trialfleet.workflows.run.estimate import costs_before
 from trialfleet.workflows.run.former_runs import former_tasks
+from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.run_place import warning_about
 from trialfleet.workflows.study.daily import DATE, RunsDay
 from trialfleet.workflows.study.error_lines import errors_with_lines, places_of
@@ -29,8 +30,6 @@ from trialfleet.workflows.study.trainer_command import check_program
 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.aws.account import AwsEnvironment
-
-from trialfleet.workflows.run.run import Run
 
 
 def plan(
@@ -62,14 +61,8 @@ def plan(
         loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
         if isinstance(day, date) and notice and not load_whole(Path(study)).is_dated:
             notice(f"no data of the study has {DATE}: {day} changes none of what is trained on")
-        return _plan(
-            loaded,
-            run,
-            out,
-            notice,
-            places_of(study, resource_limits.KEYS),
-            _runs_day(day or today),
-        )
+        places = places_of(study, resource_limits.KEYS)
+        return _plan(loaded, run, out, notice, places, _runs_day(day or today))
 
 
 def plan_day(
@@ -107,23 +100,25 @@ def _plan(
     )
     place = None if out is None else Path(out)
     if run is not None:
-        place = place or default_folder(study, run)
-        return _written(write(study, run=run, out=place), notice)
+        folder = write(study, run=run, out=place or default_folder(study, run))
+    else:
+        folder = _write_claimed(study, place, write)
+    if notice and (warning := warning_about(folder.root)):
+        notice(warning)
+    return Run(folder.root)
+
+
+def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFolder]) -> RunFolder:
+    """Write a run's folder under an id that no other run has."""
     try:
         claim = claim_run(study, place)
     except OSError as error:
         raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
     try:
-        return _written(write(study, run=claim.run, out=claim.place), notice)
+        return write(study, run=claim.run, out=claim.place)
     except BaseException:
         claim.release()
         raise
-
-
-def _written(folder: RunFolder, notice: Callable[[str], None] | None) -> Run:
-    if notice and (warning := warning_about(folder.root)):
-        notice(warning)
-    return Run(folder.root)
 
 
 def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:

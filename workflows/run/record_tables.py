@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from trialfleet.workflows.costs.money import usd
-from trialfleet.workflows.output import keep_numbers_whole, plain_table
+from trialfleet.workflows.output import keep_numbers_whole, pairs, plain_table
 from trialfleet.workflows.report.formatting import column_decimals
 from trialfleet.workflows.run.console import duration, value_text
 
@@ -37,8 +36,8 @@ def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> 
     for row in rows:
         table.add_row(*(Text(row[name]) for name in names))
     keep_numbers_whole(table)
-    pairs = (pair for row in rows for pair in row["parameters"].split("  "))
-    table.columns[names.index("parameters")].min_width = max(map(len, pairs), default=0)
+    settings = (pair for row in rows for pair in row["parameters"].split("  "))
+    table.columns[names.index("parameters")].min_width = max(map(len, settings), default=0)
     return table
 
 
@@ -55,8 +54,8 @@ def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[
         "time": duration(seconds),
         "USD": usd(trial.usd),
         "machine": trial.machine or "",
-        "parameters": _settings(trial.params),
-        "metrics": _settings(others),
+        "parameters": pairs(trial.params, 4),
+        "metrics": pairs(others, 4),
         "error": trial.error or "",
     }
 
@@ -72,14 +71,7 @@ def best_table(best: list[BestSettings], metric: str) -> Table:
             entry.stage,
             str(entry.trial),
             value_text(entry.value, decimals),
-            Text(_settings(entry.params)),
+            Text(pairs(entry.params, 4)),
         )
     keep_numbers_whole(table)
     return table
-
-
-def _settings(params: Mapping[str, object]) -> str:
-    return "  ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in params.items()
-    )

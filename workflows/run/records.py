@@ -98,13 +98,7 @@ class BestSettings:
 
 
 def record_of(region: str, trial: StoredTrial, unfinished: Mapping[str, TrialState]) -> TrialRecord:
-    """Return a trial as a record.
-
-    Args:
-        region: the region's name.
-        trial: as the storage has it.
-        unfinished: the words for trials that were asked and not told, by their nodes.
-    """
+    """Return a trial as a record; `unfinished` has the words for nodes that were not told yet."""
     attributes = trial.user_attrs
     return TrialRecord(
         region=region,

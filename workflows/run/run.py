@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
@@ -29,9 +28,6 @@ from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
-
-if TYPE_CHECKING:
-    pass
 
 _POLL_SECONDS = 2.0
 
@@ -115,10 +111,6 @@ class Run:
         """Start the trainer once, as `check` does; if that fails, remove the run.
 
         What the trial received and left is kept beside the run, in `.failed-check`, until the next.
-
-        Args:
-            progress: as `check`.
-            region: likewise.
 
         Raises:
             InputError: as `check`.
@@ -262,15 +254,12 @@ class Run:
             if queued.root is None and self.status().state is not RunState.LOST:
                 raise InputError(f"{str(self.folder)!r} is {self.status().state}: nothing to stop")
             mend.stop(self._files)
-        self._write_report()
-        return self.status()
-
-    def _write_report(self) -> None:
-        """Write the report of a run that did not come to write its own."""
         from trialfleet.workflows.scripts.report_node import write_report
 
-        with suppress(OptimizerError, OSError):  # `trialfleet report` says what is wrong
+        # it did not come to write its own; `trialfleet report` says what is wrong
+        with suppress(OptimizerError, OSError):
             write_report(self._files, datetime.now(UTC))
+        return self.status()
 
     def status(self) -> RunStatus:
         """Return where the run stands.

@@ -27,17 +27,12 @@ class ListedRun:
     """A run among others.
 
     Attributes:
-        study: the study's name.
-        run: the run's id.
-        folder: its folder.
         state: where it stands; None where that can't be read.
         published: regions whose model is published, and in force when it was.
         kept: regions whose model lies beside one that stays in force.
-        regions: regions that it has.
         began: when it was planned.
         seconds: the time from then to its end, or until now while it is under way; None where no
             end was noted, or nothing has begun.
-        trouble: why it can't be read.
     """
 
     study: str

@@ -15,11 +15,12 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.files import write_json
 from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, why_spent
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.frozen_head import read_head
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.status.job_costs import region_spending
 from trialfleet.workflows.status.run_trials import RunTrials
-from trialfleet.workflows.study.frozen import day_of, load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 _OTHERS_SECONDS = 10.0  # for so long what other runs of the day have spent is good
 
@@ -92,7 +93,8 @@ class Budgets:
         """Another run of this one's study and day; None where it is none, or can't be read."""
         folder, own = RunFolder(place), (self._study.name, self._frozen.of_day)
         try:
-            is_of_day = place != self._folder.root and day_of(folder.study) == own
+            head = read_head(folder.study)
+            is_of_day = place != self._folder.root and (head.study, head.of_day) == own
             return _OtherRun(folder) if is_of_day else None
         except (TrialfleetError, OSError, ValueError):
             return None

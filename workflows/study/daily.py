@@ -84,9 +84,7 @@ class Daily(Section):
 
     def begins(self, day: date) -> datetime:
         """Return when a day begins, in UTC."""
-        moment = datetime.combine(day, self.time)
-        there = moment.replace(tzinfo=ZoneInfo(self.zone)) if self.zone else moment.astimezone()
-        return there.astimezone(UTC)
+        return datetime.combine(day, self.time, self.tzinfo).astimezone(UTC)
 
     def today(self, now: datetime) -> date:
         """Return the date in the study's zone."""

@@ -32,7 +32,7 @@ _WORDS = {  # for what pydantic says in Python's words
     "too_short": "must have at least one entry",
 }
 _MOST_PROBLEMS = 20  # that are shown of one file
-_LONGEST = 500  # characters
+_LONGEST, _LONGEST_VALUE = 500, 120  # characters of a line, and of a value in it
 
 # Errors that are shown without the value given.
 _UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
@@ -56,13 +56,12 @@ def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
 def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
     """Return where a study's file sets keys such as `resources.memory`, as `FrozenStudy` has it."""
     file = Path(path).absolute()
-    tree = read_table(file)
-    return {key: f"{file}{_line_suffix(tree, key.split('.'))}" for key in keys}
-
-
-def _line_suffix(tree: Any, keys: Sequence[str]) -> str:
-    there = _keys_in_file(tree, keys, missing=False)
-    return f":{_line_of(tree, there)}" if len(there) == len(keys) else ""
+    tree, places = read_table(file), {}
+    for key in keys:
+        parts = key.split(".")
+        there = _keys_in_file(tree, parts, missing=False)
+        places[key] = f"{file}:{_line_of(tree, there)}" if len(there) == len(parts) else str(file)
+    return places
 
 
 def validated(model: type[Model], path: Path, tree: Any) -> Model:
@@ -118,8 +117,9 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
     message = re.sub(r"^Input should ", "must ", message)
     message = message[:1].lower() + message[1:]
     given = detail["input"]
-    shows_value = detail["type"] not in _UNSHOWN and _is_short(given)
-    value = f" (got {_plain(given)!r})" if shows_value and repr(given) not in message else ""
+    is_short = not isinstance(given, Mapping) and len(repr(given)) < _LONGEST_VALUE
+    shows_value = is_short and detail["type"] not in _UNSHOWN and repr(given) not in message
+    value = f" (got {_plain(given)!r})" if shows_value else ""
     words = f"{'.'.join(map(str, keys)) or 'study'}: {message}{value}"
     if not line:  # of no file
         return words if words.startswith(f"{path}: ") else f"{path}: {words}"
@@ -141,10 +141,6 @@ def _place(path: Path, tree: Any, problem: Problem) -> str:
     number = _line_of(tree, keys) if keys else 0
     line = f":{number}" if number else ""
     return f"{path}{line}: {'.'.join(map(str, keys or problem.keys))}: {problem.message}"
-
-
-def _is_short(value: Any) -> bool:
-    return not isinstance(value, Mapping) and len(repr(value)) < 120
 
 
 def _plain(value: Any) -> Any:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -16,7 +14,12 @@ from pydantic_core import PydanticCustomError
 from trialfleet.sections import OneLine, Section, matches, refusal, refuse, schema_of
 from trialfleet.workflows.study.checks import SCHEME
 from trialfleet.workflows.study.notify import Variable, address_problem
-from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError
+from trialfleet.workflows.study.paths import (
+    Keys,
+    Problem,
+    UnusableStudyError,
+    with_absolute_files,
+)
 
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _PREFIX = r"[A-Za-z0-9!_.*'()=-]+"  # what S3's manual calls safe in names of objects
@@ -24,7 +27,6 @@ S3_FOLDER = rf"s3://{_BUCKET}(/{_PREFIX})*/?"
 DEFAULT_FOLDER = "models"
 NEEDED = "mlflow"  # the module's name; in mlflow-skinny, too
 _INSTALL = "python3 -m pip install 'mlflow-skinny>=3.17' (or mlflow, 3.17 or newer)"
-_FILES = ("password_file", "token_file")
 
 S3Folder = Annotated[
     str,
@@ -99,21 +101,10 @@ class Mlflow(Section):
         Raises:
             UnusableStudyError: the package is missing, or a file isn't there or can't be read.
         """
-        if problems := list(self._problems(folder, keys)):
-            raise UnusableStudyError(*problems)
-        given = {name: file for name in _FILES if (file := getattr(self, name))}
-        return self.model_copy(
-            update={name: str((folder / file).absolute()) for name, file in given.items()}
-        )
-
-    def _problems(self, folder: Path, keys: Keys) -> Iterator[Problem]:
         if importlib.util.find_spec(NEEDED) is None:
-            yield Problem(keys, f"needs the package mlflow-skinny on the manager: {_INSTALL}")
-        for name in _FILES:
-            file = getattr(self, name)
-            if file and not os.access(folder / file, os.R_OK):
-                path = str((folder / file).absolute())
-                yield Problem((*keys, name), f"{path!r} does not exist or can't be read")
+            text = f"needs the package mlflow-skinny on the manager: {_INSTALL}"
+            raise UnusableStudyError(Problem(keys, text))
+        return with_absolute_files(self, ("password_file", "token_file"), folder, keys)
 
 
 class Export(Section):

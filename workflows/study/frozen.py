@@ -6,13 +6,11 @@ import io
 import re
 import shlex
 from datetime import date, datetime
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.study.daily import RunsDay
@@ -38,14 +36,18 @@ class CostsBefore(BaseModel):
     full: float | None = None
 
 
-class RunHead(BaseModel):
-    """What the first lines of `RUN/study.yaml` hold.
+class FrozenStudy(BaseModel):
+    """What `RUN/study.yaml` holds.
 
     Attributes:
-        run: the run's id.
         folder: where the run was planned.
         created: when it was planned: of two runs of a region, the later one's model is the newer.
         day: the day that it is of, where the study or whoever planned it names one.
+        costs: what its study's jobs cost before; where a budget in USD asks for that.
+        notes: what was chosen for the study when it was planned, and why.
+        places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
+            the file alone where that leaves a key out.
+        study: the resolved study.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,6 +56,10 @@ class RunHead(BaseModel):
     folder: str
     created: AwareDatetime
     day: RunsDay | None = None
+    costs: CostsBefore | None = None
+    notes: tuple[str, ...] = ()
+    places: dict[str, str] = {}
+    study: Study
 
     @property
     def of_day(self) -> date:
@@ -68,23 +74,6 @@ class RunHead(BaseModel):
         """
         return min(self.created, self.day.end) if self.day else self.created
 
-
-class FrozenStudy(RunHead):
-    """What `RUN/study.yaml` holds.
-
-    Attributes:
-        costs: what its study's jobs cost before; where a budget in USD asks for that.
-        notes: what was chosen for the study when it was planned, and why.
-        places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
-            the file alone where that leaves a key out.
-        study: the resolved study.
-    """
-
-    costs: CostsBefore | None = None
-    notes: tuple[str, ...] = ()
-    places: dict[str, str] = {}
-    study: Study
-
     @property
     def study_file(self) -> str:
         """The file that the study was read from, as it is typed; STUDY where that isn't known."""
@@ -92,11 +81,7 @@ class FrozenStudy(RunHead):
         return shlex.quote(re.sub(r":\d+$", "", place)) if place else "STUDY"
 
     def again_for(self, region: str | None) -> str:
-        """What starts another run of the study, as `run_again` has it.
-
-        Args:
-            region: whose trainer is to be tried first; None: the first's.
-        """
+        """What starts another run of the study and tries a region's trainer; see `run_again`."""
         day = self.day.date if self.day else None
         is_first = region is None or region == next(iter(self.study.region_table))
         return run_again(self.study_file, day, None if is_first else region)
@@ -133,31 +118,15 @@ def load_frozen(path: Path) -> FrozenStudy:
     # before there was such a key, each trial was a job
     tree.get("study", {}).get("budget", {}).setdefault("trials_per_job", 1)
     frozen = validated(FrozenStudy, path, tree)
-    _remember(path, stamp, frozen)
+    _known.clear()
+    _known[path] = stamp, frozen
     return frozen
-
-
-def day_of(path: Path) -> tuple[str, date]:
-    """Return the name of the study that a run froze, and `of_day`, without reading the study.
-
-    Raises:
-        ValueError: the file is no frozen study.
-        OSError: it can't be read.
-    """
-    with path.open(encoding="utf-8") as file:
-        head = "".join(takewhile(lambda line: not line.startswith("study:"), file))
-        name = next(file, "")
-    reader: Any = YAML(typ="safe", pure=True)
-    try:
-        study = str(reader.load(name)["name"])
-        return study, RunHead.model_validate(reader.load(head)).of_day
-    except (YAMLError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: no frozen study: {error}") from error
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
     """Note what was just written to `path`, so that this process needn't parse it."""
-    _remember(path, _stamp(path), frozen)
+    _known.clear()
+    _known[path] = _stamp(path), frozen
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -167,11 +136,6 @@ def _stamp(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-
-
-def _remember(path: Path, stamp: tuple[int, ...], frozen: FrozenStudy) -> None:
-    _known.clear()
-    _known[path] = stamp, frozen
 
 
 def dump_frozen(frozen: FrozenStudy) -> str:

@@ -17,10 +17,10 @@ from trialfleet.workflows.study.checks import Accelerator, StudyName
 from trialfleet.workflows.study.daily import DATE
 from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validated
 from trialfleet.workflows.study.paths import AbsentError, Problem
-from trialfleet.workflows.study.regions import Regions
-from trialfleet.workflows.study.resolution import studys_fleet, with_published
+from trialfleet.workflows.study.regions import Regions, gangs_of
+from trialfleet.workflows.study.resolution import published, studys_fleet
 from trialfleet.workflows.study.sections import Resources
-from trialfleet.workflows.study.spec import Study, gangs_of, shares_of
+from trialfleet.workflows.study.spec import Study, shares_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def load_published(path: Path) -> Study:
     """
     tree = read_table(path)
     with problems_with_lines(path, tree):
-        return with_published(validated(Study, path, tree), path.absolute().parent)
+        study = validated(Study, path, tree)
+        return study.model_copy(update=published(study, path.absolute().parent))
 
 
 def load_study(
@@ -88,12 +89,11 @@ def load_study(
 
     Args:
         study: the file; or its content, as a dict.
-        day: what `{date}` stands for in its data; default: today in the study's zone.
+        day: as `load_dated`.
         folder: what relative paths of a dict are relative to; those of a file are to its own.
 
     Raises:
-        StudyError: the file is not YAML, or not a study, or names files that can't be used; every
-            problem stands on a line of its own.
+        StudyError: as `load_dated`.
         InputError: the file can't be read.
     """
     if not isinstance(study, Mapping):
@@ -132,20 +132,13 @@ def _resolved(study: Study, day: date | None, folder: Path) -> tuple[Study, date
     except AbsentError as error:
         if not study.is_dated:
             raise
-        note = f"{DATE} is {of}, {_why_that_day(study, day)}"
-        raise AbsentError(
-            *(
-                Problem(keys, f"{text}; {note}" if str(of) in text else text)
-                for keys, text in error.problems
-            )
-        ) from error
-
-
-def _why_that_day(study: Study, asked: date | None) -> str:
-    if asked:
-        return "the day that was asked for"
-    zone = f" in {study.daily.zone}" if study.daily and study.daily.zone else ""
-    return f"today{zone}; for another day: --date"
+        zone = f" in {study.daily.zone}" if study.daily and study.daily.zone else ""
+        why = "the day that was asked for" if day else f"today{zone}; for another day: --date"
+        note = f"; {DATE} is {of}, {why}"
+        problems = [
+            Problem(keys, text + (note if str(of) in text else "")) for keys, text in error.problems
+        ]
+        raise AbsentError(*problems) from error
 
 
 class StudyWithFleet(BaseModel):

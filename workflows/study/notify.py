@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
@@ -15,7 +13,13 @@ from pydantic_core import PydanticCustomError
 from trialfleet.files import shell_quoted
 from trialfleet.sections import OneLine, Section, matches, not_empty, refuse, schema_of
 from trialfleet.workflows.study.checks import Command, as_list
-from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError
+from trialfleet.workflows.study.paths import (
+    Keys,
+    Problem,
+    UnusableStudyError,
+    named_program,
+    with_absolute_files,
+)
 
 EventKind = Literal[
     "region-failed",
@@ -39,21 +43,14 @@ _PORTS = {465: "tls", 587: "starttls"}
 
 def _url(value: Any) -> str:
     """Errors of type `secret_url` are shown without the value, which may be a password."""
-    if problem := url_problem(value):
+    problem = address_problem(value)
+    if not problem and urlsplit(value).username is not None:
+        problem = "holds a password; put the URL into a file, and give url_file"
+    if not problem and (host := urlsplit(value).hostname or "").endswith(SECRET_URLS):
+        problem = f"{host}: such a URL is a password; put it into a file, and give url_file"
+    if problem:
         raise PydanticCustomError("secret_url", "{text}", {"text": problem})
     return str(value)
-
-
-def url_problem(value: Any) -> str:
-    """Return what is wrong with a webhook's URL that stands in a study; empty if nothing is."""
-    if problem := address_problem(value):
-        return problem
-    host = urlsplit(value).hostname or ""
-    if urlsplit(value).username is not None:
-        return "holds a password; put the URL into a file, and give url_file"
-    if host.endswith(SECRET_URLS):
-        return f"{host}: such a URL is a password; put it into a file, and give url_file"
-    return ""
 
 
 def address_problem(value: Any) -> str:
@@ -161,11 +158,8 @@ class Channel(Section):
     )
     webhook: Webhook | None = None
     mail: Mail | None = None
-    events: (
-        Annotated[list[EventKind], AfterValidator(not_empty), BeforeValidator(as_list)] | None
-    ) = Field(
-        None,
-        description="Those it wants (default: all; with daily: all but run-done).",
+    events: EventKinds | None = Field(
+        None, description="Those it wants (default: all; with daily: all but run-done)."
     )
 
     @model_validator(mode="after")
@@ -186,11 +180,7 @@ class Channel(Section):
         return f"command {(self.command or [''])[0]}"
 
     def wanted(self, *, is_daily: bool) -> tuple[EventKind, ...]:
-        """Return the kinds of events that it wants.
-
-        Args:
-            is_daily: whether its study has a `daily:` table.
-        """
+        """Return the kinds of events that it wants."""
         if self.events is not None:
             return tuple(self.events)
         return tuple(kind for kind in KINDS if not (is_daily and kind == "run-done"))
@@ -198,39 +188,21 @@ class Channel(Section):
     def resolve(self, folder: Path, keys: Keys) -> Channel:
         """Return it with absolute paths.
 
-        Args:
-            folder: what relative paths are relative to.
-            keys: where it stands in the study.
-
         Raises:
             UnusableStudyError: a file isn't there or can't be read, or a program can't be run.
         """
-        if problems := list(self._problems(folder, keys)):
-            raise UnusableStudyError(*problems)
         update: dict[str, Any] = {}
-        if self.command and "/" in self.command[0]:
-            update["command"] = [str((folder / self.command[0]).absolute()), *self.command[1:]]
-        if self.webhook and self.webhook.url_file:
-            update["webhook"] = self.webhook.model_copy(
-                update={"url_file": str((folder / self.webhook.url_file).absolute())}
-            )
-        if self.mail and self.mail.password_file:
-            update["mail"] = self.mail.model_copy(
-                update={"password_file": str((folder / self.mail.password_file).absolute())}
-            )
-        return self.model_copy(update=update)
-
-    def _problems(self, folder: Path, keys: Keys) -> Iterator[Problem]:
         if self.command:
-            program = self.command[0]
-            path = str(folder / program) if "/" in program else program
-            if not shutil.which(path):
-                yield Problem((*keys, "command", 0), _why_not_run(program, Path(path)))
+            program = named_program(self.command[0], folder)
+            if not shutil.which(program):
+                raise UnusableStudyError(
+                    Problem((*keys, "command", 0), _why_not_run(self.command[0], Path(program)))
+                )
+            update["command"] = [program, *self.command[1:]]
         for way, name in (("webhook", "url_file"), ("mail", "password_file")):
-            file = getattr(getattr(self, way), name, None)
-            if file and not os.access(folder / file, os.R_OK):
-                path = str((folder / file).absolute())
-                yield Problem((*keys, way, name), f"{path!r} does not exist or can't be read")
+            if (part := getattr(self, way)) is not None:
+                update[way] = with_absolute_files(part, (name,), folder, (*keys, way))
+        return self.model_copy(update=update)
 
 
 def _why_not_run(program: str, path: Path) -> str:

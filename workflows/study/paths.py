@@ -8,18 +8,20 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from trialfleet.errors import InputError
+from trialfleet.sections import Section
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.names import check_region_name
 from trialfleet.workflows.study.checks import URL_PREFIXES, transferable
 from trialfleet.workflows.study.daily import DATE
 
 Keys = tuple[str | int, ...]
+Part = TypeVar("Part", bound=Section)
 PLACEHOLDER = "{region}"
 MOST_REGIONS = 10_000  # each is a DAGMan of its own and a folder per trial
 _URL_MARKS = "%/:?#[]@!&'()*+;=~"
@@ -49,13 +51,7 @@ class AbsentError(UnusableStudyError):
 
 
 def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
-    """Return the absolute path of a file or folder that is to be sent.
-
-    Args:
-        name: as the study gives it.
-        folder: what it is relative to.
-        keys: where the study gives it.
-        whose: beginning of a message.
+    """Return the absolute path of a file or folder that is to be sent; `whose` begins messages.
 
     Raises:
         AbsentError: it isn't there.
@@ -64,15 +60,36 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     path = (folder / name).absolute()
     try:
         transferable(str(path))
-        fault = _fault(path, folder)
+        is_there = path.exists()
+        fault = _fault(path, folder) if is_there else ""
     except (OSError, ValueError) as error:
         raise UnusableStudyError(Problem(keys, f"{whose}{error}")) from error
-    if not path.exists():
+    if not is_there:
         text = f"{whose}{str(path)!r} does not exist{_placeholder_hint(name)}"
         raise AbsentError(Problem(keys, text))
     if fault:
         raise UnusableStudyError(Problem(keys, f"{whose}{str(path)!r} {fault}"))
     return str(path)
+
+
+def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
+    """Return a part of a study with absolute paths of the files that it names, for us to read.
+
+    They stand behind the keys `names` of the part, which stands at `keys` in the study.
+
+    Raises:
+        UnusableStudyError: a file isn't there or can't be read.
+    """
+    given = [(name, getattr(part, name)) for name in names]
+    files = {name: str((folder / file).absolute()) for name, file in given if file}
+    problems = [
+        Problem((*keys, name), f"{path!r} does not exist or can't be read")
+        for name, path in files.items()
+        if not os.access(path, os.R_OK)
+    ]
+    if problems:
+        raise UnusableStudyError(*problems)
+    return part.model_copy(update=files)
 
 
 def sandbox_name(place: str) -> str:
@@ -88,26 +105,20 @@ def named_program(name: str, folder: Path) -> str:
     return str((folder / name).absolute()) if "/" in name else name
 
 
-def _fault(path: Path, folder: Path) -> str | None:
-    """What is wrong with a file or folder that is there; one that isn't is told by `existing`."""
-    if not path.exists():
-        return None
+def _fault(path: Path, folder: Path) -> str:
+    """What is wrong with a file or folder that is there; empty if nothing is."""
     if path.name in {"", ".."} or folder.resolve().is_relative_to(path.resolve()):
         return "holds the study itself; name what a trial needs of it"
     if not (path.is_file() or path.is_dir()):
         return "is neither a file nor a folder"
     readable = os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
-    return None if readable else "can't be read"
+    return "" if readable else "can't be read"
 
 
 def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) -> list[str]:
     """Return the paths and URLs of a region's data.
 
-    Args:
-        region: its name, which stands for `{region}`; percent-encoded in a URL.
-        patterns: as the study gives them.
-        folder: what paths are relative to.
-        keys: where the study gives them.
+    Its name stands for `{region}` in the patterns; percent-encoded in a URL.
 
     Raises:
         AbsentError: a file doesn't exist.
@@ -248,22 +259,17 @@ def check_storage(url: str) -> str:
     from trialfleet.optimizer.storage_url import STORAGE_FORMS, parse_storage
 
     parsed = parse_storage(url if url.isprintable() else "")
-    if parsed.get_backend_name() == "sqlite":
-        _check_sqlite(parsed.drivername, parsed.host, parsed.database)
-    elif parsed.drivername != "postgresql+psycopg":
-        raise ValueError(f"{parsed.drivername}:// is not supported; write {STORAGE_FORMS}")
-    elif not parsed.database:
-        raise ValueError(f"names no database; write {STORAGE_FORMS}")
+    is_sqlite, database = parsed.get_backend_name() == "sqlite", parsed.database or ""
+    forms = "sqlite:///PATH" if is_sqlite else STORAGE_FORMS
+    if parsed.drivername not in {"sqlite", "sqlite+pysqlite", "postgresql+psycopg"}:
+        raise ValueError(f"{parsed.drivername}:// is not supported; write {forms}")
+    if is_sqlite and parsed.host:
+        raise ValueError(f"a SQLite file is given by three slashes and its path: {forms}")
+    if is_sqlite and (not database or database.startswith((":memory:", "file:"))):
+        raise ValueError(f"trials of a run need a SQLite file on a disk: {forms}")
+    if not database:
+        raise ValueError(f"names no database; write {forms}")
     return url
-
-
-def _check_sqlite(driver: str, host: str | None, database: str | None) -> None:
-    if driver not in {"sqlite", "sqlite+pysqlite"}:
-        raise ValueError(f"{driver}:// is not supported; write sqlite:///PATH")
-    if host:
-        raise ValueError("a SQLite file is given by three slashes and its path: sqlite:///PATH")
-    if not database or database.startswith((":memory:", "file:")):
-        raise ValueError("trials of a run need a SQLite file on a disk: sqlite:///PATH")
 
 
 def absolute_storage(url: str, folder: Path, keys: Keys) -> str:

@@ -16,7 +16,7 @@ from pydantic import (
 from trialfleet.sections import refusal, refuse
 from trialfleet.workflows.study.checks import RegionName
 from trialfleet.workflows.study.paths import too_many_regions
-from trialfleet.workflows.study.sections import Region, RegionGlob
+from trialfleet.workflows.study.sections import Gang, Region, RegionGlob, Resources
 
 RegionList = Annotated[list[RegionName], Field(min_length=1)]
 RegionTable = Annotated[dict[RegionName, Region | None], Field(min_length=1)]
@@ -63,3 +63,10 @@ Regions = Annotated[
         "region for every file that matches."
     ),
 ]
+
+
+def gangs_of(resources: Resources, regions: Regions | None) -> list[Gang]:
+    """Return the sizes of a study's gangs: the study's own, and those of its regions."""
+    own = regions.values() if isinstance(regions, dict) else ()
+    sizes = [resources.nodes, *(region.nodes for region in own if region)]
+    return [size for size in sizes if size]

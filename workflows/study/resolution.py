@@ -54,31 +54,23 @@ def resolved(study: Study, folder: Path) -> Study:
             "trainer": _trainer(study, folder),
             "python": study.python and named_program(study.python, folder),
             "storage": study.storage and absolute_storage(study.storage, folder, ("storage",)),
-            **_published(study, folder),
-            "fleet": _own_fleet(study),
+            **published(study, folder),
+            "fleet": study.fleet
+            and studys_fleet(study.fleet, study.name, study.shares, gangs=study.has_gangs),
             "notify": study.channels(folder),
         }
     )
     _check_command(normal, folder)
-    for name in regions:
-        normal.space_of(name)  # an override may break the space
-        _check_startup(normal, name)
     startups = {name: _with_startup(normal, name) for name in regions}
     return normal.model_copy(update={"regions": startups})
 
 
-def with_published(study: Study, folder: Path) -> Study:
-    """Return a study whose models, and the copies of them, are in absolute places.
-
-    Its data, trainer and storage are left alone: they may be of another day than today.
+def published(study: Study, folder: Path) -> dict[str, Any]:
+    """Return where a study's models and the copies of them go, by its keys, in absolute places.
 
     Raises:
         UnusableStudyError: a file of keys isn't there, or nothing can be published there.
     """
-    return study.model_copy(update=_published(study, folder))
-
-
-def _published(study: Study, folder: Path) -> dict[str, Any]:
     keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
         "s3": S3Keys(**dict(keys)) if keys else None,
@@ -203,29 +195,19 @@ def _check_command(study: Study, folder: Path) -> None:
         raise UnusableStudyError(*problems)
 
 
-def _check_startup(study: Study, region: str) -> None:
-    own = study.region(region).budget
-    if own and (problem := startup_problem(own.startup_trials, study.budget_of(region).trials)):
-        keys = ("regions", region, "budget", "startup_trials")
-        raise UnusableStudyError(Problem(keys, problem))
-
-
 def _with_startup(study: Study, name: str) -> Region:
     """A region that says how many start-up trials it has: later releases may differ."""
-    region, budget = study.region(name), study.budget_of(name)
+    region, budget, space = study.region(name), study.budget_of(name), study.space_of(name)
+    own = region.budget or BudgetOverride()
+    if problem := startup_problem(own.startup_trials, budget.trials):
+        keys = ("regions", name, "budget", "startup_trials")
+        raise UnusableStudyError(Problem(keys, problem))
     if budget.startup_trials is not None:
         return region
-    tuned = [entry for entry in study.space_of(name).parameters.values() if entry.count != 1]
-    own = region.budget or BudgetOverride()
+    tuned = [entry for entry in space.parameters.values() if entry.count != 1]
     startup = default_startup(budget.trials, len(tuned))
     budget_override = own.model_copy(update={"startup_trials": startup})
     return region.model_copy(update={"budget": budget_override})
-
-
-def _own_fleet(study: Study) -> Fleet | None:
-    if study.fleet is None:
-        return None
-    return studys_fleet(study.fleet, study.name, study.shares, gangs=study.has_gangs)
 
 
 def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:

@@ -290,13 +290,6 @@ class Resources(Section):
         return max(1, int(self.gpus))
 
 
-def refuse_gangs(resources: Resources) -> None:
-    """Raise an error where a study whose resources are these can't have gangs."""
-    if resources.trials_per_gpu > 1:
-        text = "must be a whole number with nodes: a rank has its GPUs for itself"
-        refuse("Study", [(("resources", "gpus"), text, resources.gpus)])
-
-
 class S3Keys(Section):
     """Files on the access point with which HTCondor signs s3:// URLs for the nodes."""
 

@@ -7,7 +7,7 @@ normal form is itself a valid study, and is what a run freezes in `RUN/study.yam
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -26,7 +26,7 @@ from pydantic_core import PydanticCustomError
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.sections import OneLine, Section, refusal, refuse
+from trialfleet.sections import OneLine, Refused, Section, refusal, refuse
 from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.study import resolution
 from trialfleet.workflows.study.checks import (
@@ -47,7 +47,7 @@ from trialfleet.workflows.study.paths import (
     absent_data,
     check_storage,
 )
-from trialfleet.workflows.study.regions import Regions
+from trialfleet.workflows.study.regions import Regions, gangs_of
 from trialfleet.workflows.study.sections import (
     Budget,
     EarlyStopping,
@@ -59,7 +59,6 @@ from trialfleet.workflows.study.sections import (
     Resources,
     S3Keys,
     Trainer,
-    refuse_gangs,
 )
 from trialfleet.workflows.study.table_options import TableOptions
 
@@ -192,64 +191,48 @@ class Study(Section):
     )
 
     @model_validator(mode="after")
-    def _report_has_one_direction(self) -> Self:
-        own, objective = self.report_direction, self.objective
-        if own is None:
-            return self
-        if self.report_metric is None:
-            refuse(
-                "Study", [(("report_direction",), "names no metric: give report_metric too", own)]
-            )
-        if self.report_metric == objective.metric and own != objective.direction:
+    def _keys_go_together(self) -> Self:
+        if problems := [*self._of_metrics(), *self._of_absent_parts(), *self._of_pairs()]:
+            refuse("Study", problems)
+        return self
+
+    def _of_metrics(self) -> Iterator[Refused]:
+        """The directions that no metric goes with, or another direction of the same metric."""
+        own, objective, gate = self.report_direction, self.objective, self.gate
+        if own and self.report_metric is None:
+            yield ("report_direction",), "names no metric: give report_metric too", own
+        elif own and self.report_metric == objective.metric and own != objective.direction:
             text = f"{objective.metric!r} is the objective, which is to be {objective.direction}d"
-            refuse("Study", [(("report_direction",), text, own)])
-        return self
+            yield ("report_direction",), text, own
+        if gate and gate.direction and gate.metric is None:
+            yield ("gate", "direction"), "names no metric: give gate.metric too", gate.direction
 
-    @model_validator(mode="after")
-    def _tables_are_for_tabular(self) -> Self:
+    def _of_absent_parts(self) -> Iterator[Refused]:
+        """The parts that are of the reference trainer, or of published models, without these."""
         if self.trainer != "tabular":
-            given = [name for name in ("target", "table") if getattr(self, name) is not None]
             text = "goes with trainer: tabular; leave it out, your trainer reads its own data"
-            if given:
-                refuse("Study", [((name,), text, {}) for name in given])
-        return self
-
-    @model_validator(mode="after")
-    def _gate_has_models_and_a_direction(self) -> Self:
+            yield from (((name,), text, {}) for name in self._given("target", "table"))
         if not self.publishes:
-            given = [name for name in ("gate", "keep", "export") if getattr(self, name) is not None]
             text = "is for published models, and publish is none; leave one of them out"
-            if given:
-                refuse("Study", [((name,), text, {}) for name in given])
-        if self.export and self.export.s3 and self.publish.startswith(URL_PREFIXES):
-            text = "is in publish already; leave one of them out"
-            refuse("Study", [(("export", "s3"), text, self.export.s3)])
-        if self.gate is None:
-            return self
-        if self.gate.direction is not None and self.gate.metric is None:
-            text = "names no metric: give gate.metric too"
-            refuse("Study", [(("gate", "direction"), text, self.gate.direction)])
-        return self
-
-    @model_validator(mode="after")
-    def _gangs_have_whole_gpus(self) -> Self:
-        if self.has_gangs:
-            refuse_gangs(self.resources)
-        return self
-
-    @model_validator(mode="after")
-    def _only_our_sampler_learns(self) -> Self:
-        if self.learn_from and self.sampler != OWN:
-            text = f"is for sampler: {OWN}; {self.sampler} begins anew in every run"
-            refuse("Study", [(("learn_from",), text, self.learn_from)])
-        return self
-
-    @model_validator(mode="after")
-    def _a_day_ends_with_models(self) -> Self:
+            yield from (((name,), text, {}) for name in self._given("gate", "keep", "export"))
         if self.daily and not self.publishes:
             text = "none leaves a day without models, and daily: is for them; leave one of them out"
-            refuse("Study", [(("publish",), text, self.publish)])
-        return self
+            yield ("publish",), text, self.publish
+
+    def _of_pairs(self) -> Iterator[Refused]:
+        """The values of which one excludes the other."""
+        if self.export and self.export.s3 and self.publish.startswith(URL_PREFIXES):
+            text = "is in publish already; leave one of them out"
+            yield ("export", "s3"), text, self.export.s3
+        if self.has_gangs and self.resources.trials_per_gpu > 1:
+            text = "must be a whole number with nodes: a rank has its GPUs for itself"
+            yield ("resources", "gpus"), text, self.resources.gpus
+        if self.learn_from and self.sampler != OWN:
+            text = f"is for sampler: {OWN}; {self.sampler} begins anew in every run"
+            yield ("learn_from",), text, self.learn_from
+
+    def _given(self, *names: str) -> list[str]:
+        return [name for name in names if getattr(self, name) is not None]
 
     @property
     def publishes(self) -> bool:
@@ -293,17 +276,14 @@ class Study(Section):
         if not self.is_dated:
             return self, day
         own = self.regions if isinstance(self.regions, dict) else {}
-        day = day or (self.daily.today if self.daily else _today)(datetime.now(UTC))
+        zone = self.daily.tzinfo if self.daily else None
+        day = day or datetime.now(UTC).astimezone(zone).date()
         regions = {name: region and region.dated(str(day)) for name, region in own.items()}
         data = [pattern.replace(DATE, str(day)) for pattern in self.data]
         return self.model_copy(update={"data": data, "regions": regions or self.regions}), day
 
     def absent(self, folder: Path) -> dict[str, str]:
-        """Return the regions whose data isn't there, and which path that is.
-
-        Args:
-            folder: what relative paths are relative to.
-        """
+        """Return the regions whose data isn't there, and which path that is."""
         if isinstance(self.regions, RegionGlob):
             return {}
         table = self.regions if isinstance(self.regions, dict) else dict.fromkeys(self.regions)
@@ -338,9 +318,6 @@ class Study(Section):
 
     def channels(self, folder: Path) -> list[Channel]:
         """Return who is notified, with absolute paths.
-
-        Args:
-            folder: what relative paths are relative to.
 
         Raises:
             UnusableStudyError: a file can't be read, or a program can't be run.
@@ -399,17 +376,6 @@ class Study(Section):
     def has_budget_in_usd(self) -> bool:
         """Whether a region of a resolved study, or all of them, have a budget in USD."""
         return any(self.budget_of(name).in_usd for name in self.region_table)
-
-
-def _today(now: datetime) -> date:
-    return now.astimezone().date()
-
-
-def gangs_of(resources: Resources, regions: Regions | None) -> list[Gang]:
-    """Return the sizes of a study's gangs: the study's own, and those of its regions."""
-    own = regions.values() if isinstance(regions, dict) else ()
-    sizes = [resources.nodes, *(region.nodes for region in own if region)]
-    return [size for size in sizes if size]
 
 
 def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | None) -> int | None:

@@ -21,6 +21,7 @@ from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.nodes import Node
 from ruamel.yaml.reader import ReaderError
 
+from trialfleet import job_files
 from trialfleet.errors import InputError, StudyError, first_of
 
 LARGEST_STUDY = 2_000_000  # bytes; 10,000 regions with settings of their own
@@ -29,13 +30,6 @@ _MOST_LOOKED_AT, _LOOKED_AT = 200, 65_536  # files that may be studies, bytes of
 _SHOWN_STUDIES = 10
 MOST_VALUES = 500_000  # values, those behind an alias counted wherever it stands
 
-_KINDS = [
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-]
 # What ruamel.yaml lets through of a text that it can't make sense of.
 _PARSER_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -74,9 +68,7 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
 
 def _read(path: Path, largest: int | None) -> str:
     try:
-        mode = path.stat().st_mode
-        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), None)
-        if kind:
+        if kind := job_files.KINDS.get(stat.S_IFMT(path.stat().st_mode)):
             raise InputError(f"{path}: is {kind}; a study is a regular file")
         with path.open("rb") as file:
             content = file.read(-1 if largest is None else largest + 1)

@@ -30,11 +30,7 @@ def command_problems(
 ) -> Iterator[tuple[int, str]]:
     """Yield what of a command a trial won't find: the place of the word, and why.
 
-    Args:
-        command: the trainer's.
-        files: absolute paths of what is sent along.
-        data: names of the regions' data in a sandbox.
-        folder: the study's.
+    `files` are the paths of what is sent along, `data` the data's names in a sandbox.
     """
     sent = {Path(file).name: Path(file) for file in files}
     there = {*sent, *data, *CONTRACT}
@@ -107,10 +103,6 @@ def _sent_file(word: str, sent: dict[str, Path]) -> Path | None:
 def check_program(word: str, job_path: str) -> None:
     """Look for a command's program as the jobs of an embedded pool do.
 
-    Args:
-        word: the command's first.
-        job_path: PATH of the pool's jobs.
-
     Raises:
         UnusableStudyError: there is no such program, or it can't be run.
     """
@@ -132,6 +124,6 @@ def check_program(word: str, job_path: str) -> None:
 
 def _programs(job_path: str) -> set[str]:
     """The names of the programs on a PATH."""
-    folders = [Path(folder) for folder in job_path.split(os.pathsep) if Path(folder).is_dir()]
+    folders = filter(os.path.isdir, job_path.split(os.pathsep))
     files = (file for folder in folders for file in os.scandir(folder))
     return {file.name for file in files if os.access(file, os.X_OK) and file.is_file()}

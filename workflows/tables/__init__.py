@@ -12,9 +12,6 @@
     splits         which rows are to train, to validate, to test
     encoding       rows as a model takes them
     building       a region's table and its description
-    planning       the tables of all regions, written into the run's folder
-    found          what was found, as the run's folder keeps it
-    summary        what `trialfleet plan` tells of them
 
 Only the manager reads such files, once, when a run is planned: every trial of the run gets the same
 arrays, and a node needs nothing but numpy and torch.

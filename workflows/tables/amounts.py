@@ -8,7 +8,7 @@ from __future__ import annotations
 import polars as pl
 
 from trialfleet.workflows.study.table_options import line_for
-from trialfleet.workflows.tables.moments import different_texts
+from trialfleet.workflows.tables.moments import FEW_TEXTS, MANY_TEXTS, different_texts
 
 DECIMAL_SIGNS = {"decimal_point": ".", "decimal_comma": ","}
 _MONEY = (
@@ -25,17 +25,10 @@ _MEASURE = (
 )
 # With signs around it, perhaps a flag behind: 4.5*, ="4.5", [4.5], 4.5 p.
 _MARKED = r"^[^\w#]*[0-9]+(?:[.,][0-9]+)?[^\w\-.,/:]+[^\W\d]{0,2}[^\w\-.,/:]*$"
-_MANY_TEXTS = 20
-_FEW_TEXTS = 0.2  # of the different ones are no numbers: placeholders
 
 
 def amounts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a text column's numbers as Float64, null where a cell is none.
-
-    Args:
-        values: the texts.
-        kind: "decimal_point" or "decimal_comma".
-    """
+    """Return a text column's numbers as Float64, null where a cell is none; see `DECIMAL_SIGNS`."""
     decimal = DECIMAL_SIGNS[kind]
     thousands = "," if decimal == "." else "."
     bare = values.str.replace_all("\u2212", "-").str.replace_all(_MONEY, "")
@@ -65,7 +58,7 @@ def as_people_write_numbers(values: pl.Series) -> str:
     other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))
     read = {kind: amounts(other, kind).is_not_null() for kind in DECIMAL_SIGNS}
     either = read["decimal_point"] | read["decimal_comma"]
-    if not either.any() or (~either).sum() > _FEW_TEXTS * len(present):
+    if not either.any() or (~either).sum() > FEW_TEXTS * len(present):
         return ""
     whole = [kind for kind in DECIMAL_SIGNS if (read[kind] | ~either).all()]
     if amounts(other, "decimal_point").equals(amounts(other, "decimal_comma")):
@@ -86,8 +79,8 @@ def with_units(values: pl.Series) -> str:
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()
     is_marked = present.str.contains(_MARKED) & ~is_plain
     is_measure = present.str.contains(_MEASURE) & ~is_plain | is_marked
-    most = (1 - _FEW_TEXTS) * len(present)
+    most = (1 - FEW_TEXTS) * len(present)
     for found, counted in [(is_measure, is_measure), (is_marked, is_marked | is_plain)]:
-        if len(found.arg_true()) >= _MANY_TEXTS and len(counted.arg_true()) >= most:
+        if len(found.arg_true()) >= MANY_TEXTS and len(counted.arg_true()) >= most:
             return f"text such as {present.filter(found)[0]!r}: write the number alone"
     return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,9 @@ from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions, 
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, as_people_write_numbers, with_units
 from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, feature_of
-from trialfleet.workflows.tables.encoding import TableError, encode, numbers_of
-from trialfleet.workflows.tables.splits import SplitError, beginnings, split_rows
+from trialfleet.workflows.tables.csv_rows import TableError
+from trialfleet.workflows.tables.encoding import encode, numbers_of
+from trialfleet.workflows.tables.splits import beginnings, split_rows
 
 _SHOWN = 30  # names of columns in a message
 _PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
@@ -48,7 +49,6 @@ class Description:
         task: what is learnt, and whether that was inferred.
         classes: rows of each class; empty for regression.
         range: the least and the largest target; of a regression alone.
-        numeric: the numeric columns.
         categorical: the categorical columns and the size of each one's vocabulary.
         ignored: the columns that are not used, and why.
         missing: the used columns in which cells are missing, and how many.
@@ -90,12 +90,6 @@ def build_table(
 ) -> tuple[Table, Description]:
     """Return the table that trials train on.
 
-    Args:
-        frame: a file's rows.
-        target: the column to predict.
-        options: the study's `table:` section.
-        seed: of a split by chance.
-
     Raises:
         TableError: there is no such table in these rows.
     """
@@ -103,24 +97,32 @@ def build_table(
     own = [text for text in options.null_values if text not in NULL_VALUES]
     in_no_cell = cells.in_no_cell(frame, own)
     frame = cells.without_nulls(frame, options.null_values)
-    present = _has_target(frame[target])
+    present = frame[target].is_not_null()
+    if frame[target].dtype == pl.String:  # a blank is no target
+        present &= frame[target].str.strip_chars() != ""
     if not present.any():
         raise TableError(f"the target {target!r} is empty in every row")
     numbered = (present.arg_true() + 1).to_list()
     rows = _read_by_forms(frame.filter(present), options.columns, numbered)
     goal = _goal(rows[target], options.task, numbered)
-    try:
-        classes = goal.values if goal.classes else None
-        split = split_rows(rows, options.split, classes, seed, numbered)
-    except SplitError as error:
-        raise TableError(f"table.split: {error}") from error
+    classes = goal.values if goal.classes else None
+    split = split_rows(rows, options.split, classes, seed, numbered)
     _check_parts(split, goal, target)
     features = _features(rows, target, options, pl.Series(split == TRAIN))
     table = _encode(rows, features, goal, split, target, options.null_values, numbered)
-    found = _describe(table, features, goal, rows, len(frame) - len(rows))
+    used = [name for name, feature in features.items() if feature.is_used]
+    notes = {name: feature.note for name, feature in features.items() if feature.note}
     time = options.split.time
-    begins = {} if time is None else beginnings(rows[time], split)
-    return table, replace(found, begins=begins, in_no_cell=in_no_cell)
+    return table, replace(
+        describe(table),
+        without_target=len(frame) - len(rows),
+        task_inferred=goal.inferred,
+        ignored={name: each.why for name, each in features.items() if not each.is_used},
+        missing={name: count for name in used if (count := rows[name].null_count())},
+        notes={**({target: goal.note} if goal.note else {}), **notes},
+        begins={} if time is None else beginnings(rows[time], split),
+        in_no_cell=in_no_cell,
+    )
 
 
 def describe(table: Table) -> Description:
@@ -176,12 +178,6 @@ class _Goal:
     note: str = ""  # what a person should know who meant numbers
 
 
-def _has_target(values: pl.Series) -> pl.Series:
-    """Return which rows have a target; a blank is none."""
-    present = values.is_not_null()
-    return present & (values.str.strip_chars() != "") if values.dtype == pl.String else present
-
-
 def _goal(
     values: pl.Series,
     wanted: Literal["auto", "classification", "regression"],
@@ -204,12 +200,14 @@ def _goal(
     if task == "regression":
         return _Goal(task=task, inferred=inferred, kind=kind, values=numbers.to_numpy())
     labels = cells.labels(values, kind)
-    classes = _classes(labels, kind)
+    different = labels.unique().to_list()
+    classes = sorted(different, key=Decimal if kind == "number" else None)
     if len(classes) > max(MOST_CLASSES, _MOST_LABELS * len(labels)):
         slip = _slip(values, kind, numbered, _HALF)
+        numbers_too = "" if kind == "text" else "; for a regression write table: {task: regression}"
         raise TableError(
             f"the target {values.name!r} has {len(classes)} different values in {len(labels)} "
-            "rows, too many to be classes" + (f"; {slip}" if slip else _or_numbers(kind))
+            "rows, too many to be classes" + (f"; {slip}" if slip else numbers_too)
         )
     codes = cells.codes(labels, classes).to_numpy().astype(np.float32) - 1
     slip = _slip(values, kind, numbered) if inferred else ""
@@ -236,16 +234,6 @@ def _task_of(values: pl.Series, found: pl.Series, kind: str) -> Task:
     are_whole = bool((found.cast(pl.Float64) % 1 == 0).all())
     are_few = are_whole and cells.labels(values, kind).n_unique() <= MOST_CLASSES
     return "classification" if are_few else "regression"
-
-
-def _classes(labels: pl.Series, kind: str) -> list[str]:
-    """Return the names of the classes, numbers by their size."""
-    different = labels.unique().to_list()
-    return sorted(different, key=Decimal) if kind == "number" else sorted(different)
-
-
-def _or_numbers(kind: str) -> str:
-    return "" if kind == "text" else "; for a regression write table: {task: regression}"
 
 
 def _slip(
@@ -373,23 +361,3 @@ def _encode(
 
 def _vocabulary(values: pl.Series) -> list[str]:
     return sorted(values.drop_nulls().unique().to_list())
-
-
-def _describe(
-    table: Table, features: dict[str, Feature], goal: _Goal, rows: pl.DataFrame, without: int
-) -> Description:
-    found = describe(table)
-    used = [name for name, feature in features.items() if feature.is_used]
-    changes: dict[str, Any] = {
-        "without_target": without,
-        "task_inferred": goal.inferred,
-        "ignored": {name: each.why for name, each in features.items() if not each.is_used},
-        "missing": {name: count for name in used if (count := rows[name].null_count())},
-        "notes": _notes(features, table.columns.target, goal),
-    }
-    return Description(**{**vars(found), **changes})
-
-
-def _notes(features: dict[str, Feature], target: str, goal: _Goal) -> dict[str, str]:
-    of_target = {target: goal.note} if goal.note else {}
-    return of_target | {name: each.note for name, each in features.items() if each.note}

@@ -14,14 +14,13 @@ import polars as pl
 
 from trialfleet.nodes.tabular.table import WHOLE, category, codes_of
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, amounts
-from trialfleet.workflows.tables.moments import by_form, moments
+from trialfleet.workflows.tables.moments import FEW_TEXTS, by_form, moments
 
 _LARGEST = float(np.finfo(np.float32).max)
 _DAY, _HOUR = 86_400e6, 3_600e9  # in the units that polars keeps dates (µs) and times (ns) in
 _SAMPLE = 64  # cells; most columns are told apart by these
 _CODE = r"^0[0-9]"
 MOSTLY, _HALF = 0.9, 0.5  # of the cells
-_FEW_TEXTS = 0.2  # of the different ones: placeholders among numbers
 _TIMES = ["%H:%M", "%Hh%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p"]
 _DIGITS = r"^(0|-?[1-9][0-9]*)$"
 
@@ -160,7 +159,7 @@ class Understood(NamedTuple):
 
     def are_most(self, least: float = MOSTLY) -> bool:
         """Tell whether the column was meant so, and a few cells or texts are something else."""
-        few = self.different_others <= _FEW_TEXTS * self.different
+        few = self.different_others <= FEW_TEXTS * self.different
         return self.others > 0 and (self.share >= least or few)
 
     @property
@@ -283,7 +282,10 @@ def _refuse(invalid: pl.Series, values: pl.Series, why: str) -> None:
 
 def _numbers(values: pl.Series) -> pl.Series:
     if values.dtype == pl.String:
-        return _floats(values)
+        found = values.cast(pl.Float64, strict=False)
+        if found.null_count() == values.null_count():
+            return found
+        return values.str.strip_chars().cast(pl.Float64, strict=False)  # blanks, or no number
     if values.dtype.is_numeric() or _is(values, pl.Boolean, pl.Null):
         return values.cast(pl.Float64)
     return _no_numbers(values)
@@ -291,13 +293,6 @@ def _numbers(values: pl.Series) -> pl.Series:
 
 def _no_numbers(values: pl.Series) -> pl.Series:
     return pl.Series([None] * len(values), dtype=pl.Float64)
-
-
-def _floats(values: pl.Series) -> pl.Series:
-    found = values.cast(pl.Float64, strict=False)
-    if found.null_count() > values.null_count():  # blanks beside a number, or no number
-        found = values.str.strip_chars().cast(pl.Float64, strict=False)
-    return found
 
 
 def _amounts(values: pl.Series, kind: str) -> pl.Series:

@@ -23,7 +23,6 @@ class Feature:
     """What a column is to the model.
 
     Attributes:
-        role: numeric, categorical or ignore.
         kind: what its cells hold, see `cells`.
         values: its cells as they were understood: what turned out to be numbers, as numbers.
         why: why a model does without it. If the role isn't ignore, the table keeps its values.
@@ -43,13 +42,7 @@ class Feature:
 
 
 def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
-    """Return what a column is.
-
-    Args:
-        values: as `cells.without_nulls` left them, or read by the form that the study gives.
-        override: what the study says it is.
-        trained: which rows are to train.
-    """
+    """Return what a column is; its cells are as `without_nulls` left them, or read by a form."""
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:
         return Feature(role="ignore", values=values, why="it has no values")
@@ -79,13 +72,7 @@ def _feature_of(values: pl.Series, override: Role | None) -> Feature:
 
 
 def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
-    """Return what a column is that the study says nothing of.
-
-    Args:
-        values: its cells.
-        kind: what they hold.
-        found: the cells as they were understood.
-    """
+    """Return what a column is that the study says nothing of, by its cells as understood."""
     written = almost = ""
     if kind == "text":
         written = as_people_write_dates(values) or as_people_write_numbers(values)

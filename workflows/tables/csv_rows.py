@@ -43,8 +43,12 @@ _NUL = "\0"
 _NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # bytes that are no UTF-8 are read as the latter
 
 
-class UnreadableTableError(ValueError):
-    """A file is no table; the message says why and doesn't name the file."""
+class TableError(ValueError):
+    """A file is no table, or none for training; `problems` says why, without the file's name."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +73,7 @@ def opened_csv(path: Path) -> Iterator[CsvRows]:
     """Give the rows of a CSV file, which may be a pipe.
 
     Raises:
-        UnreadableTableError: it is no such file; rows may raise it too.
+        TableError: it is no such file; rows may raise it too.
         OSError: it can't be read.
     """
     with path.open("rb") as file:
@@ -80,7 +84,7 @@ def read_csv(path: Path) -> pl.DataFrame:
     """Return all rows of a CSV file.
 
     Raises:
-        UnreadableTableError: it is no such file.
+        TableError: it is no such file.
         OSError: it can't be read.
     """
     with path.open("rb") as file:
@@ -103,13 +107,13 @@ def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
     start = file.peek(len(_GZIP))
     for mark, why in _NO_TEXT.items():
         if start.startswith(mark):
-            raise UnreadableTableError(why)
+            raise TableError(why)
     is_packed = start.startswith(_GZIP)
     return cast("io.BufferedReader", gzip.GzipFile(fileobj=file)) if is_packed else file
 
 
-def _damaged(error: Exception) -> UnreadableTableError:
-    return UnreadableTableError(f"is no whole gzip file: {error}")
+def _damaged(error: Exception) -> TableError:
+    return TableError(f"is no whole gzip file: {error}")
 
 
 def _lines(file: io.BufferedReader) -> Iterator[str]:
@@ -118,22 +122,20 @@ def _lines(file: io.BufferedReader) -> Iterator[str]:
         with io.TextIOWrapper(file, encoding, errors="surrogateescape", newline="") as text:
             for number, line in enumerate(text, start=1):
                 if found := _NO_CHARACTER.search(line):
-                    raise _no_text(found[0], f"line {number}, character {found.start() + 1}")
+                    where = f"line {number}, character {found.start() + 1}"
+                    raise TableError(_why_no_text(found[0], where))
                 yield line
     except UnicodeDecodeError as error:
-        raise UnreadableTableError(f"is no text in UTF-16: {error.reason}") from error
+        raise TableError(f"is no text in UTF-16: {error.reason}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(error) from error
 
 
-def _no_text(found: str, where: str) -> UnreadableTableError:
+def _why_no_text(found: str, where: str) -> str:
     if found == _NUL:
-        why = f"has a NUL byte in {where}: it is damaged, or UTF-16 without a byte order mark"
-        return UnreadableTableError(why)
+        return f"has a NUL byte in {where}: it is damaged, or UTF-16 without a byte order mark"
     byte = found.encode(errors="surrogateescape")[0]
-    return UnreadableTableError(
-        f"is no text in UTF-8: it has the byte 0x{byte:02x} in {where}; save it as UTF-8"
-    )
+    return f"is no text in UTF-8: it has the byte 0x{byte:02x} in {where}; save it as UTF-8"
 
 
 # The rows
@@ -149,7 +151,7 @@ def _parse(file: io.BufferedReader) -> CsvRows:
     records = _records(itertools.chain(head[skipped:], lines), separator, skipped)
     header = next(records, None)
     if header is None:
-        raise UnreadableTableError("is empty")
+        raise TableError("is empty")
     cells = [cell.replace("\r\n", "\n") for cell in header.cells]  # one name in both kinds of file
     names = _names(cells)
     frames = _frames(records, names)
@@ -188,7 +190,7 @@ def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Re
         last = skipped + reader.line_num
         if cells and cells[-1].endswith(_NUL):
             if cells != end:
-                raise UnreadableTableError(f"a quote that is opened in line {first} is not closed")
+                raise TableError(f"a quote that is opened in line {first} is not closed")
             return
         is_blank = not cells or (len(cells) == 1 and cells[0].isspace())
         if not is_blank:
@@ -199,10 +201,10 @@ def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Re
 def _names(header: list[str]) -> list[str]:
     """Return the columns' names; those that have none are called as pandas calls them."""
     if not any(map(str.strip, header)):
-        raise UnreadableTableError("has no header: its first line must name the columns")
+        raise TableError("has no header: its first line must name the columns")
     names = [name if name.strip() else f"Unnamed: {i}" for i, name in enumerate(header)]
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
-        raise UnreadableTableError(f"has several columns called {', '.join(map(repr, doubled))}")
+        raise TableError(f"has several columns called {', '.join(map(repr, doubled))}")
     return names
 
 
@@ -211,7 +213,7 @@ def _frames(records: Iterator[_Record], names: list[str]) -> Iterator[pl.DataFra
     while batch := list(itertools.islice(records, BATCH)):
         for record in batch:
             if len(record.cells) != len(names):
-                raise UnreadableTableError(_of_another_length(record, len(names)))
+                raise TableError(_of_another_length(record, len(names)))
         frame = pl.DataFrame([record.cells for record in batch], schema=schema, orient="row")
         yield frame.with_columns(pl.when(pl.all() != "").then(pl.all()))
 

@@ -11,14 +11,7 @@ import polars as pl
 from trialfleet.nodes.tabular.table import Columns, stack
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import as_people_write_numbers
-
-
-class TableError(ValueError):
-    """A file can't become a region's table; `problems` says why, without its name."""
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+from trialfleet.workflows.tables.csv_rows import TableError
 
 
 def encode(
@@ -26,10 +19,7 @@ def encode(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Return rows as a model takes them: numeric [n, d], categorical [n, k].
 
-    Args:
-        rows: as `cells.without_nulls` left them; they have every column that is needed.
-        columns: what they mean.
-        numbered: what each row is called in messages.
+    They are as `cells.without_nulls` left them, and called in messages as `numbered` says.
 
     Raises:
         TableError: cells of numeric columns are no numbers; names the first of each column.
@@ -37,10 +27,13 @@ def encode(
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []
     for name in columns.numeric:
+        kind = cells.kind_now(rows[name], columns.kinds.get(name, "number"))
         try:
-            numeric.append(_floats(rows[name], columns.kinds.get(name, "number"), numbered))
+            found = numbers_of(rows[name], kind, numbered)
         except TableError as error:
             problems += error.problems
+        else:
+            numeric.append(found.fill_null(float("nan")).to_numpy())
     if problems:
         raise TableError(*problems)
     categorical = [
@@ -48,11 +41,6 @@ def encode(
         for name, words in columns.categorical.items()
     ]
     return stack(numeric, len(rows), np.float64), stack(categorical, len(rows), np.int32)
-
-
-def _floats(values: pl.Series, kind: str, numbered: Sequence[int]) -> npt.NDArray[np.float64]:
-    found = numbers_of(values, cells.kind_now(values, kind), numbered)
-    return found.fill_null(float("nan")).to_numpy()
 
 
 def numbers_of(

@@ -18,17 +18,12 @@ if TYPE_CHECKING:
 
 
 class UnreachableError(Exception):
-    """An object can't be had; the message says why."""
+    """An object in S3 can't be had; the message says why."""
 
 
 @contextmanager
 def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
     """Give the file at a path or s3:// URL; what was fetched is deleted after the block.
-
-    Args:
-        place: a path or a URL.
-        keys: the files of the keys that sign URLs.
-        folder: where what is fetched lies meanwhile.
 
     Raises:
         UnreachableError: the object can't be had.
@@ -39,7 +34,8 @@ def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix=".fetched-", dir=folder) as beside:
         path = Path(beside) / "object"
-        _download(place, keys, path)
+        with _object_of(place, keys) as (client, there):
+            client.download_file(**there, Filename=str(path))
         yield path
 
 
@@ -57,11 +53,6 @@ def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
         "modified": found["LastModified"].isoformat(),
         **({"version": found["VersionId"]} if "VersionId" in found else {}),
     }
-
-
-def _download(url: str, keys: S3Keys | None, path: Path) -> None:
-    with _object_of(url, keys) as (client, place):
-        client.download_file(**place, Filename=str(path))
 
 
 @contextmanager

@@ -80,8 +80,8 @@ _TO_OFFER = [
     day + clock
     for day, clock in itertools.product([*_ORDERS, "%Y-%m-%d"], [*_CLOCKS, " %H:%M:%S%.f %Z"])
 ]
-_FEW_TEXTS = 0.2  # of the different ones aren't dates: placeholders
-_MANY_TEXTS = 20
+FEW_TEXTS = 0.2  # of a column's different ones are something else: placeholders
+MANY_TEXTS = 20
 _PERHAPS = (  # a time of day; of .NET; a year before other numbers, without Latin letters
     r"(?:^|\D)\d{1,2}:\d\d(?:\D|$)|\d\.\d\d\.\d\d\.\d{3}|^/Date\("
     r"|^(?:19|20)\d\d(?:[^A-Za-z\d]+\d{1,3}){1,5}[^A-Za-z\d]*$"
@@ -117,7 +117,7 @@ def as_people_write_dates(values: pl.Series) -> str:
     """
     present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
-    if not len(dates) or len(dates) < (1 - _FEW_TEXTS) * len(present):
+    if not len(dates) or len(dates) < (1 - FEW_TEXTS) * len(present):
         return ""
     forms = [form for form in _TO_OFFER if _reads(form, dates.head(_SAMPLE))]
     forms = [form for form in forms if _reads(form, dates)]
@@ -135,7 +135,7 @@ def perhaps_moments(values: pl.Series) -> str:
     """Return what to do where many different texts may be moments; empty otherwise."""
     present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
-    if len(alike) < max(_MANY_TEXTS, (1 - _FEW_TEXTS) * len(present)):
+    if len(alike) < max(MANY_TEXTS, (1 - FEW_TEXTS) * len(present)):
         return ""
     return f"text such as {alike[0]!r}: if it is a moment, write YYYY-MM-DD HH:MM:SS"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 from polars.exceptions import PolarsError
 
-from trialfleet.workflows.tables.csv_rows import UnreadableTableError, read_csv
+from trialfleet.workflows.tables.csv_rows import TableError, read_csv
 
 CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt")
 PARQUET = (".parquet", ".pq")
@@ -18,12 +18,12 @@ def format_of(name: str) -> str:
     """Return "csv", "parquet" or "npz", by a file's name or URL.
 
     Raises:
-        UnreadableTableError: it is none of them.
+        TableError: it is none of them.
     """
     for form, endings in [("csv", CSV), ("parquet", PARQUET), ("npz", NPZ)]:
         if name.lower().endswith(endings):
             return form
-    raise UnreadableTableError(
+    raise TableError(
         "trainer: tabular reads .csv, .tsv, .csv.gz, .parquet, and the .npz of write_table"
     )
 
@@ -31,17 +31,13 @@ def format_of(name: str) -> str:
 def read_rows(path: Path, form: str) -> pl.DataFrame:
     """Return all rows of a file: of CSV as text, of Parquet as it has them.
 
-    Args:
-        path: the file.
-        form: "csv" or "parquet".
-
     Raises:
-        UnreadableTableError: it is no such file, or has no rows.
+        TableError: it is no such file, or has no rows.
         OSError: it can't be read.
     """
     frame = read_csv(path) if form == "csv" else _read_parquet(path)
     if not len(frame):
-        raise UnreadableTableError("has a header and no rows" if frame.columns else "is empty")
+        raise TableError("has a header and no rows" if frame.columns else "is empty")
     return frame
 
 
@@ -50,4 +46,4 @@ def _read_parquet(path: Path) -> pl.DataFrame:
         return pl.read_parquet(path, glob=False)
     except PolarsError as error:
         why = next(iter(str(error).strip().splitlines()), "polars can't say why")
-        raise UnreadableTableError(f"is no Parquet file that can be read: {why}") from error
+        raise TableError(f"is no Parquet file that can be read: {why}") from error

@@ -11,6 +11,7 @@ import polars as pl
 from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION
 from trialfleet.workflows.study.table_options import DEFAULT_SHARES, Split
 from trialfleet.workflows.tables import cells
+from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.moments import as_people_write_dates
 
 PARTS = {
@@ -29,10 +30,6 @@ Codes = npt.NDArray[np.int8]
 Numbers = npt.NDArray[np.float32]
 
 
-class SplitError(ValueError):
-    """The rows can't be dealt out as the study says."""
-
-
 def split_rows(
     frame: pl.DataFrame,
     split: Split,
@@ -42,16 +39,11 @@ def split_rows(
 ) -> Codes:
     """Return each row's part: TRAIN, VALIDATION or TEST.
 
-    Args:
-        frame: the rows.
-        split: how they are dealt out.
-        classes: [rows] the class of each; with `random`, each class is dealt out by itself, so
-            that the parts have them in the same shares.
-        seed: of `random`.
-        numbered: what each row is called in messages.
+    With `random` each class, of which `classes` [rows] has the numbers, is dealt out by itself, so
+    that the parts have them in the same shares. `numbered` is what rows are called in messages.
 
     Raises:
-        SplitError: a value of the split's column can't be used.
+        TableError: a value of the split's column can't be used.
     """
     if split.column is not None:
         return _by_column(frame[split.column])
@@ -76,15 +68,18 @@ def _by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]
     """Rows of the same time are never dealt to two parts."""
     kind, found = cells.recognise(values)
     if kind not in {"date", "number", "time"}:
-        raise SplitError(f"column {values.name!r} {_why_no_times(values, numbered)}")
+        raise _unusable(values, _why_no_times(values, numbered))
     if found.null_count():
-        raise SplitError(f"column {values.name!r} has {found.null_count()} missing values")
-    kind = "number" if found.dtype == pl.Float64 else kind
-    times = cells.numbers(found, kind).to_numpy()
+        raise _unusable(values, f"has {found.null_count()} missing values")
+    times = cells.numbers(found, cells.kind_now(found, kind)).to_numpy()
     ordered = np.sort(times)
     cuts = np.round(np.cumsum(shares)[:2] * len(times)).astype(int)
     borders = ordered[np.minimum(cuts, len(times) - 1)]
     return np.searchsorted(borders, times, side="right").astype(np.int8)
+
+
+def _unusable(values: pl.Series, why: str) -> TableError:
+    return TableError(f"table.split: column {values.name!r} {why}")
 
 
 def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
@@ -106,14 +101,9 @@ def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
 
 
 def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:
-    """Return from when on rows of a split by time are to validate and to test, as text.
-
-    Args:
-        values: the split's column.
-        parts: of each row, by `split_rows`.
-    """
+    """Return from when on rows of a split by time are to validate and to test, as text."""
     kind, found = cells.recognise(values)
-    times = cells.numbers(found, "number" if found.dtype == pl.Float64 else str(kind))
+    times = cells.numbers(found, cells.kind_now(found, str(kind)))
     first = {}
     for name, part in [("validation", VALIDATION), ("test", TEST)]:
         row = times.set(pl.Series(parts != part), None).arg_min()
@@ -128,8 +118,7 @@ def _by_column(values: pl.Series) -> Codes:
     if unknown.any():
         other = values.filter(unknown).unique(maintain_order=True)
         shown = ", ".join("nothing" if cell is None else repr(cell) for cell in other[:_SHOWN])
-        raise SplitError(
-            f"column {values.name!r} has {shown} in {int(unknown.sum())} rows; it must say train, "
-            "validation or test in each"
-        )
+        rows = int(unknown.sum())
+        why = f"has {shown} in {rows} rows; it must say train, validation or test in each"
+        raise _unusable(values, why)
     return words.replace_strict(PARTS, return_dtype=pl.Int8).to_numpy()

@@ -17,14 +17,7 @@ _ENOUGH = 20  # training rows; a value that one row of so many has teaches nothi
 
 
 def why_untaught(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:
-    """Return why a model learns nothing of a column; empty where it may.
-
-    Args:
-        values: the column's cells in all rows.
-        kind: what they hold, see `cells`.
-        role: numeric or categorical.
-        trained: which rows are to train.
-    """
+    """Return why a model learns nothing of a column; empty where it may."""
     if role == "categorical":
         texts = cells.texts(values, kind)
         learned = texts.filter(trained)

@@ -17,12 +17,13 @@ from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, why_spent
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.plan.frozen_head import read_head
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.report import render_page
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.frozen import CostsBefore, day_of, dump_frozen, load_frozen
+from trialfleet.workflows.study.frozen import CostsBefore, dump_frozen, load_frozen
 
 pytestmark = pytest.mark.slow
 
@@ -270,9 +271,10 @@ def test_the_day_of_a_run_is_read_from_the_head_of_its_file(
 ) -> None:
     run = make_run()
     file = RunFolder(run.folder).study
-    assert day_of(file) == ("demo", load_frozen(file).created.astimezone().date())
-    assert str(day_of(RunFolder(dated(run, "2026-01-02").folder).study)[1]) == "2026-01-02"
+    head, frozen = read_head(file), load_frozen(file)
+    assert (head.study, head.of_day) == ("demo", frozen.created.astimezone().date())
+    assert str(read_head(RunFolder(dated(run, "2026-01-02").folder).study).of_day) == "2026-01-02"
     for text in ("", "study:", "study:\n  name: x\n", "{", "run: [", "a\nstudy:\n  name: x"):
         (tmp_path / "study.yaml").write_text(text)
         with pytest.raises(ValueError, match="no frozen study"):
-            day_of(tmp_path / "study.yaml")
+            read_head(tmp_path / "study.yaml")

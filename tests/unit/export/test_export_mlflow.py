@@ -79,9 +79,7 @@ def answers(uri: str) -> bool:
 
 def server_of(tmp_path: Path, uri: str, **given: Any) -> MlflowServer:
     settings = Mlflow(uri=uri, experiment=tmp_path.name, **given)
-    return MlflowServer(
-        settings, tmp_path / "records", password="hunter2" if given else None, token=None
-    )
+    return MlflowServer(settings, tmp_path / "records")
 
 
 @has_server
@@ -136,7 +134,7 @@ def export_and_die(kill_at):
             os.kill(os.getpid(), signal.SIGKILL)
         return answer if moment == "after" else send(*args, **kwargs)
     requests.Session.send = counted
-    MlflowServer(settings, records, password=None, token=None).export(published_in(folder), None)
+    MlflowServer(settings, records).export(published_in(folder), None)
     os._exit(0)
 
 kills = 0

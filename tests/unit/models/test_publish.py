@@ -122,10 +122,6 @@ def test_models_shows_the_metric_by_which_models_are_compared(
     for view in (history_table(models), champions_table({published.parent: models})):
         assert "test 0.5" in (shown := drawn(view))
         assert "loss 0.25" not in shown
-    card = json.loads((published / "card.json").read_text())
-    del card["report_metric"]  # of an earlier release
-    write_json(published / "card.json", card)
-    assert "loss 0.25" in drawn(history_table(models_on(published.parent)))
 
 
 def test_latest_is_switched_and_the_former_model_stays(study: Study, best: TrialFolder) -> None:

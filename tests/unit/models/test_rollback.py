@@ -19,10 +19,9 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.models import history
 from trialfleet.workflows.models import latest as latest_module
-from trialfleet.workflows.models.drift import drift
 from trialfleet.workflows.models.history import changes, in_force
 from trialfleet.workflows.models.latest import promote, rollback
-from trialfleet.workflows.models.listing import was_rolled_back
+from trialfleet.workflows.models.listing import drift, was_rolled_back
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def test_it_is_what_the_study_says(
     frozen = load_frozen(folder.study)
     monkeypatch.setattr("trialfleet.workflows.study.frozen.load_frozen", None)
     assert head_of(folder) == FrozenHead(
-        frozen.run, frozen.folder, frozen.study.name, frozen.study.publish
+        frozen.run, frozen.folder, frozen.of_day, frozen.study.name, frozen.study.publish
     )
     assert head_of(folder).publishes == frozen.study.publishes
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions
 from trialfleet.workflows.tables.building import build_table
 from trialfleet.workflows.tables.cells import without_nulls
-from trialfleet.workflows.tables.csv_rows import UnreadableTableError, opened_csv
+from trialfleet.workflows.tables.csv_rows import TableError, opened_csv
 from trialfleet.workflows.tables.reading import format_of, read_rows
 
 ROWS = 40
@@ -54,7 +54,7 @@ ROWS = 40
 )
 def test_a_csv_that_cant_be_read_is_told_why(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "t.csv").write_bytes(content)
-    with pytest.raises(UnreadableTableError, match=words.replace("(", r"\(")):
+    with pytest.raises(TableError, match=words.replace("(", r"\(")):
         read_rows(tmp_path / "t.csv", "csv")
 
 
@@ -166,7 +166,7 @@ def test_any_text_is_read_as_pandas_reads_it_or_refused(
     path.write_bytes(f"x,y,z\n1,2,3\n{''.join(pieces)}".encode())
     try:
         read = without_nulls(read_rows(path, "csv"), [])
-    except UnreadableTableError as error:
+    except TableError as error:
         assert re.search(r"line (\d+)|lines \d+-\d+", str(error))  # noqa: PT017
         return
     theirs = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
@@ -182,11 +182,11 @@ def is_blank(row: tuple[str | None, ...]) -> bool:
 
 def test_what_is_no_parquet_is_told(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"a,b\n1,2\n")
-    with pytest.raises(UnreadableTableError, match="is no Parquet file that can be read"):
+    with pytest.raises(TableError, match="is no Parquet file that can be read"):
         read_rows(tmp_path / "t.parquet", "parquet")
 
 
 def test_other_formats_are_refused_with_those_that_are_read() -> None:
-    with pytest.raises(UnreadableTableError, match=r"reads \.csv, \.tsv, \.csv\.gz, \.parquet"):
+    with pytest.raises(TableError, match=r"reads \.csv, \.tsv, \.csv\.gz, \.parquet"):
         format_of("rows.xlsx")
     assert TableOptions().null_values == NULL_VALUES

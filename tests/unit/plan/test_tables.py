@@ -17,7 +17,8 @@ from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION, Table
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.building import Description, build_table
-from trialfleet.workflows.tables.encoding import TableError, encode
+from trialfleet.workflows.tables.csv_rows import TableError
+from trialfleet.workflows.tables.encoding import encode
 from trialfleet.workflows.tables.reading import format_of, read_rows
 
 ROWS = 40

@@ -17,8 +17,7 @@ from trialfleet.workflows.missing_modules import how_to_install, imports_of, mis
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.run.console import run_view
-from trialfleet.workflows.run.dry_start import failure_text
-from trialfleet.workflows.run.last_words import last_words, missing_module
+from trialfleet.workflows.run.dry_start import failure_text, last_words, missing_module
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen

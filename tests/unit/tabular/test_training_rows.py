@@ -20,7 +20,7 @@ from trialfleet.nodes.tabular.table import TRAIN, Table
 from trialfleet.workflows.models.predict import predict, predict_file
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import Description, build_table
-from trialfleet.workflows.tables.encoding import TableError
+from trialfleet.workflows.tables.csv_rows import TableError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

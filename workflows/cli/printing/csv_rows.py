@@ -22,8 +22,10 @@ def write_csv(records: Sequence[TrialRecord], study: Study, file: TextIO) -> Non
     seconds, as `trialfleet trials --json` has them.
     """
     rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in records]
+    spaces = [study.space_of(region) for region in study.region_table]
+    tuned = [name for space in spaces for name in space.parameters]
     given = [name for record in records for name in record.params]  # by another version, perhaps
-    params = [f"params.{name}" for name in dict.fromkeys([*_tuned(study), *given])]
+    params = [f"params.{name}" for name in dict.fromkeys([*tuned, *given])]
     objective = f"metrics.{study.objective.metric}"
     found = {f"metrics.{name}" for record in records for name in record.metrics}
     _write([*COLUMNS, *params, objective, *sorted(found - {objective})], rows, file)
@@ -46,12 +48,6 @@ def write_best_csv(found: Sequence[BestSettings], file: TextIO) -> None:
     own = dict.fromkeys(name for row in rows for name in row)
     names = [name for start in ("params.", "final.") for name in own if name.startswith(start)]
     _write([*_OF_BEST, *names], rows, file)
-
-
-def _tuned(study: Study) -> list[str]:
-    """The parameters of all regions: the order is that of the region that has them first."""
-    spaces = [study.space_of(region) for region in study.region_table]
-    return list(dict.fromkeys(name for space in spaces for name in space.parameters))
 
 
 def _write(names: list[str], rows: Iterable[Mapping[str, object]], file: TextIO) -> None:

@@ -1,4 +1,12 @@
-"""What a plan tells of gangs of the reference trainer: what ranks hold, send and gain."""
+"""What a plan tells of gangs of the reference trainer: what ranks hold, send and gain.
+
+How fast they will be is told by a model, not by trial. The compute of a step are its products: of
+each weight of a layer and each row one on the way forward and two on the way back, a multiplication
+and an addition each. How many a second nobody has measured on the machines to come, so it is
+assumed, and told: `make bench-ranks-scaling` found 25 to 70 Gflop/s of a core, the more the wider
+the layers. What ranks don't share out is the optimiser's way through all weights, and launches
+before it: of a core as that found them, of a GPU assumed.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +16,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.nodes.tabular.settings import STATE_BYTES, STATE_SHARE, Settings
-from trialfleet.workflows.cli.printing.gang_speed import speed_lines, speeds, step_of
+from trialfleet.workflows.gang.scaling import Step, summed
 from trialfleet.workflows.gang.traffic import (
     ETHERNET_10,
+    ETHERNET_100,
     gradient_bytes,
     sent_bytes,
     sharded_bytes,
@@ -19,20 +28,37 @@ from trialfleet.workflows.gang.traffic import (
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.parameters import Scalar
-    from trialfleet.workflows.gang.scaling import Step
     from trialfleet.workflows.study.spec import Study
 
 _PAGE = "docs/large-models.md"
 _OFFLOADED = {"embeddings": "the embeddings", "all": "all of it"}
+_FLOPS = 6  # of a weight and a row
+_LINKS = {10: ETHERNET_10, 100: ETHERNET_100}  # by Gbit/s
+
+
+@dataclasses.dataclass(frozen=True)
+class _Processor:
+    """A core, or a GPU.
+
+    Attributes:
+        flops: a second.
+        step: seconds of a step of nothing.
+        weight: seconds that the optimiser takes for a weight.
+        words: the rate, as it is told.
+    """
+
+    flops: float
+    step: float
+    weight: float
+    words: str
+
+
+_CORE = _Processor(flops=30e9, step=3e-4, weight=5e-9, words="30 Gflop/s a core")
+_GPU = _Processor(flops=10e12, step=1e-4, weight=6e-11, words="10 Tflop/s a GPU")
 
 
 def gang_lines(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return some lines of the region whose ranks send most; none where nothing is known of it.
-
-    Args:
-        study: the run's.
-        tables: what was found in each region's data.
-    """
+    """Return some lines of the region whose ranks send most; none where nothing is known of it."""
     if not (gangs := _gangs(study, tables)):
         return []
     gang = max(gangs, key=lambda each: each.sent)
@@ -42,7 +68,7 @@ def gang_lines(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list[st
         f"{gang.often()}, {1000 * seconds:.2g} ms of 10 Gbit/s; {_PAGE} says when that pays"
     )
     step = gang.step(study)
-    speed = speed_lines(study, gang.region, gang.ranks, step) if step else []
+    speed = _speed_lines(study, gang, step) if step else []
     return [f"  gangs    {gang.region}: {words}", *speed]
 
 
@@ -53,7 +79,7 @@ def gangs_summary(study: Study, tables: Mapping[str, Mapping[str, Any]]) -> list
             "region": gang.region,
             "ranks": gang.ranks,
             "sent_bytes": gang.sent,
-            "speeds": speeds(step, gang.ranks) if (step := gang.step(study)) else None,
+            "speeds": _speeds(gang, step) if (step := gang.step(study)) else None,
         }
         for gang in _gangs(study, tables)
     ]
@@ -75,9 +101,7 @@ class _Gang:
     """The ranks of a region, with the largest network that its search space allows.
 
     Attributes:
-        region: its name.
         ranks: how many there are at most.
-        settings: that network's.
         weights: how many numbers it has.
         embeddings: how many of them are of categorical values.
         memory: bytes that a rank has; None where only its GPU knows.
@@ -125,7 +149,16 @@ class _Gang:
         """
         if self.is_sharded:
             return None
-        return step_of(study, self.settings, self.weights, self.embeddings)
+        one, rows = _processor(study), self.settings.batch_size
+        many = 1 if study.accelerator == "gpu" else study.resources.cpus  # each GPU has a rank
+        products = _FLOPS * (self.weights - self.embeddings) * rows  # embeddings need none
+        return Step(
+            rows=rows,
+            compute=products / (one.flops * many),
+            overhead=one.step + one.weight * self.weights,
+            traffic=summed(gradient_bytes(self.weights, self.settings.wire)),
+            local_steps=self.settings.local_steps,
+        )
 
     def often(self) -> str:
         """How often they meet."""
@@ -151,6 +184,48 @@ class _Gang:
             least = state / STATE_SHARE / self.ranks
             choices += [f"with less than {least:.3g} MB the embeddings lie in main memory"]
         return f"{part} ({'; '.join(choices)})" if choices else part
+
+
+def _speeds(gang: _Gang, step: Step) -> list[dict[str, Any]]:
+    """How a region's ranks compare with one, and how many would be fastest, by link."""
+    return [
+        {
+            "gbits": gbits,
+            "rows_per_second": step.rows_per_second(gang.ranks, link),
+            "speedup": step.speedup(gang.ranks, link),
+            "best_ranks": (best := step.best(link)),
+            "best_speedup": step.speedup(best, link),
+        }
+        for gbits, link in _LINKS.items()
+    ]
+
+
+def _speed_lines(study: Study, gang: _Gang, step: Step) -> list[str]:
+    """The same in words."""
+    ten, hundred = found = _speeds(gang, step)
+    gain = (
+        f"{ten['speedup']:.2g} times the rows per second of one {_on(ten)}, "
+        f"{hundred['speedup']:.2g} times {_on(hundred)}"
+    )
+    rate = f"at an assumed {_processor(study).words}"
+    return [
+        f"  gangs    {gang.region}: {gang.ranks} ranks train {gain}, {rate}",
+        f"  gangs    {gang.region}: {'; '.join(map(_best, found))}",
+    ]
+
+
+def _best(speed: dict[str, Any]) -> str:
+    if (ranks := speed["best_ranks"]) == 1:
+        return f"{_on(speed)} one rank is fastest"
+    return f"{_on(speed)} {ranks} ranks are best, {speed['best_speedup']:.2g} times"
+
+
+def _on(speed: dict[str, Any]) -> str:
+    return f"on {speed['gbits']} Gbit/s"
+
+
+def _processor(study: Study) -> _Processor:
+    return _GPU if study.accelerator == "gpu" else _CORE
 
 
 def largest(study: Study, region: str) -> Settings:

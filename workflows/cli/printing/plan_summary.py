@@ -18,11 +18,11 @@ from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.models.needed_columns import lacking
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
+from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.plan.table_summary import table_lines, tables_of
 from trialfleet.workflows.run.console import duration
-from trialfleet.workflows.run.estimate import Estimate, estimate, estimate_cost
+from trialfleet.workflows.run.estimate import estimate, estimate_cost
 from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, Trainer
@@ -38,6 +38,7 @@ _NO_PRICE = (
     "pool's machines say theirs (docs/costs.md)"
 )
 _MOST_NAMES = 4
+_NO_TRAINING = "and no full training: publish: none"
 _EVALUATE = re.compile(r"\bevaluate\b")
 _NO_EVALUATE = (
     "no file of the trainer mentions mode evaluate, in which the gate has it measure models: as "
@@ -65,7 +66,9 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
     """Return what a planned run will run as plain data, and what the pool has for it."""
     graph = graph_of(run.study)
     former = read_former(RunFolder(run.folder).former)
-    expected = _expected(run.study, graph, pool_check)
+    found = pool_check.prospects if pool_check else None
+    most = _at_a_time(run.study, found.concurrency) if found else 0
+    expected = estimate(run.study, min(graph.concurrency, most))
     tables = tables_of(RunFolder(run.folder), [r.name for r in graph.regions])
     return {
         "schema": 1,
@@ -78,7 +81,12 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
                 "slug": r.slug,
                 "trials": r.trials,
                 "lanes": len(r.lanes),
-                "model_leads_from": _first_led(run.study, r, has_former=bool(former)),
+                "model_leads_from": first_led(
+                    run.study.budget_of(r.name).startup,
+                    r.trials,
+                    len(r.lanes),
+                    has_former=bool(former),
+                ),
                 **({"table": tables[r.name]} if r.name in tables else {}),
             }
             for r in graph.regions
@@ -101,26 +109,31 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
 def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
     """Return what a planned run will run, and what the pool has for it, in a few lines."""
     summary, study, here = plan_summary(run, pool_check), run.study, shell_quoted(run.folder)
-    regions = summary["regions"]
+    regions, expected, lessons = summary["regions"], summary["expected"], summary["learns_from"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")
+    then = "then one full training per region" if study.publishes else _NO_TRAINING
+    lines = [
+        ("regions", f"{len(regions)}: {names}"),
+        ("trials", f"{summary['trials']}, {then}"),
+        ("at once", _concurrency(study, summary["at_once"], pool_check)),
+        ("time", _time(expected, summary["trials"], len(regions)) if expected else ""),
+        ("cost", _cost_text(summary["cost"]) if summary["cost"] else ""),
+        ("model", _model(regions, has_former=bool(lessons))),
+        *(("learns", lesson) for lesson in _lessons(lessons)),
+        ("graph", f"{summary['dag_nodes']} DAG nodes (jobs and their steps)"),
+        ("files", f"{summary['files']} in {here}{_below(run.folder)}"),
+        ("gate", _gate(study) if study.gate else ""),
+        ("stops", _early_stopping(study)),
+        *(("note", note) for note in _warnings(run)),
+        *(note.split(": ", 1) for note in run.notes),
+        *(("pool", line) for line in (pool_check.lines() if pool_check else ())),
+    ]
+    tables = {r["name"]: r["table"] for r in regions if "table" in r}
     return "\n".join(
         [
             f"{study.name} {run.run_id}",
-            f"  regions  {len(regions)}: {names}",
-            f"  trials   {summary['trials']}, {_then(study)}",
-            f"  at once  {_concurrency(study, summary['at_once'], pool_check)}",
-            *_time_line(summary),
-            *([f"  cost     {_cost_text(summary['cost'])}"] if summary["cost"] else []),
-            f"  model    {_model(summary['regions'], has_former=bool(summary['learns_from']))}",
-            *_lessons(summary["learns_from"]),
-            f"  graph    {summary['dag_nodes']} DAG nodes (jobs and their steps)",
-            f"  files    {summary['files']} in {here}{_below(run.folder)}",
-            *_gate(study),
-            *_early_stopping(study),
-            *(f"  note     {note}" for note in _warnings(run)),
-            *(_labelled(*note.split(": ", 1)) for note in run.notes),
-            *(_labelled("pool", line) for line in (pool_check.lines() if pool_check else ())),
-            *table_lines(tables := {r["name"]: r["table"] for r in regions if "table" in r}),
+            *(f"  {label:<8} {text}" for label, text in lines if text),
+            *table_lines(tables),
             *gang_lines(study, tables),
             *_gate_on_columns(study, tables),
         ]
@@ -133,18 +146,10 @@ def _below(folder: Path) -> str:
     return f", below {here}, where the command was given" if folder.is_relative_to(here) else ""
 
 
-def _time_line(summary: dict[str, Any]) -> list[str]:
-    if not summary["expected"]:
-        return []
-    return [f"  time     {_time(summary['expected'], summary['trials'], len(summary['regions']))}"]
-
-
-def _gate(study: Study) -> list[str]:
-    if study.gate is None:
-        return []
+def _gate(study: Study) -> str:
     rule = rule_of(study)
     allowed = f", {rule.tolerance:g} worse at most" if rule.tolerance else ""
-    return [f"  gate     each new model against the one in force, by {rule.metric}{allowed}"]
+    return f"each new model against the one in force, by {rule.metric}{allowed}"
 
 
 def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
@@ -161,40 +166,37 @@ def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
     ]
 
 
-def _early_stopping(study: Study) -> list[str]:
+def _early_stopping(study: Study) -> str:
     if (rule := study.early_stopping) is None:
-        return []
+        return ""
     trials = max(study.budget_of(region).trials for region in study.region_table)
     if trials <= rule.startup_trials:
         which = f"all {trials} trials of a region come to their ends"
         which = which if trials > 1 else "the one trial of a region comes to its end"
-        key = f"early_stopping.startup_trials: {rule.startup_trials}"
-        return [f"  stops    nothing: {which} first ({key})"]
+        return f"nothing: {which} first (early_stopping.startup_trials: {rule.startup_trials})"
     least = f"step {rule.min_steps}" if rule.min_steps else f"{FLOOR:.0%} of its steps"
-    sure, most = f"{rule.confidence:.0%}", f"{rule.max_stopped:.0%}"
-    words = (
-        f"a trial early that is {sure} sure to end behind its region's best: from {least} on, once "
-        f"{rule.startup_trials} trials are complete; at most {most} of a region's"
+    return (
+        f"a trial early that is {rule.confidence:.0%} sure to end behind its region's best: from "
+        f"{least} on, once {rule.startup_trials} trials are complete; at most "
+        f"{rule.max_stopped:.0%} of a region's"
     )
-    return [f"  stops    {words}"]
 
 
 def _warnings(run: Run) -> list[str]:
     """What the trainer seems not to know, and what a person may not expect."""
-    found = [_NO_MODEL] if run.study.publishes and _never_mentions(run, _MODEL) else []
-    found += [_NO_PRICE] if _is_unpriced(run.study) else []
-    found += [_SHARED_ROWS] if shares_rows_with_champion(run.study) else []
-    found += _of_early_stopping(run)
-    return found + ([_NO_EVALUATE] if run.study.gate and _never_mentions(run, _EVALUATE) else [])
-
-
-def _of_early_stopping(run: Run) -> list[str]:
-    """What keeps trials from being told to stop, or from heeding it."""
-    if (rule := run.study.early_stopping) is None:
-        return []
-    if _never_mentions(run, _REPORTS):
-        return [_NO_REPORTS]
-    return [_NEVER_LOOKS.format(seconds=rule.grace_seconds)] if _never_mentions(run, _LOOKS) else []
+    study, stops = run.study, run.study.early_stopping
+    never_reports = stops is not None and _never_mentions(run, _REPORTS)
+    never_looks = stops is not None and not never_reports and _never_mentions(run, _LOOKS)
+    is_unpriced = study.has_budget_in_usd and study.usd_per_hour is None and study.fleet is None
+    found = {
+        _NO_MODEL: study.publishes and _never_mentions(run, _MODEL),
+        _NO_PRICE: is_unpriced,
+        _SHARED_ROWS: shares_rows_with_champion(study),
+        _NO_REPORTS: never_reports,
+        _NEVER_LOOKS.format(seconds=stops.grace_seconds if stops else 0): never_looks,
+        _NO_EVALUATE: study.gate is not None and _never_mentions(run, _EVALUATE),
+    }
+    return [words for words, is_so in found.items() if is_so]
 
 
 def shares_rows_with_champion(study: Study) -> bool:
@@ -205,11 +207,6 @@ def shares_rows_with_champion(study: Study) -> bool:
         return False
     files = [file for region in study.region_table for file in study.data_of(region)]
     return any(not file.lower().endswith(".npz") for file in files)
-
-
-def _is_unpriced(study: Study) -> bool:
-    """Whether money bounds a study whose jobs may cost nothing that is known."""
-    return study.has_budget_in_usd and study.usd_per_hour is None and study.fleet is None
 
 
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
@@ -223,17 +220,6 @@ def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
     except (OSError, UnicodeError):  # a folder, or a program: nobody knows what is in it
         return False
     return not any(pattern.search(text) for text in [*texts, " ".join(trainer.command)])
-
-
-def _then(study: Study) -> str:
-    if study.publishes:
-        return "then one full training per region"
-    return "and no full training: publish: none"
-
-
-def _first_led(study: Study, region: RegionGraph, *, has_former: bool) -> int | None:
-    startup = study.budget_of(region.name).startup
-    return first_led(startup, region.trials, len(region.lanes), has_former=has_former)
 
 
 def _learns_from(former: Iterable[FormerTask]) -> list[dict[str, Any]]:
@@ -270,13 +256,6 @@ def _at_a_time(study: Study, jobs: int) -> int:
     return jobs // max(each.min if each else 1 for each in nodes)
 
 
-def _expected(study: Study, graph: StudyGraph, pool_check: PoolCheck | None) -> Estimate | None:
-    """How long the run will take; None where nothing says so."""
-    found = pool_check.prospects if pool_check else None
-    most = _at_a_time(study, found.concurrency) if found else 0
-    return estimate(study, min(graph.concurrency, most))
-
-
 def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     """How long the run will take, and what that consists of."""
     full, gate = expected["full_seconds"], expected["gate_seconds"]
@@ -284,11 +263,9 @@ def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     parts += [_of_time(regions, "full training", full)] if full is not None else []
     parts += [_of_time(regions, "gate", gate)] if gate is not None else []
     jobs, whole = expected["jobs_seconds"], expected["seconds"]
-    rest = (
-        f", and {duration(round(whole) - round(jobs))} between jobs and for publishing"
-        if whole > jobs
-        else ""
-    )
+    rest = ""
+    if whole > jobs:
+        rest = f", and {duration(round(whole) - round(jobs))} between jobs and for publishing"
     known, runs = expected["based_on"], expected["runs"]
     return (
         f"about {duration(whole)}: {', '.join(parts)}, {expected['concurrency']} at a time, take "
@@ -297,11 +274,8 @@ def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
 
 
 def _of_time(many: int, what: str, seconds: float) -> str:
-    return (
-        f"{many} {what}{_s(many)} of {seconds:.1f} s"
-        if seconds < 10
-        else (f"{many} {what}{_s(many)} of {duration(seconds)}")
-    )
+    each = f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
+    return f"{many} {what}{_s(many)} of {each}"
 
 
 def _s(number: int) -> str:
@@ -348,7 +322,7 @@ def _cost_text(cost: dict[str, Any]) -> str:
 def _lessons(runs: list[dict[str, Any]]) -> list[str]:
     """From which runs the optimiser learns, and how to have it begin anew."""
     lines = [
-        f"  learns   from {each['run']}: {each['trials']} trials of {each['regions']} region(s)"
+        f"from {each['run']}: {each['trials']} trials of {each['regions']} region(s)"
         for each in runs
     ]
     return [*lines[:-1], f"{lines[-1]}; to begin anew: learn_from: []"] if lines else []
@@ -371,10 +345,6 @@ def _model(regions: list[dict[str, Any]], *, has_former: bool) -> str:
         f"from trial {span} of a region on the optimiser's model chooses; before that, "
         f"{before}{but}"
     )
-
-
-def _labelled(label: str, text: str) -> str:
-    return f"  {label:<8} {text}"
 
 
 def _gpus(resources: Resources) -> str:
