@@ -20,8 +20,11 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """A path in a folder, or in that attribute of it: made once, looked at often."""
-    return cached_property(lambda folder: getattr(folder, of) / name)
+    """A path in a folder, or in that attribute of it: made once, looked at often.
+
+    In its name {} stands for the folder's own.
+    """
+    return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
 
 
 @dataclass(frozen=True)
