@@ -60,20 +60,19 @@ class NobodyWaitsError(ServiceError):
 
 
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
-    """Return the exit code and the message with which the service of `folder` replies.
+    """Return the exit code and the message with which the service of a run's folder replies.
 
-    Args:
-        folder: the run's folder, where the service's socket lies.
-        words: the operation and its arguments.
-        start: the command that starts a service in the background of this folder.
+    Where none runs, the command `start` starts one in the background.
 
     Raises:
         ServiceError: the folder is missing, no service can be started, or none replies.
     """
+    import time
+
     parent = os.getppid()
     for attempt in range(ATTEMPTS):
         if attempt:
-            _sleep(DYING_SECONDS * attempt)
+            time.sleep(DYING_SECONDS * attempt)
         connection = _connect(folder) or _start_and_connect(folder, start)
         try:
             if os.getppid() != parent:  # its successor asks for itself, and may be further on
@@ -92,12 +91,6 @@ def is_served(folder: str) -> bool:
     if connection:
         connection.close()
     return connection is not None
-
-
-def _sleep(seconds: float) -> None:
-    import time
-
-    time.sleep(seconds)
 
 
 def _connect(folder: str) -> Socket | None:
@@ -178,12 +171,9 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Note why the service does not answer; return for how many seconds it hasn't.
+    """Note why the service does not answer, and whether a client waits at this moment.
 
-    Args:
-        folder: the run's folder; where nothing can be noted there, infinity is returned.
-        error: why.
-        waiting: whether a client waits at this moment.
+    For how many seconds it hasn't is returned; infinity where nothing can be noted.
     """
     import json
     import time

@@ -68,36 +68,25 @@ def _machine(host: str) -> str:
 
 
 class Ownership:
-    """The right to write the studies of one run. Not thread-safe."""
+    """The right to write the studies of one run. Not thread-safe.
+
+    Each method raises OptimizerError where the storage can't be used.
+    """
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Nothing is read or written yet.
-
-        Args:
-            storage: where the studies are kept.
-            run: the run's name, unique in the storage.
-            own: who asks.
-        """
+        """Nothing is read or written yet; the run's name is unique in the storage."""
         self._engine = storage.engine
         self._run = run
         self._own = own
         self._has_table = False
 
     def owner(self) -> Owner:
-        """Return who owns the run: we, from now on, if nobody did.
-
-        Raises:
-            OptimizerError: the storage can't be used.
-        """
+        """Return who owns the run: we, from now on, if nobody did."""
         with self._storage_errors():
             return self._read() or self._claim()
 
     def other(self) -> Owner | None:
-        """Return who else owns the run; None if we do, from now on if nobody did.
-
-        Raises:
-            OptimizerError: the storage can't be used.
-        """
+        """Return who else owns the run; None if we do, from now on if nobody did."""
         owner = self.owner()
         return None if self.is_ours(owner) else owner
 
@@ -106,11 +95,7 @@ class Ownership:
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Become the owner; returns who was it, None if nobody was.
-
-        Raises:
-            OptimizerError: the storage can't be used.
-        """
+        """Become the owner; returns who was it, None if nobody was."""
         with self._storage_errors():
             former = self._read() or self._claim()
             with self._engine.begin() as connection:

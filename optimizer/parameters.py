@@ -14,23 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, LiteralString, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from trialfleet.sections import Section, refuse
 
 if TYPE_CHECKING:  # optuna takes a second to import: reading a study file needs none of it
-    from optuna.distributions import (
-        BaseDistribution,
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 MOST_CHOICES = 1_000  # the model has an input for each: with 10,000 a suggestion takes minutes
 Scalar = str | bool | int | float
@@ -91,7 +81,10 @@ def same(left: Scalar, right: Scalar) -> bool:
 
 
 class Parameter(Section, ABC):
-    """What the three kinds of parameter have in common."""
+    """What the three kinds of parameter have in common.
+
+    Each has `resolve`, `nearest`, `fallback`, `outermost` and `distribution`, too, by its own type.
+    """
 
     if TYPE_CHECKING:  # declared in each kind, where it comes last when dumped
         when: Condition | None
@@ -104,26 +97,6 @@ class Parameter(Section, ABC):
     @abstractmethod
     def nth(self, index: int) -> Scalar:
         """Return the value number `index`, 0 ≤ index < count."""
-
-    @abstractmethod
-    def resolve(self, value: object) -> Scalar | None:
-        """Return the parameter's own value that equals `value`, or None if there is none."""
-
-    @abstractmethod
-    def nearest(self, value: Scalar) -> Scalar:
-        """Return the parameter's own value nearest to what a sampler proposed."""
-
-    @abstractmethod
-    def fallback(self) -> Scalar:
-        """Return the default: the one given, or else the middle or the first choice."""
-
-    @abstractmethod
-    def outermost(self) -> Sequence[Scalar]:
-        """Return the ends of its range, or all of its choices."""
-
-    @abstractmethod
-    def distribution(self) -> BaseDistribution:
-        """Return what Optuna calls this parameter."""
 
     @abstractmethod
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ several machines use one storage.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Unpack
@@ -22,27 +22,36 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import TrialfleetError
+from trialfleet.optimizer.downsampling import thinned
 from trialfleet.optimizer.region_types import (
-    AlreadyTold,
     Assignment,
+    Complete,
+    Failed,
+    GivenUp,
+    Outcome,
+    Refused,
     RegionSettings,
-    Spent,
     Stopped,
+    StoppedEarly,
+    TrialExecution,
 )
 from trialfleet.optimizer.sampling.former import FormerTasks
+from trialfleet.optimizer.sampling.history import losses
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, is_own
-from trialfleet.optimizer.trial_execution import TrialExecution, kept_reports
 from trialfleet.optimizer.trial_rows import TrialStorage
+
+MOST_REPORTS = 50  # that are stored of a trial: a learning curve needs no more points
 
 
 class RegionStudy:
     """A region's study in a storage.
 
-    Not thread-safe. Keeps what it read: any error makes it read the storage again.
+    Not thread-safe. Keeps what it read: any error makes it read the storage again. Each method
+    raises OptimizerError where the storage can't be used.
     """
 
     def __init__(
@@ -66,7 +75,6 @@ class RegionStudy:
             now: returns the time in unix seconds.
 
         Raises:
-            OptimizerError: the storage can't be used.
             TrialfleetError: the study there is another one.
         """
         self.name = name
@@ -81,102 +89,74 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(
-        self, node: str, why_spent: Callable[[], str | None] = lambda: None
-    ) -> Assignment | AlreadyTold | Spent | Stopped:
+        self, node: str, why_unpaid: Callable[[], str | None] = lambda: None
+    ) -> Assignment | Refused:
         """Return what `node` is to train; asking again returns the same, until it is told.
+
+        Nothing or all of an ask is stored.
 
         Args:
             node: the DAG node that runs it.
-            why_spent: says why no budget pays for a trial that hasn't begun, if so.
-
-        Raises:
-            OptimizerError: the storage can't be used; nothing or all of the ask is stored.
+            why_unpaid: says why no budget in USD pays for a trial that hasn't begun, if so.
         """
         with self._storage_errors():
             known = self._find(node)
             if known is not None:
                 finished = known.state.is_finished()
-                return AlreadyTold(known.number) if finished else self._assignment(known)
-            if refusal := self._refusal():
-                return refusal
-        reason = why_spent()
-        if reason:
-            return Spent(reason)
+                return Refused(f"{node} is finished") if finished else self._assignment(known)
+        if refused := self.refusal(why_unpaid):
+            return refused
         with self._storage_errors():
             return self._assignment(self._create(node))
 
-    def tell_complete(
-        self,
-        node: str,
-        *,
-        metrics: Mapping[str, float],
-        seconds: float | None,
-        device: str | None,
-        **execution: Unpack[TrialExecution],
-    ) -> None:
-        """Store the result of `node`; a trial that was told already stays as it is.
+    def refusal(self, why_unpaid: Callable[[], str | None] = lambda: None) -> Refused | None:
+        """Return why no other trial may begin, if so; argument as of `ask`."""
+        if stopped := self.stopped():
+            return stopped
+        settings = self._settings
+        if len(self.trials()) >= settings.trials:
+            return Refused(f"the budget of {settings.trials} trials is used up")
+        if settings.hours is not None and self._age_hours() >= settings.hours:
+            return Refused(f"the budget of {settings.hours:g} hours is used up")
+        reason = why_unpaid()
+        return Refused(reason) if reason else None
 
-        Args:
-            node: the DAG node that ran it.
-            metrics: every metric; the study's own decides.
-            seconds: training time.
-            device: what it ran on.
-            execution: how it ran.
+    def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
+        """Store the outcome of `node` for good; a trial that was told already stays as it is.
 
-        Raises:
-            InputError: the study's metric is missing, or a metric is not a finite number.
-            OptimizerError: the node was never asked, or the storage can't be used.
-        """
-        value = self._settings.objective_value(node, metrics)
-        attributes = {"metrics": dict(metrics), "seconds": seconds, "device": device}
-        self._tell(node, TrialState.COMPLETE, value, attributes, execution)
-
-    def tell_stopped(
-        self,
-        node: str,
-        *,
-        predicted: float,
-        order: Mapping[str, Any],
-        metrics: Mapping[str, float],
-        seconds: float | None,
-        device: str | None,
-        **execution: Unpack[TrialExecution],
-    ) -> None:
-        """Store that `node` was stopped early; a trial that was told already stays as it is.
-
-        It is PRUNED, as Optuna calls it, with the predicted result as its value: the sampler
-        learns from that, and nothing that looks for a best trial ever finds it.
-
-        Args:
-            node: the DAG node that ran it.
-            predicted: what its result would have been.
-            order: what it was told, and why.
-            metrics: what it said when it stopped; the study's own need not be among them.
-            seconds: training time.
-            device: what it ran on.
-            execution: how it ran.
+        Of a node that was never asked nothing is given up.
 
         Raises:
-            OptimizerError: the node was never asked, or the storage can't be used.
+            TrialfleetError: the node was never asked.
         """
-        said = {"metrics": dict(metrics), "seconds": seconds, "device": device}
-        attributes = {STOPPED: dict(order), **said}
-        self._tell(node, TrialState.PRUNED, predicted, attributes, execution)
+        with self._storage_errors():
+            trial = self._find(node)
+            if trial is None and isinstance(outcome, GivenUp):
+                return
+            if trial is None:
+                raise TrialfleetError(f"node {node!r} of study {self.name!r} was never asked")
+            if trial.state.is_finished():
+                return
+            state, value, attributes = self._as_stored(outcome)
+            attributes |= {key: content for key, content in execution.items() if key != "reports"}
+            reports = execution.get("reports", {})
+            kept = {step: reports[step] for step in thinned(sorted(reports), MOST_REPORTS)}
+            told = self._storage.finish(trial, state, value, attributes, kept)
+            self._trials()[self._trials().index(trial)] = told
 
-    def tell_failed(
-        self,
-        node: str,
-        *,
-        error: str,
-        seconds: float | None = None,
-        **execution: Unpack[TrialExecution],
-    ) -> None:
-        """Store that `node` failed for good; a trial that was told already stays as it is.
-
-        Raises:
-            OptimizerError: the node was never asked, or the storage can't be used.
-        """
-        self._tell(node, TrialState.FAIL, None, {"error": error, "seconds": seconds}, execution)
+    def _as_stored(self, outcome: Outcome) -> tuple[TrialState, float | None, dict[str, Any]]:
+        """The state, the value and the attributes of a trial with an outcome."""
+        stored = {**vars(outcome)}
+        match outcome:
+            case Complete():
+                value = float(outcome.metrics[self._settings.metric])
+                return TrialState.COMPLETE, value, stored
+            case StoppedEarly():
+                stored[STOPPED] = stored.pop("order")
+                return TrialState.PRUNED, float(outcome.order["predicted"]), stored
+            case Failed():
+                return TrialState.FAIL, None, {"error": outcome.error}
+        return TrialState.PRUNED, None, stored
 
     def note_failure(
         self, node: str, *, attempt: int, error: str, **more: str
@@ -186,17 +166,8 @@ class RegionStudy:
         Noting it again changes nothing, and so does another failure of the same `job`; of a trial
         that was told there is nothing left to note.
 
-        Args:
-            node: the DAG node.
-            attempt: its number.
-            error: why it failed.
-            more: what else is kept with it.
-
         Returns:
-            What is noted of the trial's attempts, by their numbers.
-
-        Raises:
-            OptimizerError: the storage can't be used.
+            What is noted of the trial's attempts, by their numbers: time, error and `more` of each.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -210,55 +181,30 @@ class RegionStudy:
             failure = {"time": when, "error": error, **more}
             noted = {**noted, str(attempt): failure}
             self._storage.set_trial_user_attr(trial._trial_id, FAILURES, noted)
-            self._refresh(trial)
+            place = self._trials().index(trial)
+            self._trials()[place] = self._storage.get_trial(trial._trial_id)
             return noted
 
     def failures(self, node: str) -> dict[str, dict[str, str]]:
-        """Return what is noted of the attempts at `node` that failed, by their numbers.
-
-        Raises:
-            OptimizerError: the storage can't be used.
-        """
+        """Return what is noted of the attempts at `node` that failed, by their numbers."""
         with self._storage_errors():
             trial = self._find(node)
             return dict(trial.user_attrs.get(FAILURES, {})) if trial else {}
 
     def trials(self) -> list[FrozenTrial]:
-        """Return every trial in the order in which they were asked.
-
-        Raises:
-            OptimizerError: the storage can't be used.
-        """
+        """Return every trial in the order in which they were asked."""
         with self._storage_errors():
             return list(self._trials())
 
-    def give_up(self, node: str, *, reason: str, **execution: Unpack[TrialExecution]) -> None:
-        """Store that `node` is not trained to its end, through no fault of its parameters.
-
-        It counts neither as a failure nor as a result. A trial that was told already stays as it
-        is; of a node that was never asked there is nothing to store.
-
-        Raises:
-            OptimizerError: the storage can't be used.
-        """
-        with self._storage_errors():
-            asked = self._find(node) is not None
-        if asked:
-            self._tell(node, TrialState.PRUNED, None, {"error": reason}, execution)
-
     def best(self) -> Assignment | None:
         """Return the best complete trial, the earliest among equals; None if there is none."""
-        sign = 1 if self._settings.direction == "minimize" else -1
-        with self._storage_errors():
-            complete = [t for t in self._trials() if t.state == TrialState.COMPLETE]
-            if not complete:
-                return None
-            return self._assignment(min(complete, key=lambda t: (sign * _value_of(t), t.number)))
+        complete = [trial for trial in self.trials() if trial.state == TrialState.COMPLETE]
+        found = losses(complete, maximize=self._settings.direction == "maximize")
+        return self._assignment(complete[found.index(min(found))]) if complete else None
 
     def stopped(self) -> Stopped | None:
         """Return why the region is given up, if it is: too many trials failed for good."""
-        with self._storage_errors():
-            failed = [trial for trial in self._trials() if trial.state == TrialState.FAIL]
+        failed = [trial for trial in self.trials() if trial.state == TrialState.FAIL]
         if len(failed) <= self._settings.max_failures:
             return None
         last = failed[-1].user_attrs
@@ -268,21 +214,13 @@ class RegionStudy:
         )
 
     def nodes(self) -> set[str]:
-        """Return the names of its trials.
-
-        Raises:
-            OptimizerError: the storage can't be used.
-        """
+        """Return the names of its trials."""
         return {str(trial.user_attrs["node"]) for trial in self.trials()}
 
-    def spent(self) -> Spent | Stopped | None:
-        """Return why no other trial may begin, by the budget of trials or of hours, if so.
-
-        Raises:
-            OptimizerError: the storage can't be used.
-        """
-        with self._storage_errors():
-            return self._refusal()
+    def running(self) -> list[str]:
+        """Return the names of those that are asked and not told, in that order."""
+        running = (trial for trial in self.trials() if trial.state == TrialState.RUNNING)
+        return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
         """Compute the next suggestion, unless it is known or none is needed.
@@ -293,10 +231,10 @@ class RegionStudy:
             Whether there was something to compute.
         """
         with self._storage_errors():
-            if not self._trials() or self._is_ahead() or self._refusal():
-                return False
-            self._suggestion()
-            return True
+            before = self._ahead
+            if self._trials() and not self.refusal():
+                self._suggestion()
+            return self._ahead is not before
 
     def _load_or_create(self) -> int:
         wanted = StudyDirection[self._settings.direction.upper()]
@@ -314,7 +252,6 @@ class RegionStudy:
         return study_id
 
     def _trials(self) -> list[FrozenTrial]:
-        """Return every trial in the order in which they were asked."""
         if self._cached is None:
             trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
             self._cached = self._once_each(trials)
@@ -338,20 +275,8 @@ class RegionStudy:
         return next((t for t in self._trials() if t.user_attrs.get("node") == node), None)
 
     def _assignment(self, trial: FrozenTrial) -> Assignment:
-        attributes = trial.user_attrs
         params = self._space.complete(trial.params)
-        return Assignment(trial.number, params, attributes["seed"], attributes["baseline"])
-
-    def _refusal(self) -> Spent | Stopped | None:
-        """Return why no new trial may start, if so."""
-        trials, settings = self._trials(), self._settings
-        if stopped := self.stopped():
-            return stopped
-        if len(trials) >= settings.trials:
-            return Spent(f"the budget of {settings.trials} trials is used up")
-        if settings.hours is not None and self._age_hours() >= settings.hours:
-            return Spent(f"the budget of {settings.hours:g} hours is used up")
-        return None
+        return Assignment(trial.number, params, trial.user_attrs["seed"])
 
     def _age_hours(self) -> float:
         """Return hours since the first ask."""
@@ -382,15 +307,10 @@ class RegionStudy:
         trials.append(trial)
         return trial
 
-    def _history_key(self) -> object:
-        """Return what a suggestion depends on: parameters never change once a trial is there."""
-        return [(trial.number, trial.state, trial.value) for trial in self._trials()]
-
-    def _is_ahead(self) -> bool:
-        return self._ahead is not None and self._ahead[0] == self._history_key()
-
     def _suggestion(self) -> Suggestion:
-        if self._ahead is None or not self._is_ahead():
+        # What it depends on: parameters never change once a trial is there.
+        history = [(trial.number, trial.state, trial.value) for trial in self._trials()]
+        if self._ahead is None or self._ahead[0] != history:
             suggestion = suggest(
                 self._space,
                 self._trials(),
@@ -400,31 +320,8 @@ class RegionStudy:
                 sampler=self._settings.sampler,
                 former=self._former,
             )
-            self._ahead = (self._history_key(), suggestion)
+            self._ahead = (history, suggestion)
         return self._ahead[1]
-
-    def _tell(
-        self,
-        node: str,
-        state: TrialState,
-        value: float | None,
-        attributes: Mapping[str, Any],
-        execution: TrialExecution,
-    ) -> None:
-        with self._storage_errors():
-            trial = self._find(node)
-            if trial is None:
-                raise TrialfleetError(f"node {node!r} of study {self.name!r} was never asked")
-            if trial.state.is_finished():
-                return
-            ran = {key: content for key, content in execution.items() if key != "reports"}
-            reports = kept_reports(execution.get("reports", {}))
-            told = self._storage.finish(trial, state, value, {**attributes, **ran}, reports)
-            self._trials()[self._trials().index(trial)] = told
-
-    def _refresh(self, trial: FrozenTrial) -> None:
-        """Read a trial again that was just written."""
-        self._trials()[self._trials().index(trial)] = self._storage.get_trial(trial._trial_id)
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:
@@ -434,8 +331,3 @@ class RegionStudy:
         except BaseException:
             self._cached = None  # what was written is unknown: read it again
             raise
-
-
-def _value_of(trial: FrozenTrial) -> float:
-    assert trial.value is not None, "a complete trial has a value"
-    return trial.value

@@ -1,13 +1,11 @@
-"""What a region's study is set to, and what it answers when it is asked for a trial."""
+"""What a region's study is set to, what it answers to an ask, and what it is told of a trial."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from trialfleet.errors import InputError
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 
 
@@ -37,23 +35,6 @@ class RegionSettings:
     hours: float | None
     sampler: Sampler = OWN
 
-    def objective_value(self, node: str, metrics: Mapping[str, float]) -> float:
-        """Return the metric that decides, of a node's result.
-
-        Raises:
-            InputError: it is missing, or a metric is not a finite number.
-        """
-        metric = self.metric
-        if metric not in metrics:
-            given = ", ".join(metrics) or "none"
-            raise InputError(f"{node}: no metric {metric!r} in the result; metrics: {given}")
-        for name, value in metrics.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InputError(f"{node}: metric {name!r} is {value!r}, not a number")
-            if not math.isfinite(value):
-                raise InputError(f"{node}: metric {name!r} is {value}, not a finite number")
-        return float(metrics[metric])
-
 
 @dataclass(frozen=True)
 class Assignment:
@@ -62,25 +43,99 @@ class Assignment:
     number: int
     params: dict[str, Any]
     seed: int
-    baseline: bool
 
 
 @dataclass(frozen=True)
-class AlreadyTold:
-    """The node's trial is finished and told: there is nothing left to train."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Spent:
-    """The region's budget of trials or hours is used up: no new node gets a trial."""
+class Refused:
+    """A node gets no trial: its own is finished, or a budget is used up."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Stopped:
-    """More trials failed for good than the study allows."""
+class Stopped(Refused):
+    """No node of the region gets one: more trials failed for good than the study allows."""
 
-    reason: str
+
+class TrialExecution(TypedDict, total=False):
+    """How a trial ran, whatever came of it: what is stored of it beside its outcome.
+
+    attempts: how often its job was started.
+    job: what else is known of the job, as plain data.
+    reports: the study's metric by step, as the trial reported it; infinite or NaN where it was.
+        They are stored as Optuna's intermediate values.
+    """
+
+    attempts: int
+    job: Mapping[str, Any] | None
+    reports: Mapping[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complete:
+    """An attempt succeeded, and with it the trial.
+
+    Attributes:
+        metrics: every one, finite; the study's own is among them, and decides.
+        seconds: how long it trained, if it said so.
+        device: what it trained on, if it said so.
+    """
+
+    metrics: dict[str, float]
+    seconds: float | None
+    device: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedEarly:
+    """The trial was told to stop, and is over without a result of its own.
+
+    It is PRUNED, as Optuna calls it, with the predicted result as its value: the sampler
+    learns from that, and nothing that looks for a best trial ever finds it.
+
+    Attributes:
+        order: what it was told, as `stop.json` has it: the `predicted` result, and why.
+        metrics: what it said when it stopped; the study's own need not be among them.
+        seconds: how long it trained, if it said so.
+        device: what it trained on, if it said so.
+    """
+
+    order: Mapping[str, Any]
+    metrics: dict[str, float]
+    seconds: float | None
+    device: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """An attempt failed.
+
+    Attributes:
+        error: why.
+        final: another with the same parameters would fail too.
+        never_began: the trainer's command could not be run.
+        by_machine: the machine is to blame, or HTCondor, by what the job left.
+        got_nowhere: its job was started in vain again and again, or stayed in a state.
+    """
+
+    error: str
+    final: bool
+    never_began: bool = False
+    by_machine: bool = False
+    got_nowhere: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenUp:
+    """The trial is not trained to its end, through no fault of its parameters.
+
+    It counts neither as a failure nor as a result.
+    """
+
+    error: str
+
+
+class Unpaid(GivenUp):
+    """The fleet's autoscaler ended the attempt: nothing pays for it any more."""
+
+
+Outcome = Complete | StoppedEarly | Failed | GivenUp  # Unpaid among these

@@ -8,12 +8,12 @@ standard input. See `client` for the protocol.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import logging
 import os
 import select
-import selectors
 import signal
 import socket
 import sys
@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -117,7 +117,8 @@ def serve(
         with _listening(folder) as listener:
             stop.is_graceful = True
             log.info("listening")
-            _Loop(folder, listener, handler, stop, updates, idle_timeout).run()
+            loop = _Loop(folder, handler, stop, updates, idle_timeout)
+            asyncio.run(loop.run(listener))
 
 
 @dataclass
@@ -188,20 +189,12 @@ def _listening(folder: Path) -> Iterator[socket.socket]:
                     path.unlink()
 
 
-@dataclass
-class _Client:
-    """A connection that has not sent its whole request yet."""
-
-    connection: socket.socket
-    since: float
-    received: bytearray = field(default_factory=bytearray)
-
-
 class _Loop:
+    """Takes in requests as they come, and answers one at a time."""
+
     def __init__(
         self,
         folder: Path,
-        listener: socket.socket,
         handler: Handler,
         stop: _Stop,
         updates: Updates,
@@ -209,42 +202,66 @@ class _Loop:
     ) -> None:
         self._path = folder / SOCKET
         self._inode = self._path.stat().st_ino
-        self._listener = listener
         self._handler = handler
         self._stop = stop
         self._idle_timeout = idle_timeout
         self._may_work = True
         self._last_request = time.monotonic()
-        self._clients: dict[int, _Client] = {}
-        self._requests: deque[tuple[socket.socket, list[str]]] = deque()
-        self._selector = selectors.DefaultSelector()
+        self._heard = asyncio.Event()
+        self._requests: deque[tuple[asyncio.StreamWriter, list[str]]] = deque()
         self._updates = updates
 
-    def run(self) -> None:
-        """Serve until asked to stop, idle for too long, or out of reach."""
-        with self._selector:
-            self._selector.register(self._listener, selectors.EVENT_READ)
-            if (descriptor := self._handler.descriptor) is not None:
-                self._selector.register(descriptor, selectors.EVENT_READ)
-            while self._turn():
-                pass
-        self._close()
+    async def run(self, listener: socket.socket) -> None:
+        """Serve until asked to stop, idle for too long, or out of reach.
 
-    def _turn(self) -> bool:
+        Whoever waits then is dropped: their clients ask the next service.
+        """
+        if (descriptor := self._handler.descriptor) is not None:
+            asyncio.get_running_loop().add_reader(descriptor, self._notice)
+        server = await asyncio.start_unix_server(self._take_in, sock=listener, backlog=BACKLOG)
+        while await self._turn():
+            pass
+        server.close()
+
+    async def _take_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take in a client's request."""
+        self._heard.set()
+        received, words = b"", None
+        try:
+            async with asyncio.timeout(SILENT_SECONDS):
+                while words is None and (part := await reader.read(1 << 16)):
+                    received += part
+                    words = _parse(received)
+        except OSError:  # it is silent, or gone
+            words = None
+        except ValueError as error:
+            await _send(writer, Reply(1, f"not a request: {error}"))
+            return
+        if words is None:
+            writer.close()
+        else:
+            self._requests.append((writer, words))
+            self._heard.set()
+
+    async def _turn(self) -> bool:
         """Take in what has arrived, then do one thing; returns whether to go on."""
-        heard = self._receive(0 if self._requests else self._pause())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0 if self._requests else self._pause()):
+                await self._heard.wait()
+        heard = self._heard.is_set()
+        self._heard.clear()
         if self._stop.requested:
             return False
         if self._updates.have_come():  # whoever waits for a reply asks again
             log.info("trialfleet was updated: beginning anew")
             begin_anew()
         if self._requests:
-            self._serve_next()
+            await self._serve(*self._requests.popleft())
             self._may_work = True
         elif self._may_work and not heard:
-            self._may_work = self._work()
+            self._may_work = self._done(self._handler.idle)
         elif not heard:
-            self._may_work = self._is_due()
+            self._may_work = self._done(self._handler.due)
             return not self._is_over()
         return True
 
@@ -273,75 +290,17 @@ class _Loop:
             log.warning("%s is gone: ending, so that a client can start another", self._path)
         return not is_ours
 
-    def _receive(self, wait: float) -> bool:
-        """Take in connections and requests that are there, waiting `wait` seconds for the first.
-
-        Returns whether there was any.
-        """
-        ready = self._selector.select(wait)
-        for key, _ in ready:
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.fd not in self._clients:
-                self._notice()
-            else:
-                self._read(self._clients[key.fd])
-        now = time.monotonic()
-        for client in [c for c in self._clients.values() if now - c.since > SILENT_SECONDS]:
-            self._forget(client)
-            client.connection.close()
-        return bool(ready)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:  # such as too many open files: those served free some
-                log.warning("can't accept a connection: %s", error)
-                return
-            connection.settimeout(0)
-            self._clients[connection.fileno()] = _Client(connection, time.monotonic())
-            self._selector.register(connection, selectors.EVENT_READ)
-
-    def _read(self, client: _Client) -> None:
-        try:
-            part = client.connection.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            part = b""
-        client.received += part
-        try:
-            words = _parse(bytes(client.received))
-        except ValueError as error:
-            self._forget(client)
-            _send(client.connection, Reply(1, f"not a request: {error}"))
-            return
-        if words is not None:
-            self._forget(client)
-            self._requests.append((client.connection, words))
-        elif not part:
-            self._forget(client)
-            client.connection.close()
-
-    def _forget(self, client: _Client) -> None:
-        del self._clients[client.connection.fileno()]
-        self._selector.unregister(client.connection)
-
-    def _serve_next(self) -> None:
-        connection, words = self._requests.popleft()
-        if _has_left(connection):  # it gave up, or was killed with its DAGMan: another will ask
+    async def _serve(self, writer: asyncio.StreamWriter, words: list[str]) -> None:
+        if _has_left(writer):  # it gave up, or was killed with its DAGMan: another will ask
             log.info("%s: nobody waits for it any longer", json.dumps(words))
-            connection.close()
+            writer.close()
             return
         begin = time.monotonic()
         reply = self._reply(words)
         self._last_request = time.monotonic()
         milliseconds = 1000 * (self._last_request - begin)
         log.info("%s: exit code %d, %.0f ms", json.dumps(words), reply.exit_code, milliseconds)
-        _send(connection, reply)
+        await _send(writer, reply)
 
     def _reply(self, words: list[str]) -> Reply:
         try:
@@ -355,31 +314,19 @@ class _Loop:
 
     def _notice(self) -> None:
         self._last_request, self._may_work = time.monotonic(), True
+        self._heard.set()
         try:
             self._handler.noticed()
         except Exception:  # what is not done is due later
             log.exception("what has come up")
 
-    def _work(self) -> bool:
+    def _done(self, background_work: Callable[[], bool]) -> bool:
+        """What background work returns, which is never needed: False where it fails."""
         try:
-            return self._handler.idle()
-        except Exception:  # background work is never needed
-            log.exception("background work")
-            return False
-
-    def _is_due(self) -> bool:
-        try:
-            return self._handler.due()
+            return background_work()
         except Exception:
             log.exception("background work")
             return False
-
-    def _close(self) -> None:
-        """Drop whoever waits: their clients ask the next service."""
-        for client in self._clients.values():
-            client.connection.close()
-        for connection, _ in self._requests:
-            connection.close()
 
 
 def _parse(received: bytes) -> list[str] | None:
@@ -403,18 +350,22 @@ def _parse(received: bytes) -> list[str] | None:
     return [word.decode("utf-8", "surrogateescape") for word in content[:-1].split(b"\0")]
 
 
-def _has_left(connection: socket.socket) -> bool:
+def _has_left(writer: asyncio.StreamWriter) -> bool:
     """Return whether the client has closed its end, and not only stopped sending."""
+    descriptor = writer.get_extra_info("socket").fileno()
     poll = select.poll()
-    poll.register(connection, 0)  # a hang-up is always reported
-    return bool(poll.poll(0))
+    if descriptor >= 0:
+        poll.register(descriptor, 0)  # a hang-up is always reported
+    return descriptor < 0 or bool(poll.poll(0))
 
 
-def _send(connection: socket.socket, reply: Reply) -> None:
+async def _send(writer: asyncio.StreamWriter, reply: Reply) -> None:
     message = reply.message.encode("utf-8", "backslashreplace")
-    with connection:
-        connection.settimeout(SEND_SECONDS)
-        try:
-            connection.sendall(b"%d %d\n%b" % (reply.exit_code, len(message), message))
-        except OSError as error:  # the client's loss: it will ask again
-            log.warning("a client is gone before its reply: %s", error)
+    try:
+        async with asyncio.timeout(SEND_SECONDS):
+            writer.write(b"%d %d\n%b" % (reply.exit_code, len(message), message))
+            writer.close()
+            await writer.wait_closed()
+    except OSError as error:  # the client's loss: it will ask again
+        log.warning("a client is gone before its reply: %s", error)
+        writer.transport.abort()

@@ -86,12 +86,7 @@ class FormerTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield points that did well: the region's own best, then a portfolio for all tasks.
-
-        Args:
-            space: today's.
-            count: how many of the portfolio, at most.
-        """
+        """Yield points that did well: the region's own best, then `count` that suit all tasks."""
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
             usable = (usable_point(space, task.points[place]) for place in order)

@@ -9,14 +9,10 @@ from optuna.trial import FrozenTrial
 
 
 def losses(trials: Sequence[FrozenTrial], *, maximize: bool) -> list[float]:
-    """Return each trial's loss: its value, negated where a large value is good.
+    """Return each complete or failed trial's loss: its value, negated where a large value is good.
 
     A failed trial has no value. It gets the worst loss, or a model would propose its point again.
     An infinite value becomes the nearest finite one, as in Optuna's GPSampler; 0 if there is none.
-
-    Args:
-        trials: complete and failed ones.
-        maximize: whether a large value is good.
     """
     sign = -1.0 if maximize else 1.0
     values = [math.inf if trial.value is None else sign * trial.value for trial in trials]

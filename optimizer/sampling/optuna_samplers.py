@@ -15,6 +15,8 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from trialfleet.optimizer.sampling.former import nearest_point
+
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace
 
@@ -35,14 +37,12 @@ def _gp(seed: int) -> BaseSampler:
     return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
 
 
-def _tpe(seed: int) -> BaseSampler:
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, constant_liar=True)
-
-
 _SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
     "GPSampler": _gp,
     "RandomSampler": lambda seed: optuna.samplers.RandomSampler(seed=seed),
-    "TPESampler": _tpe,
+    "TPESampler": lambda seed: optuna.samplers.TPESampler(
+        seed=seed, n_startup_trials=1, constant_liar=True
+    ),
 }
 
 
@@ -58,15 +58,9 @@ class OptunaHistory:
         direction: Direction,
         seed: int,
     ) -> None:
-        """Tell a sampler the history.
+        """Tell the sampler of a class a history, at least one of its trials complete.
 
-        Args:
-            name: the sampler's class, one of `trialfleet.optimizer.sampling.names.Sampler`.
-            space: the search space.
-            history: every trial asked so far, at least one of them complete.
-            points: their canonical points.
-            direction: whether a small or a large value is good.
-            seed: decides what the sampler leaves to chance.
+        The `points` are the canonical ones of its trials; the seed decides what is left to chance.
         """
         self._space = space
         self._seen = _model_distributions(space)
@@ -91,9 +85,7 @@ class OptunaHistory:
 
     def ask(self) -> Point:
         """Return the canonical point that the sampler proposes."""
-        proposed = self._study.ask(fixed_distributions=self._seen).params
-        entries = self._space.parameters.items()
-        return self._space.canonical({n: entry.nearest(proposed[n]) for n, entry in entries})
+        return nearest_point(self._space, self._study.ask(fixed_distributions=self._seen).params)
 
     def _add(self, state: TrialState, point: Point, value: float | None) -> None:
         self._study.add_trial(

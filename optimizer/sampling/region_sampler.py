@@ -44,7 +44,8 @@ class RegionSampler(BaseSampler):
             seed: decides what is left to chance; None for another choice each time.
             n_startup_trials: trials that are random before the model proposes.
         """
-        self._seed = _any_seed() if seed is None else seed
+        any_seed = int(np.random.SeedSequence().generate_state(1)[0])
+        self._seed = any_seed if seed is None else seed
         self._startup = n_startup_trials
 
     def reseed_rng(self) -> None:
@@ -104,10 +105,6 @@ class RegionSampler(BaseSampler):
         return RandomSampler(seed=seed).sample_independent(
             study, trial, param_name, param_distribution
         )
-
-
-def _any_seed() -> int:
-    return int(np.random.SeedSequence().generate_state(1)[0])
 
 
 def _rows(

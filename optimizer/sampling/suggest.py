@@ -119,13 +119,9 @@ def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     So many are asked from the design, finished or not; and the model waits for half of their
     results, since with many lanes the first results would otherwise steer all further trials.
     """
-    complete = sum(_has_result(trial) for trial in history)
+    has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
+    complete = sum(trial.state in has_value and bool(trial.values) for trial in history)
     return len(history) < startup_trials or complete < results_awaited(startup_trials)
-
-
-def _has_result(trial: FrozenTrial) -> bool:
-    """Whether it has a value, measured or predicted."""
-    return trial.state in {TrialState.COMPLETE, TrialState.PRUNED} and bool(trial.values)
 
 
 def _by_own(

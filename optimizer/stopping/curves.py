@@ -140,9 +140,7 @@ class CurveModel:
         spread = float(np.sqrt(found.weights @ (found.means - found.mean) ** 2))
         deviations = np.hypot(found.deviations, spread) * wider if wider > 1 else found.deviations
         return Prediction(
-            found.weights,
-            self._center + self._scale * found.means,
-            self._scale * deviations,
+            found.weights, self._center + self._scale * found.means, self._scale * deviations
         )
 
     def _miss(self, until: float) -> float:

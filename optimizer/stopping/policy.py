@@ -19,9 +19,8 @@ Pure: the same curves give the same decisions, so that a service that was killed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -30,13 +29,6 @@ from trialfleet.optimizer.stopping.curves import Curve, CurveModel, Prediction
 
 AT_ONCE = 2 / 3  # of the trials that run are never told at one look, unless only one is
 LEAST_REPORTS = 2
-
-
-class Predictor(Protocol):
-    """What predicts where a curve ends."""
-
-    def predict(self, curve: Curve) -> Prediction:
-        """Return where a curve of one or more reports ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +99,6 @@ def to_stop(
     *,
     begun: int,
     stopped: int,
-    model: Callable[[list[Curve], float], Predictor] = CurveModel,
 ) -> dict[str, Decision]:
     """Return who is to stop, by name: the least promising first.
 
@@ -117,7 +108,6 @@ def to_stop(
         complete: those that came to their ends.
         begun: how many of the region's trials have begun.
         stopped: how many of them were told so far.
-        model: makes what predicts curves, of the complete ones and the step of their end.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)
@@ -126,7 +116,7 @@ def to_stop(
     end = rule.max_steps or int(max(each.curve.steps[-1] for each in complete))
     floor = FLOOR * end if rule.min_steps is None else rule.min_steps
     best = min(each.loss for each in complete)
-    follow = _best_so_far if _keeps_best(complete) else _as_reported
+    follow = _best_so_far if _keeps_best(complete) else lambda curve: curve
     old_enough = {
         name: follow(curve)
         for name, curve in running.items()
@@ -136,7 +126,7 @@ def to_stop(
     }
     if not old_enough:
         return {}
-    predictor = model([follow(each.curve) for each in complete], end)
+    predictor = CurveModel([follow(each.curve) for each in complete], end)
     chances = {}
     for name, curve in old_enough.items():
         prediction = predictor.predict(curve)
@@ -160,10 +150,6 @@ def _keeps_best(complete: Sequence[Complete]) -> bool:
 
 def _best_so_far(curve: Curve) -> Curve:
     return replace(curve, losses=np.minimum.accumulate(curve.losses))
-
-
-def _as_reported(curve: Curve) -> Curve:
-    return curve
 
 
 def _decision(

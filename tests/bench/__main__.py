@@ -22,7 +22,7 @@ from tests.bench.printing import line, seconds
 from tests.bench.turnaround import bench_lane, bench_turnaround, matches, median, one_slot_pool
 from trialfleet import Run, Study, plan
 from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.region_types import RegionSettings
+from trialfleet.optimizer.region_types import Complete, RegionSettings
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.plan.folder import RunFolder
@@ -143,9 +143,8 @@ def finish_trials(run: Run, number: int) -> None:
         study = RegionStudy(storage, name, run.study.search_space, settings)
         for i in range(number):
             study.ask(f"n{i}")
-            study.tell_complete(
-                f"n{i}", metrics={"loss": i / 10}, seconds=1.0, device=None, attempts=1
-            )
+            result = Complete(metrics={"loss": i / 10}, seconds=1.0, device=None)
+            study.tell(f"n{i}", result, attempts=1)
     close_storage(storage)
 
 

@@ -23,7 +23,8 @@ from tests.fuzz import generate
 from trialfleet.errors import TrialfleetError, printable
 from trialfleet.files import write_json
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.workflows.attempts.outcome import Complete, outcome_of
+from trialfleet.optimizer.region_types import Complete
+from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.daily.day import Work

@@ -65,24 +65,18 @@ class RunEvents:
             if region.stage is Stage.FAILED:
                 yield self._failed(region)
             if kept := self._kept(region):
-                yield self._of_region(
-                    "champion-kept",
-                    region,
-                    f"the model in force was kept: {kept}",
+                promote = shell_quoted_anywhere(Path(region.published or ""))
+                text = (
                     f"The new one lies in {region.published}.\n"
-                    "Decide otherwise: trialfleet promote "
-                    f"{shell_quoted_anywhere(Path(region.published or ''))}",
-                    same=kept,
+                    f"Decide otherwise: trialfleet promote {promote}"
                 )
+                what = f"the model in force was kept: {kept}"
+                yield self._event("champion-kept", what, text, same=kept, region=region)
             if region.drift:
-                yield self._of_region(
-                    "drift",
-                    region,
-                    f"the model in force has drifted: {region.drift}",
-                    "Its past: trialfleet models "
-                    + shlex.quote(f"{self._frozen.study.name}/{region.name}"),
-                    same=region.drift,
-                )
+                of = shlex.quote(f"{self._frozen.study.name}/{region.name}")
+                what = f"the model in force has drifted: {region.drift}"
+                text = f"Its past: trialfleet models {of}"
+                yield self._event("drift", what, text, same=region.drift, region=region)
 
     def _failed(self, region: RegionStatus) -> Event:
         why = region.reason or (str(region.cause) if region.cause else "its graph ended early")
@@ -94,7 +88,8 @@ class RunEvents:
             f"Again: trialfleet resume {shell_quoted_anywhere(self._folder.root)}",
         ]
         text = "\n".join(filter(None, lines))
-        return self._of_region("region-failed", region, f"failed: {why}", text, same=kind_of(why))
+        what, same = f"failed: {why}", kind_of(why)
+        return self._event("region-failed", what, text, same=same, region=region)
 
     def _kept(self, region: RegionStatus) -> str | None:
         """Why the gate kept the model in force, if it did."""
@@ -109,9 +104,9 @@ class RunEvents:
         text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
         for cause, trouble in {kind_of(each.cause): each for each in status.job_troubles}.items():
             data = {"node": trouble.node, "machine": trouble.machine, "log": trouble.log}
-            yield self._of_run("attention", str(trouble), text, same=cause, data=data)
+            yield self._event("attention", str(trouble), text, same=cause, data=data)
         if status.work.is_much_lost:
-            yield self._of_run("attention", str(status.work), text, same="lost work")
+            yield self._event("attention", str(status.work), text, same="lost work")
 
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
         """The budgets in USD of regions and run, by what their jobs cost; and the fleet's cap."""
@@ -120,16 +115,16 @@ class RunEvents:
             own = self._frozen.study.budget_of(region.name).usd
             if own and (region.usd or 0.0) >= _SHARE * own:
                 what = f"{usd(region.usd)} USD of {usd(own)} spent (budget.usd)"
-                yield self._of_region("budget-80", region, what, "", same=str(own))
+                yield self._event("budget-80", what, same=str(own), region=region)
             if region.spent:
                 what = f"no trial begins any more: {region.spent}"
-                yield self._of_region("budget-spent", region, what, "", same="")
+                yield self._event("budget-spent", what, region=region)
         spent = sum(region.usd or 0.0 for region in status.regions)
         for key in ("usd_per_run", "usd_per_day"):
             most = getattr(budget, key)
             if most and spent >= _SHARE * most:
                 what = f"{usd(spent)} USD of {usd(most)} spent (budget.{key})"
-                yield self._of_run("budget-80", what, "", same=f"{key} {most}")
+                yield self._event("budget-80", what, same=f"{key} {most}")
         yield from self._of_cap(status)
 
     def _of_cap(self, status: RunStatus) -> Iterator[Event]:
@@ -138,9 +133,9 @@ class RunEvents:
             return
         if money.spent >= _SHARE * money.cap:
             cap = {"cap": money.cap, "spent": money.spent}
-            yield self._of_run("budget-80", str(money), "", same=str(money.cap), data=cap)
+            yield self._event("budget-80", str(money), same=str(money.cap), data=cap)
         if money.ended:
-            yield self._of_run("budget-spent", f"no trial begins any more: {money.ended}", "")
+            yield self._event("budget-spent", f"no trial begins any more: {money.ended}")
 
     def _shortages(self, status: RunStatus) -> list[str]:
         fleet = self._frozen.study.fleet
@@ -161,7 +156,7 @@ class RunEvents:
         except TrialfleetError:  # HTCondor is away; the run's own troubles say so
             return []
         return [
-            self._of_run(
+            self._event(
                 "sick-gpu",
                 f"{node.instance} ({node.gpu or 'no GPU'}) takes no jobs: {node.reason}",
                 f"It costs money until it ends: trialfleet fleet status {fleet.called}",
@@ -187,12 +182,12 @@ class RunEvents:
 
     def _attention(self, trouble: str, kind: EventKind = "attention") -> Event:
         text = f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}"
-        return self._of_run(kind, trouble, text, same=kind_of(trouble))
+        return self._event(kind, trouble, text, same=kind_of(trouble))
 
     def _end(self, status: RunStatus) -> Event:
         good = sum(region.stage.is_good for region in status.regions)
         lines = [_line(region, status.metric) for region in status.regions]
-        return self._of_run(
+        return self._event(
             "run-done",
             f"{status.state}: {good} of {len(status.regions)} regions have what was asked for",
             "\n".join([*lines, f"Report: {self._folder.report_page}"]),
@@ -211,42 +206,31 @@ class RunEvents:
             },
         )
 
-    def _of_region(
-        self, kind: EventKind, region: RegionStatus, what: str, text: str, *, same: str
-    ) -> Event:
-        return Event(
-            id=event_id(self._folder.root, kind, region.slug, same),
-            kind=kind,
-            study=self._frozen.study.name,
-            run=self._frozen.run,
-            region=region.name,
-            title=in_one_line(f"{self._called}: {region.name}: {what}"),
-            text=text,
-            data={"best": region.best, "model": region.published},
-        )
-
-    def _of_run(
+    def _event(
         self,
         kind: EventKind,
         what: str,
-        text: str,
+        text: str = "",
         *,
         same: str = "",
+        region: RegionStatus | None = None,
         data: dict[str, Any] | None = None,
     ) -> Event:
+        """An event of the run, or of one of its regions; two of a kind are one where `same` is."""
+        study, run = self._frozen.study.name, self._frozen.run
+        own = (region.slug,) if region else ()
+        called = f"{study} {run}: {region.name}" if region else f"{study} {run}"
+        of_region = {"best": region.best, "model": region.published} if region else {}
         return Event(
-            id=event_id(self._folder.root, kind, same),
+            id=event_id(self._folder.root, kind, *own, same),
             kind=kind,
-            study=self._frozen.study.name,
-            run=self._frozen.run,
-            title=in_one_line(f"{self._called}: {what}"),
+            study=study,
+            run=run,
+            region=region.name if region else None,
+            title=in_one_line(f"{called}: {what}"),
             text=text,
-            data=data or {},
+            data=data or of_region,
         )
-
-    @property
-    def _called(self) -> str:
-        return f"{self._frozen.study.name} {self._frozen.run}"
 
 
 def _troubles(status: RunStatus) -> list[str]:

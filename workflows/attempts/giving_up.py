@@ -7,13 +7,13 @@ the last one that the study allows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from trialfleet import job_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.jobs.job_log import Job, is_executing, read_job
-from trialfleet.workflows.plan.matching import machines as pool_machines
+from trialfleet.workflows.plan.matching import machines
 from trialfleet.workflows.status.causes import all_alike, failed_attempts, log_of, see
 
 if TYPE_CHECKING:
@@ -25,17 +25,12 @@ if TYPE_CHECKING:
 TRIALS = 3  # of different parameters: one may have been given some that can't be trained
 
 
-def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None) -> str | None:
+def why_give_up(regions: Regions) -> str | None:
     """Return why no further trial of these regions would fare better; None while one may.
 
     All attempts so far failed for one reason, those at three trials or more; a machine's faults
-    don't count. Nothing completed, no
-    first attempt runs that has outlived them, and the machine isn't to blame: they ran on several,
-    or there is no other.
-
-    Args:
-        regions: the trials of each region that is looked at, and its folder.
-        machines: returns the names of the pool's machines; default: asks the collector.
+    don't count. Nothing completed, no first attempt runs that has outlived them, and the machine
+    isn't to blame: they ran on several, or the pool has no other.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = [attempt for attempt in failed_attempts(trials) if not attempt.blame]
@@ -55,7 +50,7 @@ def why_give_up(regions: Regions, machines: Callable[[], Set[str]] | None = None
     first_attempts = (untold - failed) & jobs.keys()
     if any(_fares_better(places[node], jobs[node], longest) for node in first_attempts):
         return None
-    if not _on_several({job.machine for job in jobs.values() if job.machine}, machines):
+    if not _on_several({job.machine for job in jobs.values() if job.machine}):
         return None
     last = attempts[-1]
     return f"{last.error}{see(log_of(places[last.node]))}"
@@ -68,11 +63,11 @@ def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
     return is_executing(place) and time.time() - (job.started or 0.0) > seconds
 
 
-def _on_several(used: Set[str], machines: Callable[[], Set[str]] | None) -> bool:
+def _on_several(used: Set[str]) -> bool:
     """Whether jobs ran on more than one machine, or on all that there are."""
     if len(used) != 1:  # none: they failed before a machine had them
         return True
     try:
-        return (machines or pool_machines)() <= used
+        return machines() <= used
     except PoolError:
         return False

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from trialfleet import job_files
-from trialfleet.optimizer.trial_execution import TrialExecution
+from trialfleet.optimizer.region_types import TrialExecution
 from trialfleet.workflows.gang.records import ranks_and_generation
 from trialfleet.workflows.jobs.current import has_checkpoint
 from trialfleet.workflows.jobs.job_log import read_job, read_stays
@@ -18,26 +18,16 @@ from trialfleet.workflows.study.spec import Study
 def execution_of(
     place: TrialFolder, study: Study, attempts: int, *, failed: bool
 ) -> TrialExecution:
-    """Return how a trial ran.
+    """Return how a trial ran, by what its job left in its folder.
 
-    Args:
-        place: its folder, with what the job left.
-        study: its study.
-        attempts: so many are counted where the job's log says nothing: DAGMan forgets those of a
-            run that was stopped, the log does not.
-        failed: whether nothing came of it.
+    So many `attempts` are counted where the job's log says nothing: DAGMan forgets those of a run
+    that was stopped, the log does not. If nothing came of it, it has `failed`.
     """
-    plain = _plain(place, study, failed=failed)
-    return TrialExecution(
-        attempts=plain.pop("attempts", attempts),
-        job=plain or None,
-        reports=_reports(place, study.objective.metric),
-    )
-
-
-def _reports(place: TrialFolder, metric: str) -> dict[int, float]:
-    """What it reported; where its job brought nothing back, what its agent did."""
-    return read_reports(place.progress, metric) or read_reports(place.reports, metric)
+    plain, metric = _plain(place, study, failed=failed), study.objective.metric
+    # where its job brought nothing back, what its agent did
+    reports = read_reports(place.progress, metric) or read_reports(place.reports, metric)
+    attempts = plain.pop("attempts", attempts)
+    return TrialExecution(attempts=attempts, job=plain or None, reports=reports)
 
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:

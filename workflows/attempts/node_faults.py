@@ -8,7 +8,7 @@ out late, after the third job that failed there, is to blame for what failed the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from trialfleet.errors import PoolError
 from trialfleet.workflows.attempts.resource_limits import CODES
@@ -39,11 +39,9 @@ _EATS = "jobs failed here within"  # how a node's agent tells that job after job
 
 
 def in_hold(code: int, reason: str) -> bool:
-    """Whether a hold is the machine's fault, or HTCondor's; a file that isn't there is the user's.
+    """Whether a hold is the machine's fault, or HTCondor's, by its code and its words.
 
-    Args:
-        code: HTCondor's, of the hold.
-        reason: its words.
+    A file that isn't there is the user's.
     """
     if code in {*CODES, *_BY_A_PERSON}:
         return False
@@ -72,18 +70,11 @@ def _is_broken(slot: Mapping[str, object]) -> bool:
     return slot.get("TrialfleetGpuHealthy") is False or _EATS in note
 
 
-def own_errors(
-    noted: Mapping[str, Mapping[str, str]], is_broken: Callable[[str], bool] = word_of
-) -> int:
-    """Return how many attempts failed by the user's own error, which is what `retries` counts.
-
-    Args:
-        noted: the attempts that failed, by their numbers.
-        is_broken: whether a machine says of itself that it is.
-    """
+def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
+    """Return how many attempts failed by the user's own error, which is what `retries` counts."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
-    broken = {name for name in names if is_broken(name)}
+    broken = {name for name in names if word_of(name)}
     return sum(attempt.get("machine") not in broken for attempt in others)
 
 

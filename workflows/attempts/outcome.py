@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trialfleet import job_files
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
+from trialfleet.optimizer.region_types import Complete, Failed, StoppedEarly, Unpaid
 from trialfleet.workflows.attempts import node_faults, resource_limits
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.jobs.agent_words import read_ended, read_order
@@ -33,58 +33,6 @@ _LAST_BYTES = 8192  # of standard error that are looked at
 _MOST_METRICS = 1_000  # of a result, or of a model in it
 _LONGEST_NAME = 100  # characters of a metric's name
 _SHOWN = 40  # characters of a value that isn't a number
-
-
-@dataclass(frozen=True, kw_only=True)
-class Complete:
-    """The attempt succeeded."""
-
-    metrics: dict[str, float]
-    seconds: float | None
-    device: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failed:
-    """The attempt failed.
-
-    Attributes:
-        error: why.
-        final: another with the same parameters would fail too.
-        never_began: the trainer's command could not be run.
-        by_machine: the machine is to blame, or HTCondor, by what the job left.
-        got_nowhere: its job was started in vain again and again, or stayed in a state.
-    """
-
-    error: str
-    final: bool
-    never_began: bool = False
-    by_machine: bool = False
-    got_nowhere: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unpaid:
-    """The fleet's autoscaler ended the attempt: nothing pays for it any more."""
-
-    error: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoppedEarly:
-    """The trial was told to stop, and is over without a result of its own.
-
-    Attributes:
-        order: what it was told, as `stop.json` has it.
-        metrics: what it said when it stopped.
-        seconds: how long it trained, if it said so.
-        device: what it trained on, if it said so.
-    """
-
-    order: dict[str, Any]
-    metrics: dict[str, float]
-    seconds: float | None
-    device: str | None
 
 
 def outcome_of(
@@ -126,12 +74,7 @@ def told_to_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
         result = load_result(folder.result)
     except ValueError:
         result = {"metrics": {}}
-    return StoppedEarly(
-        order=order,
-        metrics=finite_metrics(result["metrics"], metric),
-        seconds=_at_least_zero(_number(result.get("seconds"))),
-        device=one_line(result["device"]) if result.get("device") else None,
-    )
+    return StoppedEarly(order=order, **_figures(result, metric))
 
 
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
@@ -161,11 +104,17 @@ def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
     given = result["metrics"]
     if _number(given.get(metric)) is None:
         return Failed(error=one_line(_why_no_objective(result, metric)), final=True)
-    return Complete(
-        metrics=finite_metrics(given, metric),
-        seconds=_at_least_zero(_number(result.get("seconds"))),
-        device=one_line(result["device"]) if result.get("device") else None,
-    )
+    return Complete(**_figures(result, metric))
+
+
+def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
+    """What a result says of a training: its metrics, seconds and device."""
+    seconds = _number(result.get("seconds"))
+    return {
+        "metrics": finite_metrics(result["metrics"], metric),
+        "seconds": seconds if seconds is not None and seconds >= 0 else None,
+        "device": one_line(result["device"]) if result.get("device") else None,
+    }
 
 
 def load_result(path: Path) -> dict[str, Any]:
@@ -274,10 +223,6 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _at_least_zero(number: float | None) -> float | None:
-    return number if number is not None and number >= 0 else None
-
-
 def one_line(value: Any) -> str:
     """Return the beginning of what a job said, as a line that can be shown and stored."""
     return _clean(value)[:_TAIL]
@@ -312,50 +257,27 @@ def last_line(path: Path) -> str:
 
 def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
     """A removed job was held before, as the submit file removes it then; or somebody removed it."""
-    removed = _removal(log)
-    reason, removal, code = removed.hold, removed.reason, removed.code
+    hold, removal, evictions = "", "", 0
+    code: int | None = None
+    for event in submissions(events_of(log))[-1]:
+        match event.type.name:
+            case "JOB_RELEASED":  # what was before is over
+                hold, code, removal = "", None, ""
+            case "JOB_HELD":
+                hold, code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
+            case "JOB_ABORTED":
+                removal = str(event.get("Reason", ""))
+            case "JOB_EVICTED":
+                evictions += 1
     if NO_MONEY in removal:
         words = removal[removal.index(NO_MONEY) :]
         return Unpaid(error=one_line(_BY_USER.sub("", words)))
-    if words := _got_nowhere(removal, 0 if reason else removed.evictions):
+    if words := _got_nowhere(removal, 0 if hold else evictions):
         return Failed(error=one_line(words), final=False, got_nowhere=True)
-    words = (
-        one_line(resource_limits.over_limit(code, reason, places) or removal)
-        or "the job was removed"
-    )
-    by_machine = code is not None and node_faults.in_hold(int(code), reason)
-    return Failed(error=words, final=code in resource_limits.CODES, by_machine=by_machine)
-
-
-@dataclass
-class _Removal:
-    """The last attempt's end, by its event log.
-
-    Attributes:
-        hold: the reason of the hold before it; empty without one.
-        code: that hold's.
-        reason: of the removal.
-        evictions: number of them in the attempt.
-    """
-
-    hold: str = ""
-    code: int | None = None
-    reason: str = ""
-    evictions: int = 0
-
-
-def _removal(log: Path) -> _Removal:
-    found = _Removal()
-    for event in submissions(events_of(log))[-1]:
-        kind = event.type.name
-        if kind == "JOB_RELEASED":  # what was before is over
-            found.hold, found.code, found.reason = "", None, ""
-        elif kind == "JOB_HELD":
-            found.hold, found.code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
-        elif kind == "JOB_ABORTED":
-            found.reason = str(event.get("Reason", ""))
-        found.evictions += kind == "JOB_EVICTED"
-    return found
+    words = one_line(resource_limits.over_limit(code, hold, places) or removal)
+    by_machine = code is not None and node_faults.in_hold(code, hold)
+    is_final = code in resource_limits.CODES
+    return Failed(error=words or "the job was removed", final=is_final, by_machine=by_machine)
 
 
 def _got_nowhere(removal: str, evictions: int) -> str:

@@ -25,16 +25,15 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
     """Return why a job was held, in the study's terms where that is a limit of the study's.
 
-    Args:
-        code: HTCondor's, of the hold.
-        reason: its words.
-        places: where the study sets its limits, `FILE:LINE` by key; as far as that is known.
+    The study sets its limits at `places`: `FILE:LINE` by key, as far as that is known.
     """
-    found = _in_words(code, reason)
-    if found is None:
-        return reason
-    words, key = found
-    return f"{words}; raise {key} in {places.get(key, 'the study')}"
+    if code == BY_CGROUP:
+        limit, used = _LIMIT.search(reason), _USED.search(reason)
+        how = f"used {used[1]} MB of {limit[1]} MB" if limit and used else reason
+        return _to_raise(MEMORY, f"over its memory: {how}", places)
+    ours = (key for words, key in _OURS.items() if reason.startswith(words))
+    key = next(ours, None) if code == BY_SUBMIT_FILE else None
+    return _to_raise(key, reason, places) if key else reason
 
 
 def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) -> str:
@@ -48,16 +47,9 @@ def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) 
         most = order.memory_mb if order else None
         used = f"used {ended.memory_mb or 0:.0f} MB of {most or 0:.0f} MB"
         words, key = f"over its memory: {used}", MEMORY
+    return _to_raise(key, words, places)
+
+
+def _to_raise(key: str, words: str, places: Mapping[str, str]) -> str:
+    """What a trial was over, and the key of the study that sets the limit."""
     return f"{words}; raise {key} in {places.get(key, 'the study')}"
-
-
-def _in_words(code: int | None, reason: str) -> tuple[str, str] | None:
-    """What a job was over, and the study's key of that."""
-    if code == BY_SUBMIT_FILE:
-        key = next((key for words, key in _OURS.items() if reason.startswith(words)), None)
-        return (reason, key) if key else None
-    if code == BY_CGROUP:
-        limit, used = _LIMIT.search(reason), _USED.search(reason)
-        how = f"used {used[1]} MB of {limit[1]} MB" if limit and used else reason
-        return f"over its memory: {how}", MEMORY
-    return None

@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from trialfleet import job_files
+from trialfleet.optimizer.region_types import Failed
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
-from trialfleet.workflows.attempts.outcome import Failed
 from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, NODE_FAULTS
+from trialfleet.workflows.status.causes import note_final_failure, noted_failures
 from trialfleet.workflows.study.spec import Study
 
 Noted = Mapping[str, Mapping[str, str]]  # what is kept of each attempt that failed, by its number
 
 
-@dataclass(frozen=True)
-class Retries:
-    """How often DAGMan has tried a node again, and how often it would."""
+class JobEnd(NamedTuple):
+    """How a node's job ended, as DAGMan tells its POST script.
 
-    so_far: int
+    Attributes:
+        code: as `outcome.outcome_of` has it.
+        retry: how often it has tried the node again.
+        most: how often it would.
+        asked: the exit code of the node's PRE script.
+    """
+
+    code: int
+    retry: int
     most: int
+    asked: int
 
 
 class Attempts:
-    """Counts what a study's `retries` allow: the user's own errors. DAGMan's count bounds all.
-
-    Args:
-        place: the node's folder, with what its job left.
-        study: whose `retries` they are.
-    """
+    """Counts what a study's `retries` allow: the user's own errors. DAGMan's count bounds all."""
 
     def __init__(self, place: TrialFolder, study: Study) -> None:
         starts = [start for start in read_starts(place) if start.slot]
@@ -41,14 +46,10 @@ class Attempts:
         self._study, self._retries = study, study.retries
 
     def with_machine(self, outcome: Failed, before: Noted) -> Failed:
-        """Return the outcome with what the pool knows of the machine.
+        """Return the outcome with what the pool knows of the machine; `before` this were others.
 
         A command that could not be run is not final where that was the only machine so far, and
         others may have it: Python may be broken there. So may HTCondor, where a job got nowhere.
-
-        Args:
-            outcome: by what the job left.
-            before: the attempts before this one.
         """
         if not self._machine:
             return outcome
@@ -64,18 +65,25 @@ class Attempts:
         blame = {"blame": node_faults.MACHINE} if outcome.by_machine else {}
         return ({"machine": self._machine} if self._machine else {}) | blame
 
-    def over(self, outcome: Failed, noted: Noted, retries: Retries | None) -> bool:
+    def over(self, outcome: Failed, noted: Noted, job: JobEnd | None) -> bool:
         """Return whether no other attempt follows.
 
-        Args:
-            outcome: of this one, as `with_machine` has it.
-            noted: all that failed, this one among them.
-            retries: DAGMan's count; None: the job has not ended.
+        `noted` are all that failed, this one among them; `job` is None where that has not ended.
         """
-        most = retries or Retries(len(noted), self._retries + NODE_FAULTS + 1)
-        if outcome.final or most.so_far >= most.most:
-            return True
-        return node_faults.own_errors(noted) > self._retries
+        so_far, most = len(noted), self._retries + NODE_FAULTS + 1
+        if job:
+            so_far, most = job.retry, job.most
+        return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
+
+    def another(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
+        """Note that an attempt at a full training, or a gate, failed; answer if another follows."""
+        outcome = self.with_machine(outcome, noted_failures(self._place))
+        kept = self.kept(outcome)
+        noted = note_final_failure(
+            self._place, node, attempt=job.retry + 1, error=outcome.error, **kept
+        )
+        is_over = self.over(outcome, noted, job)
+        return None if is_over else self.try_again(node, outcome, noted)
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
         """Answer that an attempt failed and another follows, which begins with nothing of it."""

@@ -13,10 +13,8 @@ from trialfleet.workflows.plan.folder import TrialFolder
 def settled(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
     """Return the code by which an attempt is judged, with what it left in its place.
 
-    Args:
-        place: the trial's folder.
-        return_code: what DAGMan told; of a job that goes on, what its agent told.
-        most: bytes that what it left may have together.
+    Its job ended with `return_code`, as DAGMan told it; of one that goes on, as its agent did. What
+    it left may have `most` bytes.
 
     Raises:
         OSError: there is no room, say.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from trialfleet import job_files
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.infra.fleet.scaling.ledger import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -19,11 +20,7 @@ from trialfleet.workflows.costs.nodes import settled
 from trialfleet.workflows.jobs.job_log import Stay
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.status.job_costs import (
-    between_stays,
-    end_stays,
-    trial_stays,
-)
+from trialfleet.workflows.status.job_costs import between_stays, end_stays, trial_stays
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, open_run
@@ -193,5 +190,4 @@ def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
 
 def _last_event(folder: RunFolder) -> float:
     """When the newest event of a run's jobs was written, in Unix seconds; 0 before the first."""
-    logs = [dag.nodes_log for dag in folder.all_dags()]
-    return max((log.stat().st_mtime for log in logs if log.exists()), default=0.0)
+    return max(job_files.stamp_of(dag.nodes_log)[1] for dag in folder.all_dags()) / 1e9

@@ -13,12 +13,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
-    """Return the nodes that a fleet's autoscalers have reported on this machine.
-
-    Args:
-        fleet: whose autoscaler may have reported where that of a fleet does.
-        reports: where others may have: those of runs.
-    """
+    """Return the nodes that a fleet's autoscalers reported here: those of runs, and its own."""
     found: dict[str, Lifetime] = {}
     for report in (*reports, default_report(fleet.called)):
         found |= _in(report)

@@ -38,10 +38,7 @@ class Transfer(NamedTuple):
 def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
     """Return the jobs of a run that wait for common files in vain, or whose repair was cut off.
 
-    Args:
-        folder: the run's.
-        ads: its jobs, with the attributes of `health.PROJECTION`.
-        now: the time in unix seconds.
+    Its jobs' `ads` have the attributes of `health.PROJECTION`.
     """
     waiting, cut_off = defaultdict(list), []
     for ad in ads:
@@ -56,24 +53,19 @@ def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
 def in_vain(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
     """Return those of a region's jobs that wait for common files although nobody sends them.
 
-    A job waits for the files that it had sent itself, or for those of another job of its region.
-
-    Args:
-        waiting: each job in state B, and its last transfer.
-        now: the time in unix seconds.
+    A job in state B waits for the files that it had sent itself, its last transfer, or for those of
+    another job of its region.
     """
-    is_sending = any(_is_under_way(ad, last) for ad, last in waiting)
+    is_sending = any(  # what began before its job waited was cut off
+        last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]
+        for ad, last in waiting
+    )
     return [
         ad
         for ad, last in waiting
         if abs(now - ad["EnteredCurrentStatus"]) > _GRACE
         and ((last is not None and last.is_over) or not is_sending)
     ]
-
-
-def _is_under_way(ad: Ad, last: Transfer | None) -> bool:
-    """Return whether a job's files are being sent; what began before it waited was cut off."""
-    return last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]
 
 
 def _last_transfer(log: Path, job: int) -> Transfer | None:

@@ -22,18 +22,16 @@ log = logging.getLogger(__name__)
 class DeafSchedd:
     """Ends the schedd beside this process that had no address at two looks.
 
-    Args:
-        master: the number of the process that starts both; where that is no condor_master, as
-            under systemd, no schedd is found, and the minute passes.
+    Where the process that starts both is no condor_master, as under systemd, no schedd is found,
+    and the minute passes.
     """
 
-    def __init__(self, master: int | None = None) -> None:
-        self._master = os.getppid() if master is None else master
+    def __init__(self) -> None:
         self._before: set[int] = set()
 
     def look(self) -> None:
         """To be called while the schedd has no address."""
-        found = [p for p in processes.living() if p.parent == self._master and p.name == NAME]
+        found = [p for p in processes.living() if p.parent == os.getppid() and p.name == NAME]
         for process in found:
             if process.pid in self._before:
                 log.warning("the schedd (%d) finds no address: it is started anew", process.pid)

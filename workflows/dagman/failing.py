@@ -65,15 +65,7 @@ def words_of(error: BaseException) -> str:
 
 
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
-    """Note that a script failed; return how often it has in a row.
-
-    Args:
-        file: the record of its region, or of its run.
-        node: the DAG node.
-        script: the operation.
-        error: why it failed.
-        cause: as `FailingScript` has it.
-    """
+    """Note in a region's or run's record that a script failed; return how often it has in a row."""
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)
     now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -97,15 +97,16 @@ def _node(ad: Any) -> NodeStatus:
 def passed_over(nodes_log: Path, since: float) -> set[str]:
     """Return the nodes whose POST script ended for a job that had such an end already.
 
-    DAGMan does nothing with a second one (docs/dagman-recovery.md, 3).
-
-    Args:
-        nodes_log: the log of its nodes' events.
-        since: unix seconds: when DAGMan began; what came before, its recovery understood.
+    DAGMan does nothing with a second one (docs/dagman-recovery.md, 3). What its nodes' log tells of
+    the time before `since`, when it began, its recovery understood.
     """
     ended: dict[str, bytes] = {}  # a node's job whose POST script ended last
     found: set[str] = set()
-    for event in _read(nodes_log).split(b"\n...\n"):
+    try:
+        events = nodes_log.read_bytes().split(b"\n...\n")
+    except OSError:
+        events = []
+    for event in events:
         if submitted := _SUBMIT.match(event):
             node = submitted[1].decode()
             ended.pop(node, None)
@@ -116,13 +117,6 @@ def passed_over(nodes_log: Path, since: float) -> set[str]:
                 found.add(node)
             ended[node] = job
     return found
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 def _unix(local: str) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.errors import first_of
 from trialfleet.files import read_json
 from trialfleet.optimizer.client import is_served
@@ -91,7 +92,7 @@ class Fault:
     """
 
     region: str | None
-    job: int | None
+    job: int | None = None
     what: str
     remedy: Remedy
     patience: float
@@ -111,10 +112,7 @@ class Fault:
 def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
     """Return what is wrong with a run at this moment.
 
-    Args:
-        folder: the run's folder.
-        ads: its jobs, with the attributes of `PROJECTION`, as the queue had them just now.
-        now: the time in unix seconds.
+    Its jobs' `ads` have the attributes of `PROJECTION`, as the queue had them just now.
     """
     ads = list(ads)
     with_jobs = _nodes_with_jobs(ads)
@@ -155,7 +153,6 @@ def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
     return [
         Fault(
             region=asks["TrialfleetRegion"],
-            job=None,
             what="jobs wait for the optimiser's service, which does not run",
             remedy=Remedy.SERVE,
             patience=SHORT_PATIENCE,
@@ -205,10 +202,9 @@ class _Dagman:
         return None
 
     def _fault(self, what: str, remedy: Remedy, patience: float) -> Fault:
-        job = int(self.ad["ClusterId"])
         return Fault(
             region=self._region,
-            job=job,
+            job=int(self.ad["ClusterId"]),
             what=what,
             remedy=remedy,
             patience=patience,
@@ -216,10 +212,7 @@ class _Dagman:
         )
 
     def _last_word(self) -> float:
-        try:
-            return self._files.node_status.stat().st_mtime
-        except OSError:
-            return 0.0
+        return job_files.stamp_of(self._files.node_status)[1] / 1e9
 
     def _on_hold(self) -> Fault:
         by_person = self.ad.get("HoldReasonCode") == HELD_BY_A_PERSON
@@ -280,14 +273,7 @@ def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
     served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in {IDLE, HELD}}
     what = "a DAGMan runs it that no job of the queue is"
     return [
-        Fault(
-            region=region,
-            job=None,
-            what=what,
-            remedy=Remedy.END,
-            patience=LOST_PATIENCE,
-            is_sure=False,
-        )
+        Fault(region=region, what=what, remedy=Remedy.END, patience=LOST_PATIENCE, is_sure=False)
         for files, region in _graphs(folder)
         if region not in served and is_locked(files)
     ]
@@ -308,8 +294,7 @@ def _of_absence(folder: RunFolder) -> list[Fault]:
     if found is None:
         return []
     region, what = found
-    patience = ABSENT_PATIENCE
-    return [Fault(region=region, job=None, what=what, remedy=Remedy.SUBMIT, patience=patience)]
+    return [Fault(region=region, what=what, remedy=Remedy.SUBMIT, patience=ABSENT_PATIENCE)]
 
 
 def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:

@@ -2,6 +2,8 @@
 
 Every job of a run carries `TrialfleetFolder`, the run's folder, so a run that was submitted by hand
 with condor_submit_dag is found like one that `trialfleet submit` started.
+
+All that asks or tells the schedd raises PoolError: no HTCondor is reachable, or it refuses.
 """
 
 from __future__ import annotations
@@ -80,17 +82,17 @@ class QueuedRun:
     @cached_property
     def running_jobs(self) -> dict[str, dict[str, Any]]:
         """The ad of the job of each of `running`, by node: of a gang, that which runs longest."""
+
+        def began(ad: dict[str, Any]) -> float:
+            return float(ad.get("JobCurrentStartExecutingDate", math.inf))
+
         return {
-            ad["TrialfleetNode"]: ad for ad in sorted(self.running_ads, key=_began, reverse=True)
+            ad["TrialfleetNode"]: ad for ad in sorted(self.running_ads, key=began, reverse=True)
         }
 
 
 def look_up(folder: RunFolder) -> QueuedRun:
-    """Return what the job queue holds of a run.
-
-    Raises:
-        PoolError: no HTCondor is reachable.
-    """
+    """Return what the job queue holds of a run."""
     ads = query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
@@ -123,9 +125,6 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
 
     An attribute that is undefined is not in them: HTCondor writes `MachineAttr…0` of what the
     machine doesn't say so.
-
-    Raises:
-        PoolError: no HTCondor is reachable.
     """
     with _schedd() as schedd:
         return [plain(ad) for ad in schedd.query(constraint, projection)]
@@ -134,12 +133,7 @@ def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
     """Return the whole ad of a trial's job that waits, as HTCondor matches it; None if none does.
 
-    Args:
-        folder: the run's.
-        node: whose job it is to be; default: any of the run's.
-
-    Raises:
-        PoolError: no HTCondor is reachable.
+    It is a job of that node, or of any.
     """
     status = f"(JobStatus == {IDLE} || JobStatus == {pool_status.BLOCKED})"
     waits = f"{of_run(folder)} && {status} && TrialfleetMode =!= undefined"
@@ -147,21 +141,13 @@ def one_idle(folder: RunFolder, node: str | None = None) -> Any:
 
 
 def one_job(constraint: str) -> Any:
-    """Return the whole ad of a job that satisfies a constraint; None if none does.
-
-    Raises:
-        PoolError: no HTCondor is reachable.
-    """
+    """Return the whole ad of a job that satisfies a constraint; None if none does."""
     with _schedd() as schedd:
         return next(iter(schedd.query(constraint=constraint, limit=1)), None)
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders of the runs in a pool's queue; none if the queue doesn't answer.
-
-    Args:
-        environment: the pool's, as `Pool.environment` gives it.
-    """
+    """Return the folders of the runs in a pool's queue; none if the queue doesn't answer."""
     dags = f"JobUniverse == {SCHEDULER_UNIVERSE} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.ads_of([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
@@ -169,11 +155,7 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG, going on from its rescue file if it has one. Returns the job's id.
-
-    Raises:
-        PoolError: no HTCondor is reachable, or it refused the job.
-    """
+    """Submit a DAG, going on from its rescue file if it has one. Returns the job's id."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with _schedd(f"HTCondor refused {str(files.dag)!r}") as schedd:
         import htcondor2
@@ -185,11 +167,7 @@ def submit(files: DagFiles) -> str:
 
 
 def hand_over(description: str) -> str:
-    """Submit what a submit file holds, and return the job's id.
-
-    Raises:
-        PoolError: no HTCondor is reachable, or it refused the job.
-    """
+    """Submit what a submit file holds, and return the job's id."""
     with _schedd("HTCondor refused a job") as schedd:
         import htcondor2
 
@@ -213,13 +191,7 @@ def _quiet() -> Iterator[None]:
 def act(action: str, constraint: str, reason: str) -> int:
     """Have the schedd do something to the jobs that satisfy a constraint; return to how many.
 
-    Args:
-        action: a name of htcondor2.JobAction, such as "Remove".
-        constraint: a ClassAd expression.
-        reason: what the jobs' logs say of it.
-
-    Raises:
-        PoolError: no HTCondor is reachable, or it refuses.
+    The action is a name of htcondor2.JobAction, such as "Remove". Their logs tell the reason.
     """
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
     with _schedd(f"HTCondor refused to {action} {constraint}") as schedd:
@@ -230,16 +202,7 @@ def act(action: str, constraint: str, reason: str) -> int:
 
 
 def edit(constraint: str, attribute: str, value: str) -> None:
-    """Set an attribute of the jobs that satisfy a constraint.
-
-    Args:
-        constraint: a ClassAd expression.
-        attribute: its name.
-        value: a ClassAd expression.
-
-    Raises:
-        PoolError: no HTCondor is reachable, or it refuses.
-    """
+    """Set an attribute of the jobs that satisfy a constraint to a ClassAd expression."""
     with _schedd(f"HTCondor refused to edit {constraint}") as schedd:
         schedd.edit(constraint, attribute, value)
 
@@ -266,10 +229,6 @@ def _node(ad: dict[str, Any]) -> str:
     """The node whose job this is: a trial's, a region's DAGMan, or one of the run's own."""
     own = "study.dag" if is_dagman(ad) else "optimizer"
     return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
-
-
-def _began(ad: dict[str, Any]) -> float:
-    return float(ad.get("JobCurrentStartExecutingDate", math.inf))
 
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:

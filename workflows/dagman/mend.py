@@ -1,4 +1,7 @@
-"""Mending a run: its DAGMans replaced or submitted again, one hand at a time."""
+"""Mending a run: its DAGMans replaced or submitted again, one hand at a time.
+
+All of it raises PoolError where HTCondor is out of reach or refuses.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,7 @@ def alone(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
 
 
 def mend(folder: RunFolder, fault: Fault) -> None:
-    """Do what mends a fault, and note it in the run's folder. To be called `alone`.
-
-    Raises:
-        PoolError: HTCondor is out of reach or refuses.
-    """
+    """Do what mends a fault, and note it in the run's folder. To be called `alone`."""
     _note(folder, fault)
     if fault.remedy is Remedy.SUBMIT:
         submit(folder, fault.region)
@@ -141,12 +140,14 @@ def submit(folder: RunFolder, region: str | None = None) -> str:
     this be cut off anywhere. Returns the job's id.
 
     Raises:
-        PoolError: HTCondor is out of reach or refuses, or a DAGMan of the run doesn't end.
+        PoolError: a DAGMan of the run doesn't end.
     """
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
     folder.stopped.unlink(missing_ok=True)
-    _remove_all(folder)
+    if job_queue.query(job_queue.of_run(folder), ["ClusterId"]):  # without a DAGMan that knows them
+        job_queue.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
+        _wait_until_gone(folder)
     _clear(folder.all_dags() if region is None else [own])
     job = job_queue.submit(own)
     _note_submission(folder, Submission(region, handed_over=True))
@@ -172,7 +173,7 @@ def stop(folder: RunFolder) -> None:
     """Remove a run's jobs and wait until they are gone; nothing is left that would be recovered.
 
     Raises:
-        PoolError: HTCondor is out of reach or refuses, or jobs are still there after two minutes.
+        PoolError: jobs are still there after two minutes.
     """
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files):
@@ -189,13 +190,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # an account without a name
         return f"user {os.getuid()}"
-
-
-def _remove_all(folder: RunFolder) -> None:
-    """Remove what jobs of the run are left without a DAGMan that knows them."""
-    if job_queue.query(job_queue.of_run(folder), ["ClusterId"]):
-        job_queue.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
-        _wait_until_gone(folder)
 
 
 def _wait_until_gone(folder: RunFolder) -> None:

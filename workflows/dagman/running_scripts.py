@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
+from trialfleet import job_files
 from trialfleet.workflows.dagman.files import read_node_status
 from trialfleet.workflows.dagman.health import RUNNING, is_dagman
 from trialfleet.workflows.dagman.job_queue import QueuedRun
@@ -33,7 +33,8 @@ def script_facts(
         nodes = read_node_status(files.dag_files.node_status)
         waiting = [(name, node) for name, node in nodes.items() if node.in_pre or node.in_post]
         for name, node in waiting[:1]:
-            ended = map(_written, (files.scripts_log, files.of_node(name).log))
+            logs = (files.scripts_log, files.of_node(name).log)
+            ended = (job_files.stamp_of(log)[1] / 1e9 for log in logs)
             yield ScriptFacts(
                 region=region.slug,
                 node=name,
@@ -41,11 +42,3 @@ def script_facts(
                 since=max(float(ad["EnteredCurrentStatus"]), *ended),
                 log=str(files.scripts_log),
             )
-
-
-def _written(path: Path) -> float:
-    """When a file was last written, in Unix seconds; 0 where there is none."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,22 +35,9 @@ Command = Sequence[str]
 class ClockWatch:
     """Notices that the wall clock was set back, also between one supervisor and the next."""
 
-    def __init__(
-        self,
-        file: Path,
-        *,
-        commands: Callable[[], Sequence[Command]] | None = None,
-        run: Callable[[Command], None] | None = None,
-    ) -> None:
-        """Go on from what the former supervisor noted.
-
-        Args:
-            file: of this watch's own; it need not exist.
-            commands: returns what has this machine's HTCondor go on; a test names others.
-            run: runs one of them; PoolError where that fails.
-        """
+    def __init__(self, file: Path) -> None:
+        """Go on from what the former supervisor noted in a file of this watch's own, if it did."""
         self._file = file
-        self._commands, self._run = commands or _commands_here, run or _run
         self._left: list[Command] = []
         self._until = 0.0
         self._ahead, self._tick = self._read()
@@ -67,7 +54,7 @@ class ClockWatch:
         if back := self._set_back(wall, tick):
             if not self._left:
                 log.warning("the clock was set back by %.0f s: HTCondor is told to go on", back)
-                self._left, self._until = list(self._commands()), tick + back
+                self._left, self._until = _commands_here(), tick + back
             self._left = [command for command in self._left if not self._done(command)]
             if self._left and tick < self._until:
                 return
@@ -83,7 +70,7 @@ class ClockWatch:
 
     def _done(self, command: Command) -> bool:
         try:
-            self._run(command)
+            _run(command)
         except PoolError as error:
             log.info("%s", error)
             return False

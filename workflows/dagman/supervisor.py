@@ -74,11 +74,8 @@ class Supervisor:
     ) -> list[RunFolder]:
         """Look at the runs once and mend what has lasted.
 
-        Args:
-            runs: those that may not be over.
-            ads: the jobs of the queue.
-            now: the time in unix seconds, as files and the queue have it.
-            tick: seconds of a clock that nobody sets, by which patience is measured.
+        Files and the queue have the time `now`, in unix seconds. Patience is measured by `tick`,
+        the seconds of a clock that nobody sets.
 
         Returns:
             The runs that are not over.
@@ -165,12 +162,9 @@ def mend_alone(run: RunFolder, fault: Fault) -> None:
 
 
 def supervise(state: Path) -> None:
-    """Look at the runs of this pool for ever.
-
-    Args:
-        state: a folder of this supervisor's own, where it keeps which runs there are.
-    """
-    supervisor, known, watchers = Supervisor(mend_alone), _Known(state / "runs.json"), Watchers()
+    """Look at the runs of this pool for ever; which there are is kept in the folder `state`."""
+    supervisor, watchers, file = Supervisor(mend_alone), Watchers(), state / "runs.json"
+    known = _known(file)
     watch, deaf, updates = ClockWatch(state / "clock.json"), DeafSchedd(), Updates()
     while True:
         if updates.have_come():
@@ -183,12 +177,15 @@ def supervise(state: Path) -> None:
             if isinstance(error, NoAddressError):
                 deaf.look()
         else:
-            folders = known.folders | {Path(ad["TrialfleetFolder"]) for ad in ads}
+            folders = known | {Path(ad["TrialfleetFolder"]) for ad in ads}
             runs = [RunFolder(folder) for folder in sorted(folders) if _is_ours(folder)]
             fail_vain_attempts(runs, ads, time.time())
             untold = watchers.look(runs)
             going_on = supervisor.look(runs, ads, time.time(), time.monotonic())
-            known.keep(run.root for run in (*going_on, *untold))
+            left = {run.root for run in (*going_on, *untold)}
+            if left != known:
+                _note(file, left)
+            known = left
         time.sleep(LOOK_SECONDS)
 
 
@@ -202,28 +199,19 @@ def _is_ours(folder: Path) -> bool:
         return False
 
 
-class _Known:
-    """The folders of the runs that are not over, kept in a file."""
+def _known(file: Path) -> set[Path]:
+    """The folders of the runs that were not over, as a supervisor before this one noted them."""
+    try:
+        return {Path(folder) for folder in read_json(file)}
+    except (OSError, ValueError, TypeError):
+        return set()
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.folders = self._read()
 
-    def keep(self, folders: Iterable[Path]) -> None:
-        """Store these, if they are others than before."""
-        if (kept := set(folders)) == self.folders:
-            return
-        self.folders = kept
-        try:
-            write_json(self._file, sorted(map(str, kept)))
-        except OSError as error:  # a full disk: the queue still knows the runs
-            log.error("%s: %s", self._file, error)  # noqa: TRY400
-
-    def _read(self) -> set[Path]:
-        try:
-            return {Path(folder) for folder in read_json(self._file)}
-        except (OSError, ValueError, TypeError):
-            return set()
+def _note(file: Path, folders: Iterable[Path]) -> None:
+    try:
+        write_json(file, sorted(map(str, folders)))
+    except OSError as error:  # a full disk: the queue still knows the runs
+        log.error("%s: %s", file, error)  # noqa: TRY400
 
 
 def default_state() -> Path:

@@ -21,13 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def fail_vain_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
-    """Remove the jobs whose attempts are to fail, with the reason that their POST scripts read.
-
-    Args:
-        runs: those that may not be over.
-        ads: the jobs of the queue.
-        now: the time in Unix seconds.
-    """
+    """Remove the jobs whose attempts are to fail, with the reason that their POST scripts read."""
     known = {run.root: run for run in runs}
     for ad in ads:
         run = known.get(Path(ad["TrialfleetFolder"]))

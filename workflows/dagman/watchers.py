@@ -26,12 +26,7 @@ AGAIN_SECONDS = 30.0  # before one that died is started again
 
 
 def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
-    """Be such a process, for the run whose folder is on the command line.
-
-    Args:
-        watch: does its work until the run is over.
-        what: what that is, for --help.
-    """
+    """Be such a process, for the run whose folder is on the command line; --help says `what`."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("run", type=Path, help="the run's folder")
     folder = RunFolder(parser.parse_args().run.absolute())
@@ -62,11 +57,7 @@ class Watchers:
         self._started: dict[Watcher, float] = {}
 
     def look(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
-        """Start what should run and doesn't; return the runs for which not all is done yet.
-
-        Args:
-            runs: those that may not be over, or for which not all was done at the last look.
-        """
+        """Start what should run and doesn't; return the runs for which not all is done yet."""
         wanted = {run: list(_watchers_of(run)) for run in runs}
         undone = {
             run: [each for each in of if not self._is_done(each)] for run, of in wanted.items()

@@ -42,12 +42,7 @@ def decide(
 ) -> Roster:
     """Return what the gang's roster is to be: the same one where nothing changes.
 
-    Args:
-        roster: what it is.
-        size: the gang's.
-        jobs: those of its cluster that are in the queue.
-        files: names of the packages that its agents have delivered.
-        now: the time, in Unix seconds.
+    The `jobs` are those in the queue, the `files` the packages that their agents have delivered.
     """
     if roster.state == DONE or roster.code is not None:
         return roster
@@ -217,7 +212,9 @@ def _running(
     joins = [
         agent
         for agent in agents.values()
-        if agent.token not in taken and _wants_in(agent) and not roster.is_apart(agent, now)
+        if agent.phase in {member.WAITING, member.READY}
+        and agent.token not in taken
+        and not roster.is_apart(agent, now)
     ]
     may_join = now - roster.since >= JOIN_SECONDS and len(roster.members) < size.most
     return in_order if joins and may_join else roster
@@ -254,10 +251,6 @@ def _kept_apart(
         )
         broken = {pair for pair in broken if token not in pair}
     return tuple({**before, **found}.values()) if found else ()
-
-
-def _wants_in(agent: Member) -> bool:
-    return agent.phase in {member.WAITING, member.READY}
 
 
 def _after_failure(

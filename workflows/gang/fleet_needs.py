@@ -9,7 +9,6 @@ from trialfleet.infra.fleet.pool.nodes import Room
 from trialfleet.workflows.study.error_lines import read_table, validated
 from trialfleet.workflows.study.loading import StudyWithFleet
 from trialfleet.workflows.study.regions import gangs_of
-from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import shares_of
 
 
@@ -25,17 +24,13 @@ def load_gang_needs(path: Path) -> list[GangNeed]:
         return []
     study = validated(StudyWithFleet, path, tree)
     has_gpus = shares_of(study.accelerator, study.resources, study.fleet) is not None
-    need = _need(study.resources, has_gpus=has_gpus)
+    need = Room(
+        gpus=study.resources.whole_gpus if has_gpus else 0,
+        cpus=study.resources.cpus,
+        memory_mb=round(study.resources.memory_bytes / (1 << 20)),
+    )
     found = [
         GangNeed(min=gang.min, max=gang.max, need=need)
         for gang in gangs_of(study.resources, study.regions)
     ]
     return list(dict.fromkeys(found))
-
-
-def _need(resources: Resources, *, has_gpus: bool) -> Room:
-    return Room(
-        gpus=resources.whole_gpus if has_gpus else 0,
-        cpus=resources.cpus,
-        memory_mb=round(resources.memory_bytes / (1 << 20)),
-    )

@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
 SILENT_SECONDS = 10.0  # an agent speaks every 3 s
 _MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
 LOST = "its gang can't go on"  # why jobs are removed
-FORMER = "an earlier release of trialfleet began its gang: it begins anew"
 _GONE = {3, 4}  # JobStatus of a job that was removed, or has ended
 _PROJECTION = [
     "ClusterId",
@@ -65,32 +64,11 @@ _PROJECTION = [
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Beats:
-    """When each agent said something new, by our own clock."""
-
-    _heard: dict[tuple[int, int], tuple[Member | None, float]] = field(default_factory=dict)
-
-    def quiet_for(self, job: tuple[int, int], said: Member | None, now: float) -> float:
-        """Note what a job's agent says; return for how many seconds that is nothing new."""
-        former, since = self._heard.get(job, (None, now))
-        if said != former:
-            since = now
-        self._heard[job] = (said, since)
-        return now - since
-
-    def forgive(self) -> None:
-        """Count anew: nobody could be heard for a while."""
-        self._heard.clear()
-
-
 class Keeper:
     """Keeps the gangs of one run.
 
-    Args:
-        folder: the run's.
-        store: where checkpoints lie in S3; None: they lie on the access point.
-        seconds: after so many a region's gang begins no other trial, by the region's slug.
+    Their checkpoints lie in the `store` in S3, else on the access point. After so many `seconds`,
+    by its region's slug, a gang begins no other trial.
     """
 
     def __init__(
@@ -100,7 +78,8 @@ class Keeper:
         seconds: Mapping[str, float] | None = None,
     ) -> None:
         self._folder, self._store, self._seconds = folder, store, seconds or {}
-        self._beats = Beats()
+        # What each job's agent said last, and since when, by our own clock.
+        self._heard: dict[tuple[int, int], tuple[Member | None, float]] = {}
         self._looked = time.monotonic()
 
     def turn(self) -> bool:
@@ -109,11 +88,11 @@ class Keeper:
         try:
             ads = job_queue.query(constraint, _PROJECTION)
         except PoolError:
-            self._beats.forgive()
+            self._heard.clear()
             raise
         now = time.monotonic()
         if now - self._looked > SILENT_SECONDS / 2:  # this process, or the machine, stood still
-            self._beats.forgive()
+            self._heard.clear()
         self._looked = now
         clusters: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for ad in ads:
@@ -129,9 +108,6 @@ class Keeper:
         place = TrialFolder(Path(ads[0]["Iwd"]))
         size = Size(ads[0]["TrialfleetGangMin"], ads[0]["TrialfleetGangMax"])
         speaker = Speaker(place, cluster)
-        if speaker.order is None:
-            _remove(cluster, None, FORMER)
-            return
         jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in _GONE]
         now = time.time()
         known = read_roster(place)
@@ -162,8 +138,12 @@ class Keeper:
             _remove(cluster, procs, "the gang's training is over" if is_over else LOST)
 
     def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
+        job, now = (ad["ClusterId"], ad["ProcId"]), time.monotonic()
         said = _said(place, ad["ProcId"])
-        quiet = self._beats.quiet_for((ad["ClusterId"], ad["ProcId"]), said, time.monotonic())
+        former, since = self._heard.get(job, (None, now))
+        since = since if said == former else now
+        self._heard[job] = said, since
+        quiet = now - since
         return Job(
             proc=ad["ProcId"],
             status=ad["JobStatus"],
@@ -209,10 +189,10 @@ def _said(place: TrialFolder, proc: int) -> Member | None:
         return None
 
 
-def _remove(cluster: int, procs: Iterable[int] | None, why: str) -> None:
-    """Remove jobs that hold a gang's node up, or have lost their gang; None: all of them."""
-    own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs or ()))
-    job_queue.act("Remove", f"ClusterId == {cluster}" + (f" && ({own})" if own else ""), why)
+def _remove(cluster: int, procs: Iterable[int], why: str) -> None:
+    """Remove jobs that hold a gang's node up, or have lost their gang."""
+    own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
+    job_queue.act("Remove", f"ClusterId == {cluster} && ({own})", why)
 
 
 def _keeper_of(folder: RunFolder) -> Keeper:

@@ -23,10 +23,7 @@ def read_roster(place: TrialFolder) -> Roster | None:
 def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
     """Return how far a gang is, and whether it lacks slots; nothing of a trial that is none.
 
-    Args:
-        place: the trial's folder.
-        slots: how many of its jobs have one.
-        least: how many it needs.
+    So many of its jobs have `slots`; it needs `least`.
     """
     roster = read_roster(place)
     if roster is None or roster.state == DONE or roster.code is not None:

@@ -31,9 +31,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trialfleet.workflows.gang.traffic import Link, sent_bytes, sharded_bytes
+from trialfleet.workflows.gang.traffic import Link, sent_bytes
 
-BACKWARD = 2 / 3  # of the compute
 MOST = 64  # ranks that `Step.best` looks at
 NEAR = 0.95  # of the most
 
@@ -62,24 +61,6 @@ def summed(gradients: float) -> Traffic:
     return Traffic(
         sent=lambda ranks: sent_bytes(gradients, ranks), messages=lambda ranks: 2 * (ranks - 1)
     )
-
-
-def sharded(weights: int, wire: str) -> Traffic:
-    """Return the traffic of ranks that each hold a part of so many weights."""
-    return Traffic(
-        sent=lambda ranks: sharded_bytes(weights, wire, ranks),
-        messages=lambda ranks: 3 * (ranks - 1),
-    )
-
-
-def borders(sent: float, messages: float) -> Traffic:
-    """Return the traffic of ranks that each compute a part of the network.
-
-    Args:
-        sent: bytes of the activations, and of their gradients, at a part's borders.
-        messages: in which they go, one after the other.
-    """
-    return Traffic(sent=lambda _: sent, messages=lambda _: messages)
 
 
 @dataclass(frozen=True, kw_only=True)

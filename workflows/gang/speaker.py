@@ -30,27 +30,19 @@ from trialfleet.workflows.plan.folder import TrialFolder
 
 
 class Speaker:
-    """Speaks for a gang.
-
-    Args:
-        place: its node's folder.
-        cluster: its jobs'.
-
-    Attributes:
-        order: the last order; None: there is none, which a job of this protocol always has.
-    """
+    """Speaks for a gang, the jobs of a cluster, in its node's folder."""
 
     def __init__(self, place: TrialFolder, cluster: int) -> None:
         self._place, self._cluster = place, cluster
         self._said: Said | None = read_said(place)
-        self.order: Order | None = read_order(place)
+        self._order: Order | None = read_order(place)
 
     def heard(self, roster: Roster, now: float) -> Roster:
         """Return what the words make of a roster: the next trial's, or the end.
 
         What was told of a trial is its end, whatever a keeper that was killed knew of it.
         """
-        said, order = self._said, self.order
+        said, order = self._said, self._order
         if order is None or roster.state == DONE:
             return roster
         if said is None or said.say == "begun":
@@ -70,11 +62,7 @@ class Speaker:
     def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
         """Say what has come of a roster: that a trial has begun, or ended; or ask for one.
 
-        Args:
-            before: the roster as it was.
-            after: as it is to be.
-            jobs: those of the gang.
-            wants: whether it can train another trial.
+        The gang can train another trial if it `wants` one.
         """
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)

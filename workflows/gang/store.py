@@ -62,9 +62,7 @@ class _There(NamedTuple):
 class GangStore:
     """Signs addresses for the gangs of a run, and removes what no generation starts from.
 
-    Args:
-        keys: the study's files; None: boto3 finds its own.
-        clock: seconds of a clock that nobody sets.
+    Without `keys` boto3 finds its own.
     """
 
     def __init__(
@@ -84,15 +82,13 @@ class GangStore:
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
         """Sign addresses for a generation that trains, before its roster is written.
 
-        Args:
-            place: its trial's folder.
-            roster: as it will be.
-            files: names of the packages that have been delivered.
+        The `files` are the packages that have been delivered.
         """
         there = _there(place)
         if there is None or roster.state != RUN:
             return
-        sent = [p.number for name in files if (p := package_of(name)) and _is_of(p, roster)]
+        packages = filter(None, map(package_of, files))
+        sent = [p.number for p in packages if p[:2] == (CHECKPOINT, roster.generation)]
         newest, now = max(sent, default=0), self._clock()
         issue = self._issued.get(place.root)
         if (
@@ -161,9 +157,7 @@ class GangStore:
     def _client(self, bucket: str, patience: float) -> S3Client | None:
         """A client where the bucket is; None while S3 is being asked, or can't be.
 
-        Args:
-            bucket: its name.
-            patience: seconds to wait for the answer: a generation can't begin without.
+        It is waited for so many seconds: a generation can't begin without.
         """
         if self._clock() - self._failed.get(bucket, -AGAIN_SECONDS) < AGAIN_SECONDS:
             return None
@@ -203,10 +197,6 @@ def _keys_of(client: S3Client, there: _There) -> list[str]:
     pages = client.get_paginator("list_objects_v2")
     found = pages.paginate(Bucket=there.bucket, Prefix=there.folder)
     return [one["Key"] for page in found for one in page.get("Contents", [])]
-
-
-def _is_of(package: Package, roster: Roster) -> bool:
-    return package[:2] == (CHECKPOINT, roster.generation)
 
 
 def _is_pointer(place: TrialFolder, name: str) -> bool:

@@ -31,14 +31,9 @@ class Link:
     latency: float
 
 
-# Bandwidths are the links' own. The 50 µs of TCP within a zone are assumed. By an MPI past the
-# kernel a message took 1.93 µs on 40 Gbit/s, and 37.2 of the 40 arrived (J. Squyres, "MPI over 40Gb
-# Ethernet", blogs.cisco.com); the like is assumed of InfiniBand. EFA's 400 Gbit/s are a p4d's.
+# Bandwidths are the links' own; the 50 µs of TCP within a zone are assumed.
 ETHERNET_10 = Link(bandwidth=1.25e9, latency=50e-6)
-ETHERNET_40 = Link(bandwidth=5e9, latency=50e-6)
 ETHERNET_100 = Link(bandwidth=12.5e9, latency=50e-6)
-INFINIBAND_FDR = Link(bandwidth=7e9, latency=2e-6)
-EFA_400 = Link(bandwidth=50e9, latency=50e-6)
 
 
 def sent_bytes(gradients: float, ranks: int) -> float:

@@ -90,8 +90,7 @@ def read_said(place: TrialFolder) -> Said | None:
 def read_ended(place: TrialFolder) -> Ended | None:
     """Return how a trial ended, by its package or else by its agent's words; None: it has not.
 
-    Args:
-        place: its folder, with what has come taken into it.
+    What has come of it is in its folder already.
     """
     try:
         return Ended.of(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))

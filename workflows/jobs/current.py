@@ -23,25 +23,14 @@ def shared_nodes(files: RegionFolder) -> list[str]:
 
 
 def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
-    """Return the trial that a node is at; None between two of them, and before the first.
-
-    Args:
-        files: the region's folder.
-        node: the node.
-        unfinished: the region's trials that are asked and not told.
-    """
+    """Return which of the region's unfinished trials a node is at; None between two of them."""
     order, own = read_order(files.trial(node)), range_of(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
     return order.name if order and order.name in mine else next(iter(mine), None)
 
 
 def place_at(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of what a node's job was last told to train; the node's own before that.
-
-    Args:
-        files: the region's folder.
-        node: the node.
-    """
+    """Return the folder of what a node's job was last told to train; the node's own before that."""
     place = files.of_node(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):
@@ -52,10 +41,7 @@ def place_at(files: RegionFolder, node: str) -> TrialFolder:
 def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
     """Return the folder of what a lane's job trains under a name; None where that is none of its.
 
-    Args:
-        files: the region's folder.
-        node: the lane's.
-        name: of a trial, the full training or the gate, as its agent says it.
+    A trial, the full training or the gate, named as its agent says it.
     """
     ends = (end for end in (files.best, files.gate) if end.root.name == name)
     if end := next(ends, None):
@@ -84,11 +70,7 @@ def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
 
 
 def has_checkpoint(place: TrialFolder) -> bool:
-    """Return whether a trial's last checkpoint has a file: reports alone take no trainer further.
-
-    Args:
-        place: the trial's folder.
-    """
+    """Whether a trial's last checkpoint has a file: reports alone take no trainer further."""
     try:
         with job_files.opened(place.saved) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = islice(tar, job_files.MOST_NAMES)

@@ -23,12 +23,8 @@ _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
     """Put what a trial left into its folder; done again, it changes nothing.
 
-    A package that can't be used becomes a result that says so; how the trial ended begins it.
-
-    Args:
-        place: the trial's folder.
-        package: in its job's words; where it is missing, it was taken before.
-        most: bytes that its files may have together.
+    A package that can't be used becomes a result that says so; how the trial ended begins it. One
+    that is missing was taken before. Its files may have `most` bytes together.
 
     Raises:
         OSError: there is no room, say.

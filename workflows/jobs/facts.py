@@ -8,7 +8,6 @@ from typing import Any
 
 from trialfleet.workflows.jobs.agent_words import asked_since
 from trialfleet.workflows.jobs.current import has_checkpoint, place_at
-from trialfleet.workflows.jobs.executions import Execution
 from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.jobs.troubles import LONG, JobFacts
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -32,13 +31,10 @@ _IDLE, _RUNNING = 1, 2  # JobStatus
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    A job's log is read where that can tell of trouble.
-
-    Args:
-        folder: the run's.
-        ads: its jobs, with `ATTRIBUTES` and those that health.py reads.
+    A job's log is read where that can tell of trouble. The `ads` have `ATTRIBUTES` and those that
+    health.py reads.
     """
-    own = [ad for ad in ads if ad["JobUniverse"] == _VANILLA and "TrialfleetNode" in ad]
+    own = (ad for ad in ads if ad["JobUniverse"] == _VANILLA and "TrialfleetNode" in ad)
     return [_job(folder, ad) for ad in own]
 
 
@@ -48,7 +44,9 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
     log = place.log
     since = float(ad["EnteredCurrentStatus"])
     is_telling = may_fail(ad) or ad.get("NumShadowStarts", 0) > 1
-    starts = tuple(_starts(place, int(ad["ProcId"]))) if is_telling and log.exists() else None
+    starts = None
+    if is_telling and log.exists():
+        starts = tuple(start for start in read_starts(place) if start.proc == ad["ProcId"])
     host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
     return JobFacts(
         region=str(ad["TrialfleetRegion"]),
@@ -70,20 +68,13 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 
 def may_fail(ad: Mapping[str, Any]) -> bool:
     """Return whether a job may be one whose attempt is to fail, by its ad alone."""
-    is_late = ad["JobStatus"] != _IDLE and time.time() - ad["EnteredCurrentStatus"] > LONG
-    if is_late and _executes(ad):
+    status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
+    is_late = status != _IDLE and time.time() - entered > LONG
+    # in the slot that it has; after a reconnection its ad doesn't say so
+    executes = status == _RUNNING and ad.get("JobCurrentStartExecutingDate", 0) >= entered
+    if is_late and executes:
         return False
     return bool(is_late or ad.get("NumShadowStarts", 0) > 1)
-
-
-def _executes(ad: Mapping[str, Any]) -> bool:
-    """Whether a job that has a slot executes there; after a reconnection its ad doesn't say so."""
-    began = ad.get("JobCurrentStartExecutingDate", 0)
-    return bool(ad["JobStatus"] == _RUNNING and began >= ad["EnteredCurrentStatus"])
-
-
-def _starts(place: TrialFolder, proc: int) -> list[Execution]:
-    return [start for start in read_starts(place) if start.proc == proc]
 
 
 def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trialfleet.workflows.costs.cost import INSTANCE, End, cost, slot_price
 from trialfleet.workflows.jobs.executions import (
@@ -23,9 +23,6 @@ from trialfleet.workflows.jobs.executions import (
 )
 from trialfleet.workflows.jobs.parts import attempts_of, parts_of
 from trialfleet.workflows.plan.folder import TrialFolder
-
-if TYPE_CHECKING:
-    from htcondor2 import JobEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,14 +166,9 @@ def read_stays(
 
 
 def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
-    """Return when a shared job executed and was at no trial; arguments as of `read_stays`.
+    """Return when a shared job executed and was at no trial; `price` and `now` as of `read_stays`.
 
     With the stays of its trials that is all that the job is to be paid for.
-
-    Args:
-        log: the event log of the job.
-        price: USD per hour of a node that doesn't say its price.
-        now: as of `read_stays`.
     """
     found = list(parts_of(log).between)
     if found and now is not None:
@@ -300,14 +292,14 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
 
 
 def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
-    """The most memory of a trial: by its marks, or by what HTCondor saw its own job use."""
-    if not place.is_shared:
-        return _memory_mb(events_of(place.log))
-    return max((each.memory_mb for each in executions if each.memory_mb is not None), default=None)
+    """The most memory of a trial: by its marks, or by what HTCondor saw its own job use.
 
-
-def _memory_mb(events: Sequence[JobEvent]) -> float | None:
-    """The peak: by proportional set size where it was measured, else by resident set size."""
+    That is by proportional set size where it was measured, else by resident set size.
+    """
+    if place.is_shared:
+        known = [each.memory_mb for each in executions if each.memory_mb is not None]
+        return max(known, default=None)
+    events = events_of(place.log)
     for name in ("ProportionalSetSize", "ResidentSetSize"):
         if sizes := [int(event[name]) for event in events if name in event]:
             return round(max(sizes) / 1024, 1)

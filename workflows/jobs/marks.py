@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
@@ -23,6 +23,8 @@ from trialfleet.workflows.plan.folder import TrialFolder
 
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
+
+    from trialfleet.workflows.jobs.agent_words import Ended
 
 _MOST_LOG = 64 << 20  # bytes of a log that are looked at; a trial has some hundreds
 _WORD = "trialfleet:"
@@ -86,61 +88,31 @@ class Mark:
         return f"{_WORD} {self.trial} {self.kind}{''.join(known)}"
 
 
-def note_begin(place: TrialFolder, job: str, when: float) -> None:
-    """Note that a job began a trial, or goes on with it; nothing where that is noted already.
-
-    Args:
-        place: the trial's folder.
-        job: the job's id, such as `12.0`.
-        when: in Unix seconds.
-
-    Raises:
-        OSError: the job's log can't be written.
-    """
-    _note(place, job, when, Mark(trial=place.root.name, kind=MarkKind.BEGINS))
-
-
-def note_saved(place: TrialFolder, job: str, when: float) -> None:
-    """Note that a trial's checkpoint arrived; arguments and errors as of `note_begin`."""
-    _note(place, job, when, Mark(trial=place.root.name, kind=MarkKind.SAVED))
-
-
-def note_end(
-    place: TrialFolder,
-    job: str,
-    when: float,
-    *,
-    code: int,
-    cpu_seconds: float | None,
-    memory_mb: float | None,
+def note(
+    place: TrialFolder, job: str, when: float, kind: MarkKind, ended: Ended | None = None
 ) -> None:
-    """Note that a trial ended; nothing where that is noted already.
+    """Note in a job's log that it began a trial or goes on with it, saved or ended it.
+
+    Nothing where a begin or an end is noted already.
 
     Args:
         place: the trial's folder.
         job: the job's id, such as `12.0`.
         when: in Unix seconds.
-        code: its trainer's exit code, or minus a signal's number.
-        cpu_seconds: processor time that it used; None: nobody knows.
-        memory_mb: the most memory that it used; None: nobody knows.
+        kind: which of the three.
+        ended: how, of an end.
 
     Raises:
         OSError: the job's log can't be written.
     """
-    mark = Mark(
-        trial=place.root.name,
-        kind=MarkKind.ENDS,
-        code=code,
-        cpu_seconds=_figure(cpu_seconds, 3),
-        memory_mb=_figure(memory_mb, 1),
-    )
-    _note(place, job, when, mark)
-
-
-def _note(place: TrialFolder, job: str, when: float, mark: Mark) -> None:
+    trial = place.root.name
     cluster, proc = map(int, job.split("."))
-    if mark.kind is not MarkKind.SAVED and _last_kind(place, mark.trial, cluster) is mark.kind:
+    if kind is not MarkKind.SAVED and _last_kind(place, trial, cluster) is kind:
         return
+    mark = Mark(trial=trial, kind=kind)
+    if ended:
+        cpu, memory = _figure(ended.cpu_seconds, 3), _figure(ended.memory_mb, 1)
+        mark = replace(mark, code=ended.code, cpu_seconds=cpu, memory_mb=memory)
     at = datetime.fromtimestamp(when).isoformat(" ", "milliseconds")  # local, as HTCondor's
     event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}\n...\n"
     with suppress(FileNotFoundError):  # trials go on where somebody has removed the log

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trialfleet import job_files
 from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.jobs.executions import (
     Execution,
@@ -59,15 +60,11 @@ def attempts_of(place: TrialFolder) -> list[list[Execution]]:
 
 def parts_of(log: Path) -> JobParts:
     """Return the parts of the executions in a shared job's event log."""
-    try:
-        found = log.stat()
-    except OSError:
-        return JobParts({}, ())
-    return _parts(log, found.st_mtime_ns, found.st_size)
+    return _parts(log, job_files.stamp_of(log))
 
 
 @lru_cache(maxsize=_KEPT_LOGS)
-def _parts(log: Path, *_changed: int) -> JobParts:
+def _parts(log: Path, _changed: tuple[int, int]) -> JobParts:
     return _parts_in(events_of(log))
 
 
@@ -88,26 +85,11 @@ def _parts_in(events: Iterable[JobEvent]) -> JobParts:
     between: list[Execution] = []
     for part in submissions(events):
         is_gang = len({event.proc for event in part}) > 1
-        division = _of_gang(part) if is_gang else _of_job(part)
+        division = _GangDivision(part) if is_gang else _Division(part)
         between += division.between
         for name, attempts in division.trials.items():
             trials.setdefault(name, []).extend(attempts)
     return JobParts(trials, between)
-
-
-def _of_job(events: Sequence[JobEvent]) -> _Division:
-    division = _Division()
-    for execution, marks in zip(executions_of(events), _marks_of(events), strict=True):
-        division.add(execution, marks)
-    return division
-
-
-def _of_gang(events: Sequence[JobEvent]) -> _GangDivision:
-    marks = [(time_of(event), mark) for event in events if (mark := Mark.of(event))]
-    division = _GangDivision(marks)
-    for execution in executions_of(events):
-        division.add(execution)
-    return division
 
 
 def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
@@ -122,14 +104,15 @@ def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
 
 
 class _Division:
-    """Divides the executions of one submission of a job."""
+    """The executions of one submission of a job, divided as `JobParts` has them."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: Sequence[JobEvent]) -> None:
         self.trials: dict[str, list[list[Execution]]] = {}
         self.between: list[Execution] = []
+        for execution, marks in zip(executions_of(events), _marks_of(events), strict=True):
+            self._add(execution, marks)
 
-    def add(self, execution: Execution, marks: Iterable[tuple[float, Mark]]) -> None:
-        """Divide the next execution."""
+    def _add(self, execution: Execution, marks: Iterable[tuple[float, Mark]]) -> None:
         rest, trial = replace(execution, saved=None, told=None, cpu_seconds=0.0), ""
         for time, mark in marks:
             when = min(max(time, rest.began), execution.ended)
@@ -176,11 +159,12 @@ class _Span:
 
 
 class _GangDivision:
-    """Divides the executions of one submission of a gang: all of its jobs are at one trial."""
+    """Likewise of a gang: all of its jobs are at one trial."""
 
-    def __init__(self, marks: Iterable[tuple[float, Mark]]) -> None:
+    def __init__(self, events: Sequence[JobEvent]) -> None:
         self.between: list[Execution] = []
         self._spans: list[_Span] = []
+        marks = ((time_of(event), mark) for event in events if (mark := Mark.of(event)))
         for when, mark in marks:
             last = self._spans[-1] if self._spans else _Span("", when, when)
             if mark.kind is MarkKind.BEGINS and (last.trial, last.ended) != (mark.trial, math.inf):
@@ -188,6 +172,8 @@ class _GangDivision:
                 self._spans.append(_Span(mark.trial, when))
             elif mark.kind is MarkKind.ENDS and last.trial == mark.trial and not last.mark:
                 last.ended, last.mark = min(last.ended, when), mark
+        for execution in executions_of(events):
+            self._add(execution)
 
     @property
     def trials(self) -> dict[str, list[list[Execution]]]:
@@ -198,8 +184,7 @@ class _GangDivision:
                 found.setdefault(span.trial, []).append(span.parts)
         return found
 
-    def add(self, execution: Execution) -> None:
-        """Divide the next execution."""
+    def _add(self, execution: Execution) -> None:
         whole = replace(execution, saved=None, told=None, cpu_seconds=0.0)
         rest, until = whole.began, whole.ended if whole.is_over else math.inf
         for span in self._spans:

@@ -90,6 +90,11 @@ class JobFacts:
         saved = start.saved if self.checkpointed else start.told
         return 0.0 if saved is None else max(0.0, saved - start.began)
 
+    def trouble(self, kind: Kind, what: str, **more: str) -> JobTrouble:
+        """Return what is told of this job."""
+        of = {"region": self.region, "node": self.node, "job": self.job, "log": self.log}
+        return JobTrouble(kind=kind, what=what, **of, **more)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptFacts:
@@ -148,20 +153,9 @@ class JobTrouble:
 def job_troubles(
     jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
 ) -> list[JobTrouble]:
-    """Return which of a run's trials get nowhere.
-
-    Args:
-        jobs: those in the queue.
-        now: the time in Unix seconds.
-        scripts: those of the graph's nodes that run.
-    """
-    return [*_of_jobs(jobs, now), *_of_scripts(scripts, now)]
-
-
-def _of_jobs(jobs: Iterable[JobFacts], now: float) -> Iterator[JobTrouble]:
-    for job in jobs:
-        if found := _unanswered(job, now) or _stuck(job, now) or _evicted(job, now):
-            yield found
+    """Return which of a run's trials get nowhere, by its jobs in the queue and nodes' scripts."""
+    of_jobs = (_unanswered(job, now) or _stuck(job, now) or _evicted(job, now) for job in jobs)
+    return [*filter(None, of_jobs), *_of_scripts(scripts, now)]
 
 
 def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
@@ -171,9 +165,7 @@ def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
         f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: that, "
         "its storage or room on its disk is away"
     )
-    return JobTrouble(
-        region=job.region, node=job.node, kind="stuck", what=what, job=job.job, log=job.log
-    )
+    return job.trouble("stuck", what)
 
 
 def _of_scripts(scripts: Iterable[ScriptFacts], now: float) -> Iterator[JobTrouble]:
@@ -209,15 +201,11 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
     if vain and not job.is_rank:
         words.append(f"{vain} start(s) in a row kept no work; after {MOST_VAIN} the attempt fails")
     error = f"{EVICTED}: {vain} starts in a row kept no work, the last one ended {where}: {reason}"
-    return JobTrouble(
-        region=job.region,
-        node=job.node,
-        kind="evictions",
-        what="; ".join(words),
-        job=job.job,
+    return job.trouble(
+        "evictions",
+        "; ".join(words),
         machine=last.machine,
         reason=reason,
-        log=job.log,
         error=error if is_over else "",
     )
 
@@ -264,17 +252,10 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
         return None
     where = f" on {job.machine}" if job.machine else ""
     is_over = seconds > STUCK_TIMES * limit and job.status not in {_REMOVED, _COMPLETED}
-    error = f"{STUCK}: its job was {state} for {_minutes(seconds)}{where}"
-    return JobTrouble(
-        region=job.region,
-        node=job.node,
-        kind="stuck",
-        what=f"its job {job.job} has been {state} for {_minutes(seconds)}{where}",
-        job=job.job,
-        machine=job.machine,
-        log=job.log,
-        error=error if is_over else "",
-    )
+    how = f"{state} for {_minutes(seconds)}{where}"
+    error = f"{STUCK}: its job was {how}" if is_over else ""
+    what = f"its job {job.job} has been {how}"
+    return job.trouble("stuck", what, machine=job.machine, error=error)
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:

@@ -15,10 +15,11 @@ from pathlib import Path
 from trialfleet import job_files
 from trialfleet.errors import InputError, first_of
 from trialfleet.infra.pool.connection import connect, use
+from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.sections import bytes_of
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
+from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of

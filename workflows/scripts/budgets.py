@@ -38,14 +38,7 @@ class Budgets:
 
     def why_spent(self, slug: str) -> str | None:
         """Return why no budget pays for another trial of a region, and note it; None if all do."""
-        why = self._why_spent(slug)
-        if why:
-            write_json(self._folder.region(slug).spent, {"reason": why})
-        return why
-
-    def _why_spent(self, slug: str) -> str | None:
-        region = self._studies.regions[slug].name
-        budget = self._study.budget_of(region)
+        budget = self._study.budget_of(self._studies.regions[slug].name)
         if not budget.in_usd:
             return None
         own = self._of(slug)
@@ -61,7 +54,9 @@ class Budgets:
             for name, usd, spendings, alike in scopes
             if usd
         )
-        return next(filter(None, reasons), None)
+        if why := next(filter(None, reasons), None):
+            write_json(self._folder.region(slug).spent, {"reason": why})
+        return why
 
     def _of(self, slug: str) -> Spending:
         trials = self._studies.of(slug).trials()

@@ -11,19 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet import job_files
-from trialfleet.optimizer.stopping.policy import (
-    Complete,
-    Decision,
-    Rule,
-    curve_of,
-    to_stop,
-)
+from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, curve_of, to_stop
 from trialfleet.optimizer.stored_trials import is_stopped_early
 from trialfleet.workflows.attempts.outcome import read_stop
 from trialfleet.workflows.scripts.region_studies import RegionStudies
@@ -38,16 +31,11 @@ log = logging.getLogger(__name__)
 
 
 class EarlyStopping:
-    """Looks at the reports of a run's trials, one region at a time.
+    """Looks at the reports of a run's trials, one region at a time."""
 
-    Args:
-        studies: the run's.
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, studies: RegionStudies, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, studies: RegionStudies) -> None:
         self._studies = studies
-        self._clock = clock
+        self._clock = time.monotonic
         settings = studies.study.early_stopping
         self._rule = Rule(**settings.model_dump(exclude={"grace_seconds"})) if settings else None
         self._metric = studies.study.objective.metric
@@ -98,7 +86,7 @@ class EarlyStopping:
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # over, or not begun
             return False
-        running = self._running(slug)
+        running = self._studies.of(slug).running()
         reports = tuple(job_files.stamp_of(files.trial(node).reports) for node in running)
         told = tuple(job_files.size_of(files.trial(node).stop) > 0 for node in running)
         seen = (len(self._studies.of(slug).trials()) - len(running), reports, told)
@@ -106,15 +94,11 @@ class EarlyStopping:
         self._seen[slug] = seen
         return is_new
 
-    def _running(self, slug: str) -> list[str]:
-        trials = self._studies.of(slug).trials()
-        return [str(t.user_attrs["node"]) for t in trials if t.state == TrialState.RUNNING]
-
     def _decide(self, rule: Rule, slug: str) -> None:
         trials = self._studies.of(slug).trials()
         files = self._studies.folder.region(slug)
         running, told = {}, sum(map(is_stopped_early, trials))
-        for node in self._running(slug):
+        for node in self._studies.of(slug).running():
             place = files.trial(node)
             if read_stop(place):
                 told += 1

@@ -79,14 +79,11 @@ def main() -> None:
             raise InputError(f"{folder.study}: the study has no fleet")
         graph = Graph() if fleet.autoscale == "provisioner" else None
         aws = account.read(folder.aws).enter()
-        loop(aws, fleet, run=frozen.run, folder=folder, graph=graph, progress=_say).run()
+        say = partial(print, flush=True)
+        loop(aws, fleet, run=frozen.run, folder=folder, graph=graph, progress=say).run()
     except TrialfleetError as error:
         print(error, file=sys.stderr, flush=True)
         sys.exit(error.exit_code)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

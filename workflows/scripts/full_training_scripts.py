@@ -8,21 +8,20 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
-from trialfleet.optimizer.region_types import Assignment
+from trialfleet.optimizer.region_types import Assignment, Complete, Unpaid
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.job_record import note_job
-from trialfleet.workflows.attempts.outcome import Complete, Failed, Unpaid
-from trialfleet.workflows.attempts.retries import Attempts, Retries
+from trialfleet.workflows.attempts.retries import Attempts, JobEnd
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, words_of
 from trialfleet.workflows.jobs.current import end_place, in_lane
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import inputs_of
 from trialfleet.workflows.plan.trial_files import Turn
-from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
+from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.causes import log_of, note_final_failure, noted_failures, see
+from trialfleet.workflows.status.causes import log_of, noted_failures, see
 from trialfleet.workflows.status.region_state import NO_MODEL, noted
 from trialfleet.workflows.study.spec import URL_PREFIXES
 
@@ -46,7 +45,7 @@ class FinalScripts:
         place = files.best
         place.by_lane.unlink(missing_ok=True)
         avoid = node_faults.to_avoid(self._study, noted_failures(place))
-        self._studies.write(slug, node, place, best, "final", avoid)
+        self._studies.files(slug, node, best, place, avoid).write()
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
@@ -58,7 +57,7 @@ class FinalScripts:
         if ended is None or ended.code:
             return False
         trial = job_files.read_record(place.trial_json, "trial")["trial"]
-        outcome = self._outcome_of(place, ended.code)
+        _, outcome = self._studies.judged(place, ended.code)
         if trial != best.number or not isinstance(outcome, Complete):
             return False
         note_job(place, self._study, failed=False)
@@ -69,17 +68,12 @@ class FinalScripts:
 
         Its data and its trainer are there. Where it is lost, the node `best` has a job of its own.
 
-        Args:
-            slug: the region's.
-            node: the lane's.
-            turn: the words of the job's agent.
-
         Returns:
             Whether there was something to hand out.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.of(slug)
-        is_last = study.spent() and all(t.state.is_finished() for t in study.trials())
+        is_last = study.refusal() and all(t.state.is_finished() for t in study.trials())
         lane = self._lane_of(files.best)
         if not (is_last and region.publishes) or (lane and (lane["done"] or lane["node"] != node)):
             return False
@@ -92,7 +86,7 @@ class FinalScripts:
         self._begin_anew(files)
         place = in_lane(files, files.best, node)
         write_json(place.by_lane, {"node": node, "trial": best.number, "done": False})
-        self._studies.hand_out(slug, region.best, place, best, turn, "final")
+        self._studies.files(slug, region.best, best, place).hand_out(turn)
         return True
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
@@ -113,7 +107,7 @@ class FinalScripts:
         """Note how a full training in a lane's job ended; return that in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
-        outcome = self._outcome_of(place, code)
+        _, outcome = self._studies.judged(place, code)
         lane = self._lane_of(place)
         if lane and isinstance(outcome, Complete) and job_files.has_files(place.model):
             note_job(place, self._study, failed=False)
@@ -124,10 +118,6 @@ class FinalScripts:
         if isinstance(outcome, Complete):
             return self._stop_without_model(slug).message
         return "the full training is tried again by a job of its own"
-
-    def _outcome_of(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
-        """What became of an attempt, with what it left in its place."""
-        return self._studies.outcome_of(place, self._studies.settled(place, code))
 
     def _lane_of(self, place: TrialFolder) -> dict[str, Any] | None:
         """What is noted of the lane that has the full training."""
@@ -150,7 +140,9 @@ class FinalScripts:
                 slug, f"not trained in full, as {other} with the same trainer: {NO_MODEL}"
             )
         try:
-            self._look_for_data(slug)
+            for place in inputs_of(self._study, self._folder, self._studies.regions[slug].name):
+                if not place.startswith(URL_PREFIXES):
+                    Path(place).stat()
         except OSError as error:
             raise InputError(f"{DATA_UNREADABLE}: {words_of(error)}") from error
         self._studies.go_on(slug)
@@ -161,14 +153,10 @@ class FinalScripts:
         for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
             job_files.remove(left)
 
-    def tell(
-        self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str
-    ) -> Reply:
+    def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
         """Judge an attempt at the full training, say whether to try again."""
-        if no_job := without_job(node, int(return_code), int(asked)):
-            return no_job
         place = self._folder.region(slug).best
-        outcome = self._outcome_of(place, int(return_code))
+        _, outcome = self._studies.judged(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
         if isinstance(outcome, Complete) and not job_files.has_files(place.model):
             return self._stop_without_model(slug)
@@ -177,13 +165,8 @@ class FinalScripts:
         if isinstance(outcome, Unpaid):
             spending.note(self._folder, "final", outcome.error)
             return self._stop_unpaid(slug, outcome.error)
-        attempts = Attempts(place, self._study)
-        outcome = attempts.with_machine(outcome, noted_failures(place))
-        noted = note_final_failure(
-            place, node, attempt=int(retry) + 1, error=outcome.error, **attempts.kept(outcome)
-        )
-        if not attempts.over(outcome, noted, Retries(int(retry), int(most))):
-            return attempts.try_again(node, outcome, noted)
+        if another := Attempts(place, self._study).another(node, outcome, job):
+            return another
         words = f"the full training of the best settings failed: {outcome.error}"
         return self._studies.stop(slug, f"{words}{see(log_of(place))}")
 
@@ -217,16 +200,6 @@ class FinalScripts:
         if any(self._folder.region(slug).published.exists() for slug in self._studies.regions):
             return None
         return str(read_record(self._folder.no_model, "region")["region"])
-
-    def _look_for_data(self, slug: str) -> None:
-        """Look for the files of a region's data.
-
-        Raises:
-            OSError: one can't be found.
-        """
-        for place in inputs_of(self._study, self._folder, self._studies.regions[slug].name):
-            if not place.startswith(URL_PREFIXES):
-                Path(place).stat()
 
     def _stop_without_model(self, slug: str) -> Reply:
         """End a region whose full training left no model: another would leave none, too."""

@@ -18,10 +18,9 @@ from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.nodes.job.packages import TooLargeError, pack
 from trialfleet.optimizer.client import FULL
+from trialfleet.optimizer.region_types import Failed, Unpaid
 from trialfleet.sections import bytes_of
 from trialfleet.workflows.attempts.outcome import (
-    Failed,
-    Unpaid,
     finite_metrics,
     load_result,
     one_line,
@@ -73,12 +72,7 @@ def prepare(
 ) -> str | None:
     """Write the files of a region's gate; return why there is nothing to measure, if so.
 
-    Args:
-        frozen: the run's study.
-        folder: the run's.
-        slug: the region's.
-        node: of the gate.
-        lane: whose job is to measure, and the words of its agent; None: one of the gate's own.
+    The job of a `lane` is to measure, whose agent's words this answers; else one of the gate's own.
 
     Raises:
         OSError: the disk is full.
@@ -92,9 +86,11 @@ def prepare(
             return "published already"
         champion = champion_of(models_folder, study.name)
         if champion is None:
-            return _settled(files, _alone(frozen))
+            why = "no model of this study was in force"
+            return _settled(files, _unmeasured(frozen, why, promoted=True))
         if unpaid := spending.refusal(folder, "final"):
-            return _settled(files, _kept(frozen, champion.name, f"not measured: {unpaid}"))
+            why = f"not measured: {unpaid}"
+            return _settled(files, _unmeasured(frozen, why, champion=champion.name))
         check_model(files.best.model)
         is_same = _measured_champion(files) == champion.name
         place = end_place(files, files.gate)
@@ -108,7 +104,7 @@ def prepare(
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise
-        return _settled(files, _kept(frozen, None, f"the models can't be measured: {error}"))
+        return _settled(files, _unmeasured(frozen, f"the models can't be measured: {error}"))
     return None
 
 
@@ -156,10 +152,7 @@ def outcome_of_measurement(
 ) -> Failed | Unpaid | None:
     """Return what went wrong with the gate's job; None if it measured both models.
 
-    Args:
-        frozen: the run's study.
-        place: the gate's folder, with what the job left.
-        return_code: as `outcome.outcome_of` has it.
+    The `return_code` is as `outcome.outcome_of` has it.
     """
     code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
     if code != 0:
@@ -177,7 +170,7 @@ def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> 
     """Write the verdict where the models could not be measured, for good; return why."""
     champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{see(log_of(files.gate))}"
-    return _settled(files, _kept(frozen, champion, why))
+    return _settled(files, _unmeasured(frozen, why, champion=champion))
 
 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
@@ -203,7 +196,8 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
     try:
         found = measured(files.gate)
     except (ValueError, OSError) as error:
-        return _kept(frozen, champion, f"what the gate's job left can't be used: {error}")
+        why = f"what the gate's job left can't be used: {error}"
+        return _unmeasured(frozen, why, champion=champion)
     assert champion is not None, "a job that measured two models was given two"
     rule = rule_of(frozen.study)
     return decide(rule, found, champion=champion, challenger=frozen.run)
@@ -220,15 +214,12 @@ def _settled(files: RegionFolder, found: Verdict) -> str:
     return found.why
 
 
-def _alone(frozen: FrozenStudy) -> Verdict:
-    why = "no model of this study was in force"
-    metric = rule_of(frozen.study).metric
-    return Verdict(promoted=True, why=why, metric=metric, champion=None, challenger=frozen.run)
-
-
-def _kept(frozen: FrozenStudy, champion: str | None, why: str) -> Verdict:
+def _unmeasured(
+    frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
+) -> Verdict:
+    """The verdict on a model that is not compared: the one in force is kept, if there is one."""
     return Verdict(
-        promoted=False,
+        promoted=promoted,
         why=one_line(why),
         metric=rule_of(frozen.study).metric,
         champion=champion,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from trialfleet import job_files
+from trialfleet.optimizer.region_types import Failed
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts.job_record import note_job
-from trialfleet.workflows.attempts.outcome import Failed
-from trialfleet.workflows.attempts.retries import Attempts, Retries
+from trialfleet.workflows.attempts.retries import Attempts, JobEnd
 from trialfleet.workflows.jobs.current import end_place, in_lane, lane_of
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.trial_files import Turn
 from trialfleet.workflows.scripts import gate
-from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
-from trialfleet.workflows.status.causes import note_final_failure, noted_failures
+from trialfleet.workflows.scripts.region_studies import RegionStudies
 
 
 class GateScripts:
@@ -32,11 +31,6 @@ class GateScripts:
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
         """Have the job that trained a region's best settings in full measure its model, too.
-
-        Args:
-            slug: the region's.
-            node: the lane's.
-            turn: the words of the job's agent.
 
         Returns:
             Whether there was something to measure. A gang doesn't: one job is enough.
@@ -67,28 +61,15 @@ class GateScripts:
             job_files.remove(left)
         return f"the models are measured by a job of its own: {outcome.error}"
 
-    def tell(
-        self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str
-    ) -> Reply:
+    def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
         """Judge an attempt; where none succeeds the model in force is kept."""
-        if no_job := without_job(node, int(return_code), int(asked)):
-            return no_job
-        files = self._folder.region(slug)
-        outcome = gate.outcome_of_measurement(self._studies.frozen, files.gate, int(return_code))
-        note_job(files.gate, self._studies.study, failed=outcome is not None)
+        files, study = self._folder.region(slug), self._studies.study
+        outcome = gate.outcome_of_measurement(self._studies.frozen, files.gate, job.code)
+        note_job(files.gate, study, failed=outcome is not None)
         if outcome is None:
             return Reply(EXITS["done"], f"{node}: measured")
-        if isinstance(outcome, Failed):
-            attempts = Attempts(files.gate, self._studies.study)
-            outcome = attempts.with_machine(outcome, noted_failures(files.gate))
-            noted = note_final_failure(
-                files.gate,
-                node,
-                attempt=int(retry) + 1,
-                error=outcome.error,
-                **attempts.kept(outcome),
-            )
-            if not attempts.over(outcome, noted, Retries(int(retry), int(most))):
-                return attempts.try_again(node, outcome, noted)
+        attempts = Attempts(files.gate, study)
+        if isinstance(outcome, Failed) and (another := attempts.another(node, outcome, job)):
+            return another
         why = gate.keep(self._studies.frozen, files, outcome)
         return Reply(EXITS["done"], f"{node}: the model in force is kept: {why}")

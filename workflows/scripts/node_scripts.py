@@ -20,16 +20,15 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from trialfleet import nodes
 from trialfleet.errors import OptimizerError
-from trialfleet.files import write_atomic, write_json
-from trialfleet.nodes.job import archive
+from trialfleet.files import write_json
 from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.ownership import Owner
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.workflows.attempts.outcome import JOB_REMOVED
+from trialfleet.workflows.attempts.retries import JobEnd
 from trialfleet.workflows.dagman.failing import (
     TRIES,
     Cause,
@@ -45,11 +44,10 @@ from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import note_changes
-from trialfleet.workflows.plan.run_texts import agent_text
 from trialfleet.workflows.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.gate_scripts import GateScripts
-from trialfleet.workflows.scripts.region_studies import NotTaken, RegionStudies
+from trialfleet.workflows.scripts.region_studies import NotTaken, RegionStudies, without_job
 from trialfleet.workflows.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.scripts.turns import Turns
 from trialfleet.workflows.status.causes import see
@@ -57,7 +55,6 @@ from trialfleet.workflows.status.states import RunState, stage_of
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.status.storage import not_ours, ownership_of
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.study.spec import Study
 
 # A service that nobody has asked anything for so long belongs to a run that is over.
 IDLE_SECONDS = 900.0
@@ -115,7 +112,6 @@ class NodeScripts:
 
     def __init__(self, folder: RunFolder) -> None:
         frozen = load_frozen(folder.study)
-        _bring_agent(folder, frozen.study)
         self._folder = folder
         self._frozen = frozen
         self._studies = RegionStudies(folder, frozen)
@@ -169,8 +165,11 @@ class NodeScripts:
         if owner := self._other_owner():
             return self._studies.stop(arguments[0], not_ours(self._frozen, self._folder, owner))
         if operation in _ENDS_OF_JOBS:
-            note_changes(self._folder, arguments[0])
-            self._turns.forget(*arguments[:2])
+            slug, node, *numbers = arguments
+            note_changes(self._folder, slug)
+            self._turns.forget(slug, node)
+            job = JobEnd(*map(int, numbers))
+            return without_job(node, job) or self._operations[operation](slug, node, job)
         reply = self._operations[operation](*arguments)
         if operation in _ASKS and reply.exit_code == EXITS["done"]:
             self._turns.watch(*arguments[:2])
@@ -280,18 +279,6 @@ class NodeScripts:
             self._studies.forget()
             self._owner = owner
         return None if self._ownership.is_ours(owner) else owner
-
-
-def _bring_agent(folder: RunFolder, study: Study) -> None:
-    """Give a run that an earlier release planned what its next jobs begin with.
-
-    Its jobs that are in the queue begin with what that release gave them, but for gangs: those that
-    the present keeper does not understand it removes, and they are submitted again.
-    """
-    if study.has_gangs or not folder.agent.exists():
-        archive.build(folder.code / nodes.AGENT)
-    if not folder.agent.exists():
-        write_atomic(folder.agent, agent_text(study), mode=0o755)
 
 
 def main() -> None:

@@ -17,7 +17,8 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync, write_json
-from trialfleet.workflows.attempts.outcome import Complete, load_result, one_line, outcome_of
+from trialfleet.optimizer.region_types import Complete
+from trialfleet.workflows.attempts.outcome import load_result, one_line, outcome_of
 from trialfleet.workflows.models.card import CARD, card
 from trialfleet.workflows.models.folders import BESIDE, models_folder_of
 from trialfleet.workflows.models.gate_decision import Verdict, kept_words
@@ -55,16 +56,10 @@ class Publication:
 def publish(
     frozen: FrozenStudy, slug: str, best: TrialFolder, verdict: Verdict | None = None
 ) -> Publication:
-    """Publish what the full training left; doing it twice is doing it once.
+    """Publish what the full training left in `best`; doing it twice is doing it once.
 
     `latest` is switched to it unless the gate keeps the model in force, or the model of a run that
-    was planned later is published.
-
-    Args:
-        frozen: the run's id, its time and its study.
-        slug: the region's name in the publish folder.
-        best: the folder of the full training, complete.
-        verdict: the gate's; None in a study without one.
+    was planned later is published. In a study without a gate there is no `verdict`.
 
     Raises:
         InputError: the place is another run's, or model/ holds what can't be published.
@@ -137,7 +132,8 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
     write_json(folder / PROVENANCE, origin)
     compared = frozen.study.compared_metric
     write_json(folder / CARD, card(origin, result.metrics, verdict, compared))
-    _sync_tree(folder)
+    for path in [*folder.rglob("*"), folder]:
+        sync(path)
 
 
 def check_model(model: Path) -> None:
@@ -227,8 +223,3 @@ def _trainer_versions(best: TrialFolder) -> dict[str, str]:
         return {}
     named = [(name, value) for name, value in given.items() if isinstance(value, str)]
     return {one_line(name): one_line(value) for name, value in named[:_MOST_VERSIONS]}
-
-
-def _sync_tree(root: Path) -> None:
-    for path in [*root.rglob("*"), root]:
-        sync(path)

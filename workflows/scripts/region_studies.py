@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from trialfleet import job_files
 from trialfleet.files import write_json
 from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.region_types import Assignment, RegionSettings
+from trialfleet.optimizer.region_types import Assignment, Complete, Failed, RegionSettings, Unpaid
 from trialfleet.optimizer.sampling.former import FormerTasks, read_former
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.sections import bytes_of
 from trialfleet.wall_clock import WallClock
-from trialfleet.workflows.attempts.outcome import (
-    JOB_UNSUBMITTED,
-    NO_JOB,
-    Complete,
-    Failed,
-    Unpaid,
-    outcome_of,
-)
+from trialfleet.workflows.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, outcome_of
+from trialfleet.workflows.attempts.retries import JobEnd
 from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.jobs.agent_words import Ended, read_ended
 from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.jobs.job_log import last_job
-from trialfleet.workflows.jobs.marks import note_end
+from trialfleet.workflows.jobs.marks import MarkKind, note
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, RegionGraph, graph_of
-from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder, Turn
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.storage import check_not_emptied, storage_url, study_name
 from trialfleet.workflows.study.frozen import FrozenStudy
@@ -46,9 +38,7 @@ class RegionStudies:
         former: what its optimiser learns from.
     """
 
-    def __init__(
-        self, folder: RunFolder, frozen: FrozenStudy, clock: WallClock | None = None
-    ) -> None:
+    def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self.folder = folder
         self.frozen = frozen
         self.study = frozen.study
@@ -58,7 +48,7 @@ class RegionStudies:
         self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
         self.former = read_former(folder.former)
         self._opened: dict[str, RegionStudy] = {}
-        self._clock = clock or WallClock()
+        self._clock = WallClock()
 
     def forget(self) -> None:
         """Read the studies anew: somebody else has written them."""
@@ -96,89 +86,44 @@ class RegionStudies:
             sampler=self.study.sampler,
         )
 
-    def write(
+    def files(
         self,
         slug: str,
         node: str,
-        place: TrialFolder,
-        answer: Assignment,
-        mode: Literal["tune", "final"],
-        avoid: tuple[str, ...] = (),
-    ) -> None:
-        """Write the files of an attempt at a trial, or at a full training.
-
-        Args:
-            slug: the region's.
-            node: the DAG node.
-            place: the attempt's folder.
-            answer: what is to be trained.
-            mode: which of the two it is.
-            avoid: machines where attempts at it failed before.
-        """
-        self._files(slug, node, place, answer, mode, avoid).write()
-
-    def write_job(self, slug: str, node: str, avoid: tuple[str, ...]) -> None:
-        """Write the files of a lane's job, whose agent asks for its trials.
-
-        Args:
-            slug: the region's.
-            node: the lane's.
-            avoid: machines where attempts at the trial that it goes on with failed.
-        """
-        any_trial = Assignment(number=0, params={}, seed=0, baseline=False)
-        place = self.folder.region(slug).trial(node)
-        self._files(slug, node, place, any_trial, "tune", avoid).write_job()
-
-    def hand_out(
-        self,
-        slug: str,
-        node: str,
-        place: TrialFolder,
-        answer: Assignment,
-        turn: Turn,
-        mode: Literal["tune", "final"] = "tune",
-    ) -> None:
-        """Have the agent of a job train a trial, or the best settings in full.
-
-        Args:
-            slug: the region's.
-            node: the trial's name.
-            place: its folder.
-            answer: what is to be trained.
-            turn: the agent's words that this answers.
-            mode: which of the two it is.
-        """
-        self._files(slug, node, place, answer, mode).hand_out(turn)
-
-    def _files(
-        self,
-        slug: str,
-        node: str,
-        place: TrialFolder,
-        answer: Assignment,
-        mode: Literal["tune", "final"],
+        answer: Assignment | None,
+        best: TrialFolder | None = None,
         avoid: tuple[str, ...] = (),
     ) -> TrialFiles:
-        day = self.frozen.day
+        """Return what writes the files of an attempt at a trial, or at a full training.
+
+        Args:
+            slug: the region's.
+            node: the trial's name, or the DAG node of the full training.
+            answer: what is to be trained; None: what a lane's job asks for.
+            best: the folder of the full training; None: it is a trial.
+            avoid: machines where attempts at it failed before.
+        """
+        answer = answer or Assignment(number=0, params={}, seed=0)
         order = TrialOrder(
             region=self.regions[slug].name,
             node=node,
             trial=answer.number,
-            mode=mode,
+            mode="final" if best else "tune",
             seed=answer.seed,
             params=answer.params,
             avoid=avoid,
-            until=day.deadline if day and mode == "tune" else None,
+            until=self.frozen.day.deadline if self.frozen.day and not best else None,
         )
+        place = best or self.folder.region(slug).trial(node)
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
-    def outcome_of(self, place: TrialFolder, code: int) -> Complete | Failed | Unpaid:
-        """Return the outcome of an attempt by its code, which `settled` gave."""
-        return outcome_of(place, code, self.study.objective.metric, self.frozen.places)
+    def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
+        """Return an attempt's code and outcome, with what it left in its place.
 
-    def settled(self, place: TrialFolder, code: int) -> int:
-        """Return the code by which an attempt is judged, with what it left in its place."""
-        return settled(place, code, bytes_of(self.study.resources.disk))
+        Its job ended with `code`, or its agent told that.
+        """
+        code = settled(place, code, bytes_of(self.study.resources.disk))
+        return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def ended(self, place: TrialFolder) -> Ended | None:
         """Return how a trial ended, with what it left in its place; None: it has not ended.
@@ -210,34 +155,27 @@ class RegionStudies:
 
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
-    """Note in a job's log that a trial has ended, and how.
-
-    Args:
-        place: the trial's folder.
-        job: the job, such as 12.0.
-        ended: how, by its package or its agent.
-    """
+    """Note in the log of a job, such as 12.0, that it has ended a trial, and how."""
     when = job_files.stamp_of(place.ended)[1] or job_files.stamp_of(place.said)[1]
-    figures = {"cpu_seconds": ended.cpu_seconds, "memory_mb": ended.memory_mb}
-    note_end(place, job, when / 1e9, code=ended.code, **figures)
+    note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 
 class NotTaken(Reply):
     """The answer for a job that HTCondor refused: it is submitted again."""
 
 
-def without_job(node: str, return_code: int, asked: int) -> Reply | None:
+def without_job(node: str, job: JobEnd) -> Reply | None:
     """The answer for a node that had no job; None for one that had.
 
-    `asked` counts for a node without a job alone: a DAGMan that was started again does not know
-    what the PRE scripts of running nodes printed. Where HTCondor did not take the job, DAGMan has
+    What its PRE script said counts for a node without a job alone: a DAGMan that was started again
+    does not know that of running nodes. Where HTCondor did not take the job, DAGMan has
     tried for half a minute and retries such a node no more: that says nothing of the trial's
     parameters. DAGMan ends when nothing else is left, and another one asks for the node again.
     """
-    if return_code == JOB_UNSUBMITTED:
+    if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")
-    if return_code != NO_JOB:
+    if job.code != NO_JOB:
         return None
-    if asked == EXITS["skip"]:
+    if job.asked == EXITS["skip"]:
         return Reply(EXITS["done"])
-    return Reply(asked, f"{node}: its PRE script failed")
+    return Reply(job.asked, f"{node}: its PRE script failed")

@@ -53,11 +53,7 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
 
 
 def write_report(folder: RunFolder, finished: datetime | None) -> Report:
-    """Write report.html and report.json and return the report.
-
-    Args:
-        folder: the run's folder.
-        finished: when the run ended; None while it runs.
+    """Write report.html and report.json and return the report, of a run that `finished` or goes on.
 
     Raises:
         OptimizerError: as `read_report`; a page that is there stays as it is.

@@ -6,10 +6,19 @@ from dataclasses import dataclass
 
 from optuna.trial import TrialState
 
-from trialfleet.nodes.job.words import Order
-from trialfleet.optimizer.region_types import AlreadyTold, Assignment, Spent, Stopped
+from trialfleet.optimizer.region_types import (
+    Assignment,
+    Complete,
+    Failed,
+    GivenUp,
+    Outcome,
+    Refused,
+    Stopped,
+    StoppedEarly,
+    TrialExecution,
+    Unpaid,
+)
 from trialfleet.optimizer.service import Reply
-from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.giving_up import why_give_up
 from trialfleet.workflows.attempts.job_record import execution_of
@@ -17,19 +26,15 @@ from trialfleet.workflows.attempts.outcome import (
     EXIT_UNANSWERED,
     EXIT_UNTRAINABLE,
     JOB_REMOVED,
-    Complete,
-    Failed,
-    StoppedEarly,
-    Unpaid,
     told_to_stop,
 )
-from trialfleet.workflows.attempts.retries import Attempts, Retries
+from trialfleet.workflows.attempts.retries import Attempts, JobEnd
 from trialfleet.workflows.jobs.agent_words import is_answered, read_order, read_said
 from trialfleet.workflows.jobs.job_log import first_failure, last_job
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.budgets import Budgets
-from trialfleet.workflows.scripts.region_studies import RegionStudies, without_job
+from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.region_state import GAVE_UP, noted
 from trialfleet.workflows.status.run_trials import RunTrials
@@ -63,8 +68,7 @@ class TrialScripts:
         if isinstance(chosen, Reply):
             return chosen
         avoid = node_faults.to_avoid(self._study, self._studies.of(slug).failures(chosen.name))
-        place = self._folder.region(slug).trial(chosen.name)
-        self._studies.write(slug, chosen.name, place, chosen.answer, "tune", avoid)
+        self._studies.files(slug, chosen.name, chosen.answer, avoid=avoid).write()
         what = f"trial {chosen.answer.number}: {chosen.answer.params}"
         return Reply(EXITS["done"], f"{chosen.name}: {what}")
 
@@ -72,87 +76,80 @@ class TrialScripts:
         """Write the files of a lane's job, unless there is nothing for it to train."""
         study = self._studies.of(slug)
         name = self._under_way(slug, node)
-        if over := self._over(slug, node, name):
-            return over
+        if isinstance(name, Reply):
+            return name
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if name is None and (why := self._why_none(slug, node)):
             return Reply(EXITS["skip"], f"{node}: skipped: {why}")
         self._studies.go_on(slug)
         avoid = node_faults.to_avoid(self._study, study.failures(name)) if name else ()
-        self._studies.write_job(slug, node, avoid)
+        self._studies.files(slug, node, None, avoid=avoid).write_job()
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
-    def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """The first trial of a node that is asked and not told, nor told to stop."""
-        name = self.unfinished(slug, node, beside)
-        return None if name and self._was_told(slug, name) else name
+    def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | Reply | None:
+        """The first trial of a node that is asked and not told, nor told to stop.
 
-    def _over(self, slug: str, node: str, name: str | None) -> Reply | None:
-        """Give up the trial that was under way, and answer so, once no trial may begin any more."""
+        It is given up, and the answer says so, once no trial may begin any more.
+        """
+        name = self.unfinished(slug, node, beside)
+        name = None if name and self._was_told(slug, name) else name
         if over := self._studies.over():
             if name:
-                self._studies.of(slug).give_up(name, reason=over)
+                self._studies.of(slug).tell(name, GivenUp(error=over))
             return Reply(EXITS["skip"], f"{node}: skipped: {over}")
-        return None
+        return name
 
     def _why_none(self, slug: str, node: str) -> str | None:
         """Why no other trial of a node may begin, if so."""
         study, region = self._studies.of(slug), self._studies.regions[slug]
         if region.next_trial(node, study.nodes()) is None:
             return "all of its trials are finished"
-        spent = study.spent()
-        return spent.reason if spent else self._budgets.why_spent(slug)
+        refused = study.refusal(lambda: self._budgets.why_spent(slug))
+        return refused.reason if refused else None
 
     def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
         """Return the trial that a node's job is to train now, or why it trains none.
 
-        Args:
-            slug: the region's.
-            node: the DAG node.
-            beside: a trial of the node that has ended, and is yet to be told.
+        The trial `beside` has ended, and is yet to be told.
         """
         study = self._studies.of(slug)
         name = self._under_way(slug, node, beside)
-        if over := self._over(slug, node, name):
-            return over
+        if isinstance(name, Reply):
+            return name
         name = name or self._studies.regions[slug].next_trial(node, study.nodes())
         if name is None:
             return Reply(EXITS["skip"], f"{node}: all of its trials are finished")
         answer = study.ask(name, lambda: self._budgets.why_spent(slug))
-        if isinstance(answer, AlreadyTold):
-            return Reply(EXITS["skip"], f"{name}: trial {answer.number} is finished")
-        if isinstance(answer, Spent):
-            return Reply(EXITS["skip"], f"{node}: skipped: {answer.reason}")
         if isinstance(answer, Stopped):
             return self._studies.stop(slug, answer.reason)
+        if isinstance(answer, Refused):
+            return Reply(EXITS["skip"], f"{node}: skipped: {answer.reason}")
         if not study.stopped():
             self._studies.go_on(slug)
         return Chosen(name, answer)
 
-    def tell(
-        self, slug: str, node: str, return_code: str, retry: str, most: str, asked: str
-    ) -> Reply:
+    def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
         """Judge what a node's job left untold; say whether another job follows."""
-        if no_job := without_job(node, int(return_code), int(asked)):
-            return no_job
         name = self.unfinished(slug, node) or (node if is_trial(node) else None)
-        if name is None and not self._began(slug, node, int(return_code)):
+        has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
+        if name is None and not has_asked:
             chosen = self.choose(slug, node)  # whose job it was to be: its error counts
             name = chosen.name if isinstance(chosen, Chosen) else None
         if name is None:
             return self._after(slug, node)
-        place, retries = self._folder.region(slug).trial(name), Retries(int(retry), int(most))
+        place = self._folder.region(slug).trial(name)
         said, order = read_said(place), read_order(place)
         if order and order.code and said and said.tells_of(name) and is_answered(said, order):
-            return self._try_again(slug, name, order, is_last=retries.so_far >= retries.most)
+            if job.retry < job.most:  # its agent was told of the trial's failure, and left
+                return Reply(EXITS["retry"], order.why)
+            return self._tell(slug, name, Failed(error=order.why, final=True), {})
         # Of a gang DAGMan may tell how a job ended that was removed because the others had left.
-        codes = {int(return_code), first_failure(place.log)}
-        if place.is_shared and EXIT_UNANSWERED in codes:
+        if place.is_shared and EXIT_UNANSWERED in {job.code, first_failure(place.log)}:
             self.settle(slug, node)
             return Reply(EXITS["retry"], f"{node}: its job had no answer, and another one goes on")
         self._studies.ended(place)  # for the mark of its end
-        reply = self.judge(slug, name, int(return_code), last_job(place.log), retries)
+        reply = self.judge(slug, name, job.code, last_job(place.log), job)
         is_done = reply.exit_code == EXITS["done"]
         return self._after(slug, node) if is_done and place.is_shared else reply
 
@@ -161,13 +158,14 @@ class TrialScripts:
 
         Who brought it may be lost, and nobody may have listened.
         """
-        name = self.unfinished(slug, node)
-        place = self._folder.region(slug).trial(name or node)
-        ended = self._studies.ended(place) if name else None
-        return self.judge(slug, name, ended.code, last_job(place.log)) if name and ended else None
+        if (name := self.unfinished(slug, node)) is None:
+            return None
+        place = self._folder.region(slug).trial(name)
+        ended = self._studies.ended(place)
+        return self.judge(slug, name, ended.code, last_job(place.log)) if ended else None
 
     def judge(
-        self, slug: str, name: str, code: int, job: str, retries: Retries | None = None
+        self, slug: str, name: str, code: int, job: str, job_end: JobEnd | None = None
     ) -> Reply:
         """Tell the study how an attempt at a trial ended.
 
@@ -177,55 +175,56 @@ class TrialScripts:
             code: with which it ended, or its job.
             job: the HTCondor job, such as 12.0, in which a trial fails once at most; empty where
                 there was none.
-            retries: how often DAGMan has tried its node, where the job is over.
+            job_end: what DAGMan tells, where the job is over.
 
         Returns:
             done: the trial is told; retry: another attempt is to follow; stop: the region ends.
         """
-        place = self._folder.region(slug).trial(name)
-        code = self._studies.settled(place, code)
-        outcome = self._outcome_of(place, code)
-        attempt = self._attempt(slug, name, place, retries)
-        failed = not isinstance(outcome, Complete | StoppedEarly)
+        study, place = self._studies.of(slug), self._folder.region(slug).trial(name)
+        outcome: Outcome
+        code, outcome = self._studies.judged(place, code)
+        # One that was told to stop is over however it left. A result counts all the same: it came
+        # to its end before it heard. So do parameters that can't be trained.
+        if isinstance(outcome, Failed) and code != EXIT_UNTRAINABLE:
+            outcome = self._told_to_stop(place) or outcome
+        before = study.failures(name)
+        attempt = 1 + (job_end.retry if job_end and not place.is_shared else len(before))
+        failed = isinstance(outcome, Failed | Unpaid)
         execution = execution_of(place, self._study, attempt, failed=failed)
         if isinstance(outcome, Unpaid):
-            return self._give_up(slug, name, outcome, execution)
-        if isinstance(outcome, Complete):
-            return self._tell_complete(slug, name, outcome, execution)
-        if isinstance(outcome, StoppedEarly):
-            return self._tell_stopped(slug, name, outcome, execution)
-        study = self._studies.of(slug)
-        if over := self._never_began(code, execution):
-            study.give_up(name, reason=over, **execution)
-            return Reply(EXITS["done"], f"{name}: given up: {over}")
+            spending.note(self._folder, "tune", outcome.error)
+        is_unbegun = isinstance(outcome, Failed) and code == JOB_REMOVED and not execution["job"]
+        if is_unbegun and (over := self._studies.over()):  # it waited, and nothing begins any more
+            outcome = GivenUp(error=over)
+        if not isinstance(outcome, Failed):
+            return self._tell(slug, name, outcome, execution)
         attempts = Attempts(place, self._study)
-        outcome = attempts.with_machine(outcome, study.failures(name))
+        outcome = attempts.with_machine(outcome, before)
         first = f"{job.partition('.')[0]}.0"  # a gang's jobs are one attempt
         more = attempts.kept(outcome) | ({"job": first} if job else {})
         noted = study.note_failure(name, attempt=attempt, error=outcome.error, **more)
-        is_last = attempts.over(outcome, noted, retries)
-        if is_last:
-            study.tell_failed(name, error=outcome.error, **execution)
-        if stopped := study.stopped():
-            return self._studies.stop(slug, stopped.reason)
-        if why := self._why_give_up(slug, never_began=outcome.never_began):
+        is_over = attempts.over(outcome, noted, job_end)
+        told = self._tell(slug, name, outcome, execution) if is_over else None
+        stopped = study.stopped()
+        if why := stopped.reason if stopped else self._why_give_up(slug, outcome):
             return self._studies.stop(slug, why)
-        if not is_last:
-            return attempts.try_again(name, outcome, noted)
-        return Reply(EXITS["done"], f"{name}: failed for good: {outcome.error}")
+        return told or attempts.try_again(name, outcome, noted)
 
-    def _attempt(self, slug: str, name: str, place: TrialFolder, retries: Retries | None) -> int:
-        """The number of the attempt that ended."""
-        if retries and not place.is_shared:
-            return retries.so_far + 1
-        return len(self._studies.of(slug).failures(name)) + 1
-
-    def _try_again(self, slug: str, name: str, order: Order, *, is_last: bool) -> Reply:
-        """Answer for a job whose agent was told of its trial's failure, and left."""
-        if is_last:  # DAGMan has no other job for it
-            self._studies.of(slug).tell_failed(name, error=order.why)
-            return Reply(EXITS["done"], f"{name}: failed for good: {order.why}")
-        return Reply(EXITS["retry"], order.why)
+    def _tell(self, slug: str, name: str, outcome: Outcome, execution: TrialExecution) -> Reply:
+        """Store a trial's outcome for good, and answer with it."""
+        self._studies.of(slug).tell(name, outcome, **execution)
+        metric = self._study.objective.metric
+        match outcome:
+            case Complete():
+                words = f"{metric} = {outcome.metrics[metric]:.6g}"
+            case StoppedEarly():
+                predicted = f"{metric} = {outcome.order['predicted']:.6g} predicted"
+                words = f"stopped early at step {outcome.order.get('step')}: {predicted}"
+            case Failed():
+                words = f"failed for good: {outcome.error}"
+            case GivenUp():
+                words = f"given up: {outcome.error}"
+        return Reply(EXITS["done"], f"{name}: {words}")
 
     def _after(self, slug: str, node: str) -> Reply:
         """Say whether a node whose trials are all told gets another job."""
@@ -238,36 +237,9 @@ class TrialScripts:
             return Reply(EXITS["done"], f"{node}: its trials are told")
         return Reply(EXITS["retry"], f"{node}: goes on in another job")
 
-    def _began(self, slug: str, node: str, code: int) -> bool:
-        """Whether a lane's job came to the point where its agent asks."""
-        return code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
-
-    def _outcome_of(
-        self, place: TrialFolder, code: int
-    ) -> Complete | Failed | Unpaid | StoppedEarly:
-        """What became of an attempt. One that was told to stop is over however it left.
-
-        A result counts all the same: it came to its end before it heard. So do parameters that
-        can't be trained.
-        """
-        outcome = self._studies.outcome_of(place, code)
-        if not isinstance(outcome, Failed) or code == EXIT_UNTRAINABLE:
-            return outcome
-        return self._told_to_stop(place) or outcome
-
-    def is_told(self, slug: str, name: str) -> bool:
-        """Return whether a trial is finished in the study."""
-        trials = self._studies.of(slug).trials()
-        return any(t.state.is_finished() and t.user_attrs["node"] == name for t in trials)
-
     def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """The first trial of a node that is asked and not told."""
-        running = (
-            str(trial.user_attrs["node"])
-            for trial in self._studies.of(slug).trials()
-            if trial.state == TrialState.RUNNING
-        )
-        own = range_of(node)
+        running, own = self._studies.of(slug).running(), range_of(node)
         return next((name for name in running if own.has(name) and name != beside), None)
 
     def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:
@@ -275,12 +247,16 @@ class TrialScripts:
             return None
         return told_to_stop(place, self._study.objective.metric)
 
-    def _never_began(self, return_code: int, execution: TrialExecution) -> str | None:
-        """Why a trial is given up whose job was removed while it waited, if nothing begins now."""
-        is_removed = return_code == JOB_REMOVED and not execution["job"]
-        return self._studies.over() if is_removed else None
+    def _was_told(self, slug: str, name: str) -> bool:
+        """Tell the study of a trial that has an order to stop, whatever became of its job."""
+        place = self._folder.region(slug).trial(name)
+        outcome = self._told_to_stop(place)
+        if outcome is None:
+            return False
+        self._tell(slug, name, outcome, execution_of(place, self._study, 1, failed=False))
+        return True
 
-    def _why_give_up(self, slug: str, *, never_began: bool) -> str | None:
+    def _why_give_up(self, slug: str, outcome: Failed) -> str | None:
         """Why none of a region's trials can succeed, if so.
 
         Whether a trainer can be started is seen in its region alone. Any other error needs all of
@@ -289,7 +265,7 @@ class TrialScripts:
         own = self._studies.of(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):
             return None
-        if never_began:
+        if outcome.never_began:
             why = why_give_up([(own, self._folder.region(slug))])
             return why and f"the trainer can't be started: {why}"
         found, notice = self._trials.all()
@@ -298,50 +274,3 @@ class TrialScripts:
         regions = self._studies.regions.values()
         why = why_give_up([(found[r.name], self._folder.region(r.slug)) for r in regions])
         return why and f"{GAVE_UP}{why}"
-
-    def _give_up(self, slug: str, node: str, outcome: Unpaid, execution: TrialExecution) -> Reply:
-        spending.note(self._folder, "tune", outcome.error)
-        self._studies.of(slug).give_up(node, reason=outcome.error, **execution)
-        return Reply(EXITS["done"], f"{node}: given up: {outcome.error}")
-
-    def _tell_complete(
-        self, slug: str, node: str, outcome: Complete, execution: TrialExecution
-    ) -> Reply:
-        self._studies.of(slug).tell_complete(
-            node,
-            metrics=outcome.metrics,
-            seconds=outcome.seconds,
-            device=outcome.device,
-            **execution,
-        )
-        metric = self._study.objective.metric
-        return Reply(EXITS["done"], f"{node}: {metric} = {outcome.metrics[metric]:.6g}")
-
-    def _was_told(self, slug: str, name: str) -> bool:
-        """Tell the study of a trial that has an order to stop, whatever became of its job."""
-        place = self._folder.region(slug).trial(name)
-        outcome = self._told_to_stop(place)
-        if outcome is None:
-            return False
-        self._tell_stopped(slug, name, outcome, execution_of(place, self._study, 1, failed=False))
-        return True
-
-    def _tell_stopped(
-        self, slug: str, node: str, outcome: StoppedEarly, execution: TrialExecution
-    ) -> Reply:
-        order = outcome.order
-        self._studies.of(slug).tell_stopped(
-            node,
-            predicted=float(order["predicted"]),
-            order=order,
-            metrics=outcome.metrics,
-            seconds=outcome.seconds,
-            device=outcome.device,
-            **execution,
-        )
-        metric = self._study.objective.metric
-        return Reply(
-            EXITS["done"],
-            f"{node}: stopped early at step {order.get('step')}: "
-            f"{metric} = {order['predicted']:.6g} predicted",
-        )

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from inotify_simple import INotify, flags
 
@@ -21,7 +20,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts.outcome import one_line
 from trialfleet.workflows.jobs.agent_words import Said, is_answered, read_order, read_said
 from trialfleet.workflows.jobs.current import in_lane, trained_by
-from trialfleet.workflows.jobs.marks import note_begin, note_saved
+from trialfleet.workflows.jobs.marks import MarkKind, note
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.trial_files import dismiss
@@ -43,12 +42,7 @@ log = logging.getLogger(__name__)
 class Turns:
     """The words of a run's agents, and the answers. Not thread-safe.
 
-    Args:
-        studies: the run's.
-        trials: chooses and judges them.
-        final: likewise, the best settings' full training.
-        gate: likewise, the measurement of its model.
-        may_begin: says why no trial may begin for now, if so.
+    While `may_begin` gives a reason, no trial begins.
     """
 
     def __init__(
@@ -152,9 +146,9 @@ class Turns:
         if trial is None:  # words become no path but those of its own trials
             dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is none of its trials")
         elif said.say == "begun":
-            note_begin(trial, said.job, _written(place.said))
+            note(trial, said.job, place.said.stat().st_mtime, MarkKind.BEGINS)
         elif said.say == "saved":
-            note_saved(trial, said.job, _written(trial.saved))
+            note(trial, said.job, trial.saved.stat().st_mtime, MarkKind.SAVED)
         elif is_answered(said, order):
             return
         elif said.say == "told":
@@ -178,7 +172,8 @@ class Turns:
             self._end(slug, node, said, why, None)
             return
         if running != said.trial:
-            if self._trials.is_told(slug, said.trial):
+            study = self._studies.of(slug)
+            if said.trial in study.nodes().difference(study.running()):
                 self._next(slug, node, said)
             else:
                 dismiss(trial, said.turn, _FAILED, f"{said.trial} is none of its trials")
@@ -226,8 +221,9 @@ class Turns:
             self._asked_behind_trials(slug, node, said, chosen.message)
             return
         trial = self._place(slug, chosen.name)
-        note_begin(trial, said.job, time.time())  # first: words that are answered are passed over
-        self._studies.hand_out(slug, chosen.name, trial, chosen.answer, said.turn)
+        # first: words that are answered are passed over
+        note(trial, said.job, time.time(), MarkKind.BEGINS)
+        self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
 
     def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
         """Hand out the full training or the gate, unless an agent before this one ended it."""
@@ -249,7 +245,7 @@ class Turns:
         end = files.best if behind is self._final else files.gate
         may_begin = behind and said.wants and not self._may_begin()
         if behind and may_begin and behind.ask_in_lane(slug, node, said.turn):
-            note_begin(in_lane(files, end, node), said.job, time.time())
+            note(in_lane(files, end, node), said.job, time.time(), MarkKind.BEGINS)
         else:
             dismiss(self._place(slug, node), said.turn, 0, why)
 
@@ -262,8 +258,3 @@ class Turns:
 
     def _place(self, slug: str, name: str) -> TrialFolder:
         return self._studies.folder.region(slug).of_node(name)
-
-
-def _written(path: Path) -> float:
-    """When a file was last written, in Unix seconds."""
-    return path.stat().st_mtime

@@ -98,7 +98,9 @@ def posteriors(
             return -np.inf
 
     start = _likeliest(likelihood, known)
-    points = _samples(log_likelihood, start, known, _number(len(fitted)), random)
+    # more results leave less to doubt, and make each sample dearer
+    number = int(np.clip(_SAMPLED_RESULTS // len(fitted), 2, SAMPLES))
+    points = _samples(log_likelihood, start, known, number, random)
     samples = [known.split(point) for point in points]
     each = [
         Posterior(rows, values - taught @ weights, is_categorical, Hyperparameters.of(logs))
@@ -113,10 +115,7 @@ def posteriors(
 def likeliest(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
     """Return the posterior under the likeliest θ: of a task that teaches others.
 
-    Args:
-        rows: X, canonical, n × d.
-        values: y.
-        is_categorical: which parameters are choices.
+    The arguments are as of `posteriors`.
     """
     fitted = _fitted(values)
     likelihood = Likelihood(Pairs(rows[fitted], is_categorical), values[fitted])
@@ -132,11 +131,6 @@ def _fitted(values: Array) -> NDArray[np.intp]:
     best, others = np.split(order, [MOST_FITTED // 2])
     some = np.linspace(0, len(others) - 1, MOST_FITTED - len(best)).round().astype(int)
     return np.concatenate([best, others[some]])
-
-
-def _number(results: int) -> int:
-    """How many samples: more results leave less to doubt, and make each sample dearer."""
-    return int(np.clip(_SAMPLED_RESULTS // results, 2, SAMPLES))
 
 
 def _likeliest(likelihood: Likelihood, known: Prior) -> Array:

@@ -123,13 +123,7 @@ class Posterior:
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, given: Hyperparameters
     ) -> None:
-        """Condition on results.
-
-        Args:
-            rows: X, canonical.
-            values: y.
-            is_categorical: which parameters are choices.
-            given: the hyperparameters.
+        """Condition on results y at canonical points X.
 
         Raises:
             LinAlgError: the covariance is singular in double precision.

@@ -33,8 +33,9 @@ def best_points(
         good: a few points to look around, k × d.
         random: decides where is looked.
     """
-    looked_at = np.concatenate([_spread(domain, random), _near(domain, good, random)])
-    looked_at = np.unique(looked_at, axis=0)
+    sequence = Sobol(domain.size, scramble=True, rng=random)
+    spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
+    looked_at = np.unique(np.concatenate([spread, _near(domain, good, random)]), axis=0)
     logs = improvement.log(looked_at)
     order = np.argsort(-logs, kind="stable")
     starts = _different(domain, looked_at[order])
@@ -44,11 +45,6 @@ def best_points(
     ranked = points[np.argsort(-values, kind="stable")]
     _, first = np.unique(ranked, axis=0, return_index=True)
     return np.asarray(ranked[np.sort(first)])
-
-
-def _spread(domain: Domain, random: np.random.Generator) -> Array:
-    sequence = Sobol(domain.size, scramble=True, rng=random)
-    return domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
 
 
 def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:

@@ -46,12 +46,7 @@ class Teachers:
         )
 
     def nearest(self, rows: Array, values: Array) -> list[int]:
-        """Return which tasks order this one's results best, by rank correlation; at most a few.
-
-        Args:
-            rows: points with a result.
-            values: their results.
-        """
+        """Return which tasks order this one's results best, by rank correlation; at most a few."""
         means = self.means(rows)
         ranks = _centred(rankdata(values))
         scores = [float(_centred(rankdata(means[:, i])) @ ranks) for i in range(len(self))]
@@ -66,13 +61,8 @@ class Teachers:
         """Return points that together are good for every task: start-up trials for a new one.
 
         Chosen one after the other, each for the best summed rank by all tasks' means (Wistuba,
-        Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning, 2015).
-
-        Args:
-            count: how many at most.
-
-        Returns:
-            As many rows as there are different ones among the tasks' best.
+        Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning, 2015). There are at
+        most `count`, and no more than the tasks' best differ.
         """
         best = [task.rows[np.argsort(task.values, kind="stable")] for task in self._tasks]
         candidates = np.unique(np.concatenate([rows[:_PORTFOLIO_BEST] for rows in best]), axis=0)

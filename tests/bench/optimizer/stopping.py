@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
+from unittest import mock
 
 import numpy as np
 import optuna
@@ -36,16 +38,25 @@ from tests.bench.optimizer import flights_table
 from tests.bench.optimizer.kronecker import KroneckerModel, SettingsCurve
 from tests.bench.optimizer.pool import Pool
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.stopping.curves import Curve, CurveModel
+from trialfleet.optimizer.stopping import policy
+from trialfleet.optimizer.stopping.curves import Curve, CurveModel, Prediction
 from trialfleet.optimizer.stopping.policy import (
     Complete,
     Decision,
-    Predictor,
     Rule,
     to_stop,
 )
 
 Array = NDArray[np.float64]
+
+
+class Predictor(Protocol):
+    """What predicts where a curve ends."""
+
+    def predict(self, curve: Curve) -> Prediction:
+        """Return where a curve of one or more reports ends."""
+
+
 MakeModel = Callable[[list[Curve], float], Predictor]
 
 EPOCHS = 50
@@ -188,14 +199,10 @@ class Ours(Stopper):
     def decisions(self, running: dict[int, int]) -> dict[int, Decision]:
         """Return what those who are to stop are told."""
         curves = {str(number): self._curve(number, n) for number, n in running.items()}
-        found = to_stop(
-            self._rule,
-            curves,
-            self._complete,
-            begun=self._begun,
-            stopped=self._stopped,
-            model=self._made,
-        )
+        with mock.patch.object(policy, "CurveModel", self._made):
+            found = to_stop(
+                self._rule, curves, self._complete, begun=self._begun, stopped=self._stopped
+            )
         return {int(name): decision for name, decision in found.items()}
 
     def _made(self, complete: list[Curve], end: float) -> Predictor:

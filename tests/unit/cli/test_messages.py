@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, PoolError, first_of
-from trialfleet.workflows.attempts.outcome import Failed, outcome_of
+from trialfleet.optimizer.region_types import Failed
+from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.run_commands import _resumed

@@ -422,9 +422,7 @@ def test_a_crash_before_the_end_leaves_the_former_model_in_force(
 ) -> None:
     publish_as("r1", study, best)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            publish_module, "_sync_tree", lambda _: (_ for _ in ()).throw(OSError("full"))
-        )
+        patch.setattr(publish_module, "sync", lambda _: (_ for _ in ()).throw(OSError("full")))
         with pytest.raises(OSError, match="full"):
             publish_as("r2", study, best)
     models_folder = models_folder_of(study)

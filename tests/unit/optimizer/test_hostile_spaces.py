@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.region_types import Assignment, RegionSettings
+from trialfleet.optimizer.region_types import Assignment, Complete, RegionSettings
 from trialfleet.optimizer.sampling.names import Sampler
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
@@ -98,7 +98,7 @@ def ask_and_tell(space: SearchSpace, storage: TrialStorage, sampler: Sampler) ->
             assert entry.resolve(value) == value
             assert type(entry.resolve(value)) is type(value)
         metrics = {"loss": float(trial % 3)}
-        study.tell_complete(f"n{trial}", metrics=metrics, seconds=1.0, device=None)
+        study.tell(f"n{trial}", Complete(metrics=metrics, seconds=1.0, device=None))
 
 
 @settings(max_examples=40)

@@ -20,12 +20,18 @@ from tests.unit.report.report_studies import region_source, report_source
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.optimizer.ownership import Owner, Ownership
 from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.region_types import AlreadyTold, Assignment, RegionSettings
+from trialfleet.optimizer.region_types import (
+    Assignment,
+    Complete,
+    Failed,
+    Refused,
+    RegionSettings,
+    TrialExecution,
+)
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import reader_of_url
-from trialfleet.optimizer.trial_execution import TrialExecution
 from trialfleet.optimizer.trial_rows import TrialStorage
 from trialfleet.workflows.report import build_report
 from trialfleet.workflows.serve import study_copy
@@ -73,8 +79,8 @@ def scenario(study: RegionStudy) -> list[Any]:
     """Ask and tell in every way; returns what was answered."""
     answers = [study.ask(f"n{i}") for i in range(8)]
     ran: TrialExecution = {"attempts": 2, "job": JOB, "reports": REPORTS}
-    study.tell_complete("n0", metrics={"loss": 0.1 + 0.2}, seconds=1.5, device="GPU é", **ran)
-    study.tell_failed("n1", error="out of memory\nat step 3", attempts=3)
+    study.tell("n0", Complete(metrics={"loss": 0.1 + 0.2}, seconds=1.5, device="GPU é"), **ran)
+    study.tell("n1", Failed(error="out of memory\nat step 3", final=True), attempts=3)
     return [*answers, study.best()]
 
 
@@ -86,7 +92,10 @@ def test_a_study_answers_the_same_from_postgresql_as_from_sqlite(
     there = scenario(make(opened(sqlite_url(tmp_path / "study.db")), "same"))
     assert repr(here) == repr(there)
     again = make(opened(server.url()), "same")
-    assert [again.ask("n0"), again.ask("n1")] == [AlreadyTold(0), AlreadyTold(1)]
+    assert [again.ask("n0"), again.ask("n1")] == [
+        Refused("n0 is finished"),
+        Refused("n1 is finished"),
+    ]
     assert repr([*(again.ask(f"n{i}") for i in range(2, 8)), again.best()]) == repr(here[2:])
     trials = storage.get_all_trials(storage.get_study_id_from_name("same"))
     assert [t.number for t in trials] == list(range(8))
@@ -164,9 +173,8 @@ def test_managers_that_divide_the_regions_write_one_database_at_once(
             barrier.wait()
             for i in range(8):
                 study.ask(f"n{i}")
-                study.tell_complete(
-                    f"n{i}", metrics={"loss": number + i}, seconds=1.0, device=None, attempts=1
-                )
+                result = Complete(metrics={"loss": number + i}, seconds=1.0, device=None)
+                study.tell(f"n{i}", result, attempts=1)
         except Exception as error:  # noqa: BLE001
             errors.append(error)
 
@@ -197,10 +205,10 @@ def test_a_resident_study_goes_on_after_the_servers_restart(
     else:
         server.crash()
     # a tell comes first: Optuna itself repeats an ask whose connection is gone
-    study.tell_complete("a", metrics={"loss": 1.0}, seconds=None, device=None, attempts=1)
+    study.tell("a", Complete(metrics={"loss": 1.0}, seconds=None, device=None), attempts=1)
     second = study.ask("b")
     assert isinstance(second, Assignment)
-    assert (study.ask("a"), second.number) == (AlreadyTold(0), 1)
+    assert (study.ask("a"), second.number) == (Refused("a is finished"), 1)
     assert study.best() == first
 
 

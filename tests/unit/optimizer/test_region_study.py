@@ -21,19 +21,20 @@ from optuna.trial import FrozenTrial, TrialState
 from tests.unit.optimizer.conftest import Opener
 from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.optimizer import region_study
-from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_study import MOST_REPORTS, RegionStudy
 from trialfleet.optimizer.region_types import (
-    AlreadyTold,
     Assignment,
+    Complete,
+    Failed,
+    GivenUp,
+    Refused,
     RegionSettings,
-    Spent,
     Stopped,
 )
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import FAILURES
-from trialfleet.optimizer.trial_execution import MOST_REPORTS
 from trialfleet.optimizer.trial_rows import TrialStorage
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
@@ -71,8 +72,9 @@ def asked(study: RegionStudy, node: str) -> Assignment:
 
 
 def complete(study: RegionStudy, node: str, loss: float, **more: Any) -> None:
-    attributes: dict[str, Any] = {"seconds": 1.5, "device": "cpu", "attempts": 1} | more
-    study.tell_complete(node, metrics={"loss": loss, "other": 2.0}, **attributes)
+    result = Complete(metrics={"loss": loss, "other": 2.0}, seconds=1.5, device="NVIDIA A100")
+    ran: Any = {"attempts": 1} | more
+    study.tell(node, result, **ran)
 
 
 def stored(storage: BaseStorage) -> list[FrozenTrial]:
@@ -82,12 +84,12 @@ def stored(storage: BaseStorage) -> list[FrozenTrial]:
 # ---------------------------------------------------------------- asking
 
 
-def test_the_first_trial_is_the_defaults_and_the_only_baseline() -> None:
+def test_the_first_trial_is_the_defaults() -> None:
     study = make()
     first, second = asked(study, "a"), asked(study, "b")
     assert first.params == SPACE.complete(SPACE.defaults())
-    assert (first.number, first.baseline) == (0, True)
-    assert (second.number, second.baseline) == (1, False)
+    assert first.number == 0
+    assert second.number == 1
     assert first.seed != second.seed
 
 
@@ -99,11 +101,13 @@ def test_asking_again_returns_the_same_until_it_is_told_and_from_a_fresh_study_t
     study = make(storage)
     first = [asked(study, f"n{i}") for i in range(4)]
     complete(study, "n1", 0.5)
-    study.tell_failed("n2", error="diverged", attempts=3)
+    study.tell("n2", Failed(error="diverged", final=True), attempts=3)
     again = make(opened(sqlite_url(tmp_path / "study.db")))
     for source in (study, again):
         repeated = [source.ask(f"n{i}") for i in range(4)]
-        assert repr(repeated) == repr([first[0], AlreadyTold(1), AlreadyTold(2), first[3]])
+        assert repr(repeated) == repr(
+            [first[0], Refused("n1 is finished"), Refused("n2 is finished"), first[3]]
+        )
     assert len(stored(storage)) == 4
 
 
@@ -173,7 +177,7 @@ def test_a_result_is_stored_with_all_that_came_with_it() -> None:
     storage = in_memory()
     study = make(storage)
     asked(study, "a")
-    complete(study, "a", 0.25, attempts=2, device="NVIDIA A100")
+    complete(study, "a", 0.25, attempts=2)
     (trial,) = stored(storage)
     assert (trial.state, trial.value) == (TrialState.COMPLETE, 0.25)
     told = ("metrics", "seconds", "device", "attempts", "error", "job")
@@ -189,7 +193,7 @@ def test_a_failure_is_stored_as_a_failure_with_its_error() -> None:
     storage = in_memory()
     study = make(storage)
     asked(study, "a")
-    study.tell_failed("a", error="CUDA out of memory", attempts=4, seconds=3.0)
+    study.tell("a", Failed(error="CUDA out of memory", final=True), attempts=4)
     (trial,) = stored(storage)
     assert (trial.state, trial.values) == (TrialState.FAIL, None)
     assert trial.user_attrs["error"] == "CUDA out of memory"
@@ -203,8 +207,8 @@ def test_the_job_and_the_reports_are_stored_whatever_the_outcome() -> None:
     for node in ("a", "b", "c"):
         asked(study, node)
     complete(study, "a", 0.25, job=job, reports={1: 0.5, 2: math.nan, 3: math.inf, 4: 0.25})
-    study.tell_failed("b", error="x", attempts=2, job=job, reports={1: 0.5})
-    study.give_up("c", reason="no money is left", attempts=1, job=job, reports={7: 0.5})
+    study.tell("b", Failed(error="x", final=True), attempts=2, job=job, reports={1: 0.5})
+    study.tell("c", GivenUp(error="no money is left"), attempts=1, job=job, reports={7: 0.5})
     first, second, third = stored(storage)
     assert [trial.user_attrs["job"] for trial in (first, second, third)] == [job] * 3
     assert first.intermediate_values == pytest.approx(
@@ -232,10 +236,10 @@ def test_the_first_tell_wins() -> None:
     for node in ("a", "b"):
         asked(study, node)
     complete(study, "a", 0.25)
-    study.tell_failed("b", error="x", attempts=1)
+    study.tell("b", Failed(error="x", final=True), attempts=1)
     before = repr(stored(storage))
     complete(study, "a", 9.0)
-    study.tell_failed("a", error="late", attempts=2)
+    study.tell("a", Failed(error="late", final=True), attempts=2)
     complete(study, "b", 9.0)
     assert repr(stored(storage)) == before
 
@@ -247,9 +251,9 @@ def test_a_trial_that_was_given_up_is_finished_but_no_failure() -> None:
         asked(study, node)
     complete(study, "a", 0.25)
     for node in ("a", "b", "b", "ghost"):
-        study.give_up(node, reason="no money is left")
+        study.tell(node, GivenUp(error="no money is left"))
     assert study.stopped() is None
-    assert study.ask("b") == AlreadyTold(1)
+    assert study.ask("b") == Refused("b is finished")
     assert study.ask("c") == asked(study, "c")
     complete(study, "b", 0.1)
     assert [(t.state, t.value) for t in stored(storage)] == [
@@ -277,30 +281,7 @@ def test_telling_a_node_that_was_never_asked_is_an_error() -> None:
     with pytest.raises(TrialfleetError, match=r"'ghost'.*never asked"):
         complete(study, "ghost", 1.0)
     with pytest.raises(TrialfleetError, match=r"'ghost'.*never asked"):
-        study.tell_failed("ghost", error="x", attempts=1)
-
-
-@pytest.mark.parametrize(
-    ("metrics", "message"),
-    [
-        ({"accuracy": 1.0}, "no metric 'loss'.*accuracy"),
-        ({}, "metrics: none"),
-        ({"loss": float("nan")}, "'loss' is nan"),
-        ({"loss": 1.0, "other": float("inf")}, "'other' is inf"),
-        ({"loss": True}, "True, not a number"),
-        ({"loss": "0.5"}, "'0.5', not a number"),
-    ],
-)
-def test_a_result_that_is_no_finite_number_is_refused_and_nothing_is_stored(
-    metrics: dict[str, Any], message: str
-) -> None:
-    storage = in_memory()
-    study = make(storage)
-    asked(study, "a")
-    before = repr(stored(storage))
-    with pytest.raises(InputError, match=message):
-        study.tell_complete("a", metrics=metrics, seconds=None, device=None, attempts=1)
-    assert repr(stored(storage)) == before
+        study.tell("ghost", Failed(error="x", final=True), attempts=1)
 
 
 def test_best_is_the_best_complete_trial_and_the_earliest_among_equals() -> None:
@@ -327,7 +308,7 @@ def test_best_is_the_best_complete_trial_and_the_earliest_among_equals() -> None
             if i == expected:
                 wanted = answer
         asked(study, "failed")
-        study.tell_failed("failed", error="x", attempts=1)
+        study.tell("failed", Failed(error="x", final=True), attempts=1)
         asked(study, "running")
         assert study.best() == wanted
 
@@ -338,7 +319,7 @@ def test_best_is_the_best_complete_trial_and_the_earliest_among_equals() -> None
 def test_when_the_trials_are_spent_new_nodes_get_none_and_old_ones_their_own() -> None:
     study = make(trials=3)
     answers = [asked(study, f"n{i}") for i in range(3)]
-    assert study.ask("n3") == Spent("the budget of 3 trials is used up")
+    assert study.ask("n3") == Refused("the budget of 3 trials is used up")
     assert [study.ask(f"n{i}") for i in range(3)] == answers
 
 
@@ -351,7 +332,7 @@ def test_hours_count_from_the_first_ask() -> None:
     clock[0] = trial.datetime_start.timestamp() + 2 * 3600 - 1
     asked(study, "b")
     clock[0] += 2
-    assert study.ask("c") == Spent("the budget of 2 hours is used up")
+    assert study.ask("c") == Refused("the budget of 2 hours is used up")
     assert study.ask("a") == first
 
 
@@ -359,9 +340,9 @@ def test_one_failure_more_than_allowed_stops_the_region_with_its_reason() -> Non
     study = make(max_failures=1)
     for node in ("a", "b", "c"):
         asked(study, node)
-    study.tell_failed("a", error="first", attempts=1)
+    study.tell("a", Failed(error="first", final=True), attempts=1)
     asked(study, "d")
-    study.tell_failed("c", error="out of memory", attempts=1)
+    study.tell("c", Failed(error="out of memory", final=True), attempts=1)
     answer = study.ask("e")
     assert isinstance(answer, Stopped)
     assert answer.reason == (
@@ -436,9 +417,9 @@ STEPS: list[Callable[[RegionStudy], object]] = [
     lambda study: study.ask("c"),
     lambda study: study.note_failure("b", attempt=1, error="w"),
     lambda study: study.note_failure("b", attempt=2, error="x"),
-    lambda study: study.tell_failed("b", error="x", attempts=2),
+    lambda study: study.tell("b", Failed(error="x", final=True), attempts=2),
     lambda study: study.ask("d"),
-    lambda study: study.give_up("c", reason="no money is left"),
+    lambda study: study.tell("c", GivenUp(error="no money is left")),
 ]
 
 
@@ -490,7 +471,7 @@ import scipy.stats.qmc  # before the forks
 import sqlalchemy
 from pathlib import Path
 from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.region_types import RegionSettings
+from trialfleet.optimizer.region_types import Complete, Failed, RegionSettings
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
@@ -503,9 +484,9 @@ settings = RegionSettings(metric="loss", direction="minimize", region="A", seed=
 def steps(study):
     study.ask("a")
     study.ask("b")
-    study.tell_complete("a", metrics={"loss": 0.5}, seconds=1.5, device="cpu", attempts=1)
+    study.tell("a", Complete(metrics={"loss": 0.5}, seconds=1.5, device="cpu"), attempts=1)
     study.ask("c")
-    study.tell_failed("b", error="x", attempts=2)
+    study.tell("b", Failed(error="x", final=True), attempts=2)
 
 def life(url, left):
     storage = open_storage(url)
@@ -601,11 +582,11 @@ def test_a_trial_that_the_database_made_twice_counts_once(
     if not told_first:
         assert asked(study, "b") == second
         complete(study, "b", 0.5)
-    assert study.ask("b") == AlreadyTold(second.number)
+    assert study.ask("b") == Refused("b is finished")
     third = asked(study, "c")
     complete(study, "a", 1.0)
     complete(study, "c", 1.0)
-    assert isinstance(study.ask("d"), Spent)
+    assert isinstance(study.ask("d"), Refused)
     assert study.best() == second
     undisturbed = make(trials=3)
     expected = [asked(undisturbed, node) for node in "abc"]

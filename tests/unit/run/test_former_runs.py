@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.errors import InputError
-from trialfleet.optimizer.region_types import Assignment
+from trialfleet.optimizer.region_types import Assignment, Complete
 from trialfleet.optimizer.sampling.former import read_former
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan.folder import RunFolder
@@ -59,7 +59,7 @@ def train(run: Run, trials: int = 8) -> dict[str, list[Assignment]]:
             answer = studies.of(slug).ask(node)
             assert isinstance(answer, Assignment)
             value = {"loss": loss(region.name, answer.params)}
-            studies.of(slug).tell_complete(node, metrics=value, seconds=1.0, device="cpu")
+            studies.of(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
             found[region.name].append(answer)
     return found
 
@@ -114,7 +114,7 @@ def test_a_process_that_starts_anew_suggests_the_same(make_run: MakeRun) -> None
             assert isinstance(answer, Assignment)
             value = {"loss": loss(region.name, answer.params)}
             node = f"{slug}.{len(known)}"
-            studies.of(slug).tell_complete(node, metrics=value, seconds=1.0, device="cpu")
+            studies.of(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
             known.append(answer)
     assert again == once
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.run.test_causes import IMPORT, NO_MODULE, trial
 from trialfleet.errors import PoolError
+from trialfleet.workflows.attempts import giving_up
 from trialfleet.workflows.attempts.giving_up import why_give_up
 from trialfleet.workflows.plan.folder import RegionFolder
 
@@ -41,30 +42,34 @@ def ran(region: RegionFolder, **machines: str) -> None:
         place.err.write_text("a traceback\n")
 
 
-def only() -> set[str]:
-    return {"one"}
+@pytest.fixture(autouse=True)
+def pool(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The machines of the pool."""
+    machines = {"one"}
+    monkeypatch.setattr(giving_up, "machines", lambda: machines)
+    return machines
 
 
 def test_three_trials_that_fail_alike_are_enough(region: RegionFolder) -> None:
     ran(region, a="one", b="one", c="one")
     failed = [trial("a", NO_MODULE), trial("b", NO_MODULE, begun=1)]
-    assert why_give_up([(failed, region)], only) is None
+    assert why_give_up([(failed, region)]) is None
     last = trial("c", NO_MODULE, begun=2, state="RUNNING")  # it would be tried again
-    why = why_give_up([([*failed, last], region)], only)
+    why = why_give_up([([*failed, last], region)])
     assert why == f"{NO_MODULE}; see {region.trial('c').err}"
 
 
 def test_three_attempts_at_one_trial_may_be_its_parameters(region: RegionFolder) -> None:
     ran(region, a="one")
-    assert why_give_up([([trial("a", *[NO_MODULE] * 3)], region)], only) is None
+    assert why_give_up([([trial("a", *[NO_MODULE] * 3)], region)]) is None
 
 
 def test_a_trial_that_completed_or_failed_differently_keeps_all_going(region: RegionFolder) -> None:
     ran(region, a="one", b="one", c="one", d="one")
     failed = [trial(node, NO_MODULE) for node in "abc"]
-    assert why_give_up([(failed, region)], only)
-    assert why_give_up([([*failed, trial("d", state="COMPLETE")], region)], only) is None
-    assert why_give_up([([*failed, trial("d", IMPORT)], region)], only) is None
+    assert why_give_up([(failed, region)])
+    assert why_give_up([([*failed, trial("d", state="COMPLETE")], region)]) is None
+    assert why_give_up([([*failed, trial("d", IMPORT)], region)]) is None
 
 
 def test_a_first_attempt_that_outlives_those_that_failed_is_waited_for(
@@ -72,16 +77,16 @@ def test_a_first_attempt_that_outlives_those_that_failed_is_waited_for(
 ) -> None:
     ran(region, a="one", b="one", c="one")
     trials = [*(trial(node, NO_MODULE) for node in "abc"), trial("d", state="RUNNING")]
-    assert why_give_up([(trials, region)], only), "it waits in the queue"
+    assert why_give_up([(trials, region)]), "it waits in the queue"
     ran(region, d="one")
-    assert why_give_up([(trials, region)], only) is None
+    assert why_give_up([(trials, region)]) is None
     log = region.trial("d").log
     log.write_text(LOG.format(machine="one").replace("2026", "2126"))
-    assert why_give_up([(trials, region)], only), "it has just begun"
+    assert why_give_up([(trials, region)]), "it has just begun"
     log.write_text(LOG.format(machine="one") + ENDED)
-    assert why_give_up([(trials, region)], only), "it has ended, and left nothing"
+    assert why_give_up([(trials, region)]), "it has ended, and left nothing"
     region.trial("d").result.write_text("{}")
-    assert why_give_up([(trials, region)], only) is None
+    assert why_give_up([(trials, region)]) is None
 
 
 def test_regions_are_counted_together(tmp_path: Path) -> None:
@@ -90,21 +95,28 @@ def test_regions_are_counted_together(tmp_path: Path) -> None:
         region = RegionFolder(tmp_path / name)
         ran(region, **{name: "one"})
         looked_at.append(([trial(name, NO_MODULE)], region))
-    assert why_give_up(looked_at, only)
-    assert why_give_up(looked_at[:2], only) is None
+    assert why_give_up(looked_at)
+    assert why_give_up(looked_at[:2]) is None
 
 
-def test_a_machine_that_fails_everything_is_not_the_trainers_fault(region: RegionFolder) -> None:
+def test_a_machine_that_fails_everything_is_not_the_trainers_fault(
+    region: RegionFolder, pool: set[str]
+) -> None:
+    pool.add("other")
     trials = [trial(node, NO_MODULE) for node in "abc"]
     ran(region, a="one", b="one", c="one")
-    assert why_give_up([(trials, region)], lambda: {"one", "other"}) is None
+    assert why_give_up([(trials, region)]) is None
     ran(region, c="other")
-    assert why_give_up([(trials, region)], lambda: {"one", "other", "third"})
+    pool.add("third")
+    assert why_give_up([(trials, region)])
 
 
-def test_where_nobody_knows_the_machines_nothing_is_given_up(region: RegionFolder) -> None:
+def test_where_nobody_knows_the_machines_nothing_is_given_up(
+    region: RegionFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away() -> set[str]:
         raise PoolError("no collector")
 
+    monkeypatch.setattr(giving_up, "machines", away)
     ran(region, a="one", b="one", c="one")
-    assert why_give_up([([trial(node, NO_MODULE) for node in "abc"], region)], away) is None
+    assert why_give_up([([trial(node, NO_MODULE) for node in "abc"], region)]) is None

@@ -16,7 +16,8 @@ from trialfleet import job_files
 from trialfleet.job_files import JobFileError
 from trialfleet.nodes.job import packages
 from trialfleet.nodes.job.packages import DamagedPackageError
-from trialfleet.workflows.attempts.outcome import Failed, outcome_of, read_stop
+from trialfleet.optimizer.region_types import Failed
+from trialfleet.workflows.attempts.outcome import outcome_of, read_stop
 from trialfleet.workflows.gang.keeper import Keeper
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import Roster

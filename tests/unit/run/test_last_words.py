@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.conftest import MakeRun
+from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.missing_modules import how_to_install, imports_of, missing_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
@@ -125,7 +126,7 @@ def test_status_and_why_tell_what_mends_a_missing_module(make_run: MakeRun) -> N
     for node in ("A.l1.t01", "A.l1.t02"):
         study.ask(node)
         study.note_failure(node, attempt=0, error=error)
-        study.tell_failed(node, error=error)
+        study.tell(node, Failed(error=error, final=True))
     terminal = Console(file=io.StringIO(), width=300)
     terminal.print(run_view(run.status()))
     assert isinstance(terminal.file, io.StringIO)

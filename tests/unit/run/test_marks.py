@@ -8,8 +8,9 @@ import pytest
 
 from tests.unit.run.test_job_log import EVICTED, SUBMITTED, executing, unix
 from trialfleet import job_files
+from trialfleet.workflows.jobs.agent_words import Ended
 from trialfleet.workflows.jobs.executions import events_of, time_of
-from trialfleet.workflows.jobs.marks import Mark, MarkKind, note_begin, note_end, note_saved
+from trialfleet.workflows.jobs.marks import Mark, MarkKind, note
 from trialfleet.workflows.plan.folder import TrialFolder
 
 WHEN = unix("07:08:01.250")
@@ -29,13 +30,15 @@ def marks(place: TrialFolder) -> list[tuple[float, Mark]]:
 
 
 def end(place: TrialFolder, code: int = 0, cpu: float | None = None) -> None:
-    note_end(place, "6.0", WHEN + 2, code=code, cpu_seconds=cpu, memory_mb=None)
+    ended = Ended(code=code, cpu_seconds=cpu, memory_mb=None, over=None)
+    note(place, "6.0", WHEN + 2, MarkKind.ENDS, ended)
 
 
 def test_a_mark_is_an_event_that_htcondor_reads(place: TrialFolder) -> None:
-    note_begin(place, "6.0", WHEN)
-    note_saved(place, "6.0", WHEN + 1)
-    note_end(place, "6.0", WHEN + 2, code=-9, cpu_seconds=1.23456, memory_mb=230.96)
+    note(place, "6.0", WHEN, MarkKind.BEGINS)
+    note(place, "6.0", WHEN + 1, MarkKind.SAVED)
+    ended = Ended(code=-9, cpu_seconds=1.23456, memory_mb=230.96, over=None)
+    note(place, "6.0", WHEN + 2, MarkKind.ENDS, ended)
     assert marks(place) == [
         (WHEN, Mark(trial="A.l1.t01", kind=MarkKind.BEGINS)),
         (WHEN + 1, Mark(trial="A.l1.t01", kind=MarkKind.SAVED)),
@@ -52,7 +55,7 @@ def test_a_mark_is_an_event_that_htcondor_reads(place: TrialFolder) -> None:
 
 def test_what_is_noted_is_not_noted_again(place: TrialFolder) -> None:
     for _ in range(2):
-        note_begin(place, "6.0", WHEN)
+        note(place, "6.0", WHEN, MarkKind.BEGINS)
     for _ in range(2):
         end(place)
     assert [mark.kind for _, mark in marks(place)] == [MarkKind.BEGINS, MarkKind.ENDS]
@@ -66,26 +69,26 @@ def test_a_figure_that_measures_nothing_is_left_out(place: TrialFolder) -> None:
 
 def test_an_end_that_is_told_again_after_the_next_begin_changes_nothing(place: TrialFolder) -> None:
     other = TrialFolder(place.root.with_name("A.l1.t02"), place.of_job)
-    note_begin(place, "6.0", WHEN)
+    note(place, "6.0", WHEN, MarkKind.BEGINS)
     for _ in range(2):  # a service that was killed before it said so does it all again
         end(place)
-        note_begin(other, "6.0", WHEN + 2)
+        note(other, "6.0", WHEN + 2, MarkKind.BEGINS)
     assert len(marks(place)) == 3
 
 
 def test_another_trial_or_another_try_is_noted(place: TrialFolder) -> None:
     other = TrialFolder(place.root.with_name("A.l1.t02"), place.of_job)
     for each in (place, other, place):
-        note_begin(each, "6.0", WHEN)
+        note(each, "6.0", WHEN, MarkKind.BEGINS)
         end(each, code=1)
     assert len(marks(place)) == 6
 
 
 def test_a_trial_that_goes_on_elsewhere_begins_there(place: TrialFolder) -> None:
-    note_begin(place, "6.0", WHEN)
+    note(place, "6.0", WHEN, MarkKind.BEGINS)
     with place.log.open("a") as log:
         log.write(EVICTED.format(at="07:08:05") + executing("07:09:00"))
-    note_begin(place, "6.0", WHEN + 60)
+    note(place, "6.0", WHEN + 60, MarkKind.BEGINS)
     assert len(marks(place)) == 2
 
 
@@ -93,14 +96,14 @@ def test_a_gang_trains_on_while_one_of_its_jobs_begins_again(place: TrialFolder)
     submitted, executes = EXECUTES
     both = [text.replace(".000.000)", f".{proc:03}.000)") for text in EXECUTES for proc in (1, 0)]
     place.log.write_text("".join(both))
-    note_begin(place, "6.0", WHEN)
+    note(place, "6.0", WHEN, MarkKind.BEGINS)
     with place.log.open("a") as log:
         log.write(EVICTED.format(at="07:08:05") + executes)
-    note_begin(place, "6.1", WHEN + 60)
+    note(place, "6.1", WHEN + 60, MarkKind.BEGINS)
     assert len(marks(place)) == 1
     with place.log.open("a") as log:
         log.write(submitted.replace("(006.", "(007.") + executes.replace("(006.", "(007."))
-    note_begin(place, "7.0", WHEN + 90)
+    note(place, "7.0", WHEN + 90, MarkKind.BEGINS)
     assert len(marks(place)) == 2
 
 
@@ -110,5 +113,5 @@ def test_a_log_that_a_link_leads_to_is_not_written(place: TrialFolder, tmp_path:
     before = elsewhere.read_text()
     place.log.symlink_to(elsewhere)
     with pytest.raises(job_files.JobFileError, match="symbolic link"):
-        note_begin(place, "6.0", WHEN)
+        note(place, "6.0", WHEN, MarkKind.BEGINS)
     assert elsewhere.read_text() == before

@@ -72,12 +72,16 @@ def test_words_of_the_trainers_own_errors(message: str) -> None:
     assert not in_words(message)
 
 
-def test_a_machine_that_is_found_out_late_is_to_blame_for_what_was_before() -> None:
+def test_a_machine_that_is_found_out_late_is_to_blame_for_what_was_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     noted = {str(n): {"error": "exit code 1", "machine": "eater"} for n in (1, 2, 3)}
-    assert own_errors(noted, lambda _: False) == 3
-    assert own_errors(noted, lambda machine: machine == "eater") == 0
+    monkeypatch.setattr(node_faults, "word_of", lambda _: False)
+    assert own_errors(noted) == 3
+    monkeypatch.setattr(node_faults, "word_of", lambda machine: machine == "eater")
+    assert own_errors(noted) == 0
     noted |= {"4": {"error": "exit code 1", "machine": "other"}, "5": {"blame": "node"}}
-    assert own_errors(noted, lambda machine: machine == "eater") == 1
+    assert own_errors(noted) == 1
 
 
 def test_a_silent_pool_blames_no_machine(

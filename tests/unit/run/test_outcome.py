@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from trialfleet.infra.fleet.scaling.money import NO_MONEY
-from trialfleet.workflows.attempts.outcome import Complete, Failed, Unpaid, last_line, outcome_of
+from trialfleet.optimizer.region_types import Complete, Failed, Unpaid
+from trialfleet.workflows.attempts.outcome import last_line, outcome_of
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.why.attempt_causes import kind_of_attempt
 

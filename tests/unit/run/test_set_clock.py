@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import PoolError
+from trialfleet.workflows.dagman import set_clock
 from trialfleet.workflows.dagman.set_clock import ClockWatch
 
 NOW, TICK = 1_800_000_000.0, 5_000.0
@@ -17,14 +18,16 @@ COMMANDS = [["restart", "schedd"], ["restart", "negotiator"], ["reconfig"]]
 class HTCondor:
     """What is told to HTCondor, of whose daemons some are away."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.file = file
+        monkeypatch.setattr(set_clock, "_commands_here", lambda: [*COMMANDS])
+        monkeypatch.setattr(set_clock, "_run", self._run)
         self.commands: list[str] = []
         self.away: set[str] = set()
 
     def watch(self) -> ClockWatch:
         """A new supervisor's."""
-        return ClockWatch(self.file, commands=lambda: COMMANDS, run=self._run)
+        return ClockWatch(self.file)
 
     def _run(self, command: Sequence[str]) -> None:
         if command[-1] in self.away:
@@ -36,8 +39,8 @@ ALL = ["schedd", "negotiator", "reconfig"]
 
 
 @pytest.fixture
-def htcondor(tmp_path: Path) -> HTCondor:
-    here = HTCondor(tmp_path / "clock.json")
+def htcondor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HTCondor:
+    here = HTCondor(tmp_path / "clock.json", monkeypatch)
     here.watch().look(NOW, TICK)
     assert here.commands == []  # nobody knows how it was set before
     return here
@@ -78,8 +81,10 @@ def test_a_torn_note_counts_as_none(htcondor: HTCondor, content: str) -> None:
     assert htcondor.commands == ALL
 
 
-def test_a_note_that_can_not_be_written_is_remembered_all_the_same(tmp_path: Path) -> None:
-    htcondor = HTCondor(tmp_path / "missing" / "clock.json")
+def test_a_note_that_can_not_be_written_is_remembered_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    htcondor = HTCondor(tmp_path / "missing" / "clock.json", monkeypatch)
     watch = htcondor.watch()
     watch.look(NOW, TICK)
     watch.look(NOW - 100, TICK)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.run.test_job_log import SUBMITTED, TERMINATED, executing, of
-from trialfleet.workflows.attempts.outcome import JOB_REMOVED, Complete, outcome_of
+from trialfleet.optimizer.region_types import Complete
+from trialfleet.workflows.attempts.outcome import JOB_REMOVED, outcome_of
 from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.gang.records import in_words, ranks_and_generation
 from trialfleet.workflows.gang.roster import DONE, FORM, RUN, Apart, Roster, Seat

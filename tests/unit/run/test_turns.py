@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,16 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeRun
-from trialfleet import Run, job_files, nodes
+from trialfleet import Run, job_files
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.jobs.agent_words import asked_since
 from trialfleet.workflows.jobs.troubles import JobFacts, job_troubles
 from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
+from trialfleet.workflows.plan.trial_files import TrialFiles
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.publish_node import publish_region
-from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.status.job_costs import end_stays
 from trialfleet.workflows.trial_names import is_lane
 
@@ -177,13 +176,13 @@ def test_a_trials_begin_is_noted_though_the_service_died_when_it_had_answered(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job.submit()
-    hand_out = RegionStudies.hand_out
+    hand_out = TrialFiles.hand_out
 
     def die(*arguments: Any) -> None:
         hand_out(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(RegionStudies, "hand_out", die)
+    monkeypatch.setattr(TrialFiles, "hand_out", die)
     with pytest.raises(KeyboardInterrupt):
         job.tell("A.l1.t01")
     monkeypatch.undo()
@@ -720,23 +719,3 @@ def test_an_agent_that_comes_back_goes_on_with_the_full_training(job: Job) -> No
     job.handler.noticed()
     assert (job.order["name"], job.order["token"]) == ("best", "t2")
     assert job.place("best").saved.read_bytes() == b"a checkpoint"
-
-
-def test_a_run_that_an_earlier_release_planned_goes_on_with_a_job_for_each_trial(
-    make_run: MakeRun,
-) -> None:
-    run = make_run(budget={"trials": 3, "lanes": 1, "trials_per_job": 1})
-    folder = RunFolder(run.folder)
-    folder.agent.unlink()
-    (folder.code / nodes.AGENT).unlink()
-    text = folder.study.read_text()
-    assert "trials_per_job: 1" in text
-    folder.study.write_text(re.sub(r".*(trials_per_job|job_minutes):.*\n", "", text))
-    job = Job(run, "A.l1.t01")
-    assert os.access(folder.agent, os.X_OK)
-    assert job.submit().exit_code == EXITS["done"]
-    assert job.order["name"] == "A.l1.t01"
-    result = {"status": "complete", "metrics": {"loss": 0.5}}
-    job.place().result.write_text(json.dumps(result))  # HTCondor brought it, of a job of before
-    assert job.post().exit_code == EXITS["done"]
-    assert job.states == {"A.l1.t01": "complete"}

@@ -68,7 +68,8 @@ def test_a_clock_that_is_wrong_for_a_moment_ends_no_day(make_run: MakeRun) -> No
     folder = RunFolder(make_run().folder)
     day = RunsDay(date=date(2026, 11, 22), deadline=BEGAN + timedelta(minutes=30))
     frozen = load_frozen(folder.study).model_copy(update={"day": day})
-    studies = RegionStudies(folder, frozen, machine.clock)
+    studies = RegionStudies(folder, frozen)
+    studies._clock = machine.clock
     assert studies.over() is None
     machine.wrong = timedelta(hours=1)
     machine.tick += 10

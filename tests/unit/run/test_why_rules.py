@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from trialfleet.workflows.attempts.outcome import Complete, Failed, outcome_of
+from trialfleet.optimizer.region_types import Complete, Failed
+from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.journal.journal import Ending, Outcome
