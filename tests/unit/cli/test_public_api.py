@@ -278,9 +278,10 @@ ALLOWED = {
         "render",
         "sections",
         "spelling",
+        "updates",
         "wall_clock",
     },
-    "optimizer": {"optimizer", "errors", "files", "sections", "spelling"},
+    "optimizer": {"optimizer", "errors", "files", "sections", "spelling", "updates"},
     "infra": {
         "infra",
         "attributes",
