@@ -21,7 +21,8 @@ _POST_ENDED = re.compile(
 )
 STOP_REASON = "trialfleet stop"  # with which it removes jobs
 _WAS = "Was STATUS_"  # how DAGMan's details of a node begin that had not ended when it was removed
-_ENDED_BY_ERROR = 1  # DAG_STATUS_ERROR of a metrics file: DAGMan itself could not go on
+# DAG_STATUS_ERROR, _NODE_FAILED of a metrics file: DAGMan itself could not go on, or a node failed.
+_ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,11 @@ def exit_code(files: DagFiles) -> int | None:
 def ended_by_error(files: DagFiles) -> bool:
     """Whether the last DAGMan gave up because of an error of its own, not of a node's."""
     return _metric(files, "DagStatus") == _ENDED_BY_ERROR
+
+
+def ended_by_node(files: DagFiles) -> bool:
+    """Whether the last DAGMan ended because a node of its graph had failed."""
+    return _metric(files, "DagStatus") == _ENDED_BY_NODE
 
 
 def removal(files: DagFiles) -> str | None:

@@ -17,9 +17,11 @@ from trialfleet.errors import first_of
 from trialfleet.files import read_json
 from trialfleet.optimizer.client import is_served
 from trialfleet.workflows.dagman.common_files import REPAIR, overdue
+from trialfleet.workflows.dagman.failing import failing_scripts
 from trialfleet.workflows.dagman.files import (
     NodeStatus,
     ended_by_error,
+    ended_by_node,
     passed_over,
     read_node_status,
     removal,
@@ -316,7 +318,21 @@ def _lost(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] |
 
 
 def _gave_up(folder: RunFolder) -> tuple[str | None, str] | None:
-    return (None, "its DAGMan gave up") if ended_by_error(folder.dag_files) else None
+    if ended_by_error(folder.dag_files):
+        return None, "its DAGMan gave up"
+    left = _untaken(folder) if ended_by_node(folder.dag_files) else []
+    return (None, f"HTCondor did not take the DAGMan of {first_of(left, 3)}") if left else None
+
+
+def _untaken(folder: RunFolder) -> list[str]:
+    """The regions whose DAGMan HTCondor did not take when it was to be submitted last."""
+    regions = [folder.region(path.name) for path in sorted(folder.regions.iterdir())]
+    return [
+        files.root.name
+        for files in regions
+        if not (files.is_done or files.stopped.exists())
+        and any(each.script == "end" for each in failing_scripts(files.failing))
+    ]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from trialfleet.optimizer.ownership import Owner
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
-from trialfleet.workflows.attempts.outcome import JOB_REMOVED
+from trialfleet.workflows.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
 from trialfleet.workflows.attempts.retries import JobEnd
 from trialfleet.workflows.dagman.failing import (
     TRIES,
@@ -258,6 +258,8 @@ class NodeScripts:
             reason = f"its jobs were removed: {by}" if by else "its jobs were removed"
             write_json(files.stopped, {"reason": reason, "removed": True})
             return Reply(EXITS["done"], f"{slug}: {how}: {reason}")
+        if int(return_code) == JOB_UNSUBMITTED:  # DAGMan retries no such node, whatever RETRY says
+            return NotTaken(EXITS["retry"], f"{slug}: HTCondor did not take its DAGMan")
         if int(retry) < int(most):
             return Reply(EXITS["retry"], f"{slug}: {how}: starting another")
         reason = f"{how}, as {most} before it: {self._last_error(files)}"

@@ -133,6 +133,14 @@ def test_a_job_that_htcondor_did_not_take_is_told(folder: RunFolder) -> None:
     assert "HTCondor did not take its job" in troubles(folder)[0]
 
 
+def test_a_region_whose_dagman_htcondor_did_not_take_has_not_failed(folder: RunFolder) -> None:
+    """DAGMan says that this was the last attempt, though it made no other."""
+    reply = NodeScripts(folder).handle(["end", "A", "-1001", "10", "10"])
+    assert reply.exit_code == EXITS["retry"]
+    assert stopped(folder.region("A")) is None
+    assert "HTCondor did not take its DAGMan" in troubles(folder)[0]
+
+
 def test_the_last_dagman_of_a_region_leaves_its_reason(folder: RunFolder) -> None:
     handler, files = NodeScripts(folder), folder.region("A")
     assert handler.handle(["end", "A", "1", "9", "10"]).exit_code == EXITS["retry"]

@@ -23,6 +23,7 @@ from trialfleet.files import write_json
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import health, supervisor
 from trialfleet.workflows.dagman.common_files import REPAIR
+from trialfleet.workflows.dagman.failing import note_failure
 from trialfleet.workflows.dagman.health import Fault, Remedy, faults
 from trialfleet.workflows.dagman.mend import BusyError, mend
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
@@ -325,6 +326,21 @@ def test_a_graph_whose_dagman_gave_up_is_submitted_again(
     folder.dag_files.metrics.write_text(json.dumps(metrics))
     assert bool(faults(folder, [], NOW)) is goes_on
     folder.region("A").stopped.write_text("{}")
+    assert faults(folder, [], NOW) == []
+
+
+def test_a_graph_of_which_htcondor_did_not_take_a_region_is_submitted_again(
+    folder: RunFolder,
+) -> None:
+    """DAGMan tries such a node no more, whatever its retries."""
+    folder.dag_files.metrics.write_text(json.dumps({"exitcode": 1, "DagStatus": 2}))
+    note_failure(folder.region("A").failing, "A", "end", "HTCondor did not take its DAGMan")
+    fault = only(faults(folder, [], NOW))
+    assert (fault.what, fault.remedy) == (
+        "HTCondor did not take the DAGMan of A",
+        Remedy.SUBMIT,
+    )
+    folder.dag_files.metrics.write_text(json.dumps({"exitcode": 1, "DagStatus": 4}))  # removed
     assert faults(folder, [], NOW) == []
 
 
