@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_record
+from trialfleet.files import read_record, shell_quoted
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.models.folders import models_folder_in
 from trialfleet.workflows.models.latest import LATEST, provenance_of, region_of
@@ -201,8 +201,8 @@ def find_model(name: str) -> Path:
         if region in published:
             return published[region].parent / LATEST
         known |= dict.fromkeys(published)
-    if not before:  # models may have been copied here without their runs
-        known |= dict.fromkeys(map(region_of, models_folders_here()))
+    if not before and not known:  # models may have been copied here without their runs
+        return _model_alone(region)
     raise InputError(
         f"{name!r} is no model's folder, and no region of which the runs in "
         f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, known)}; "
@@ -265,8 +265,8 @@ def _folder_of_one_study(
     found = _folders_by_study(region, runs)
     if elsewhere:
         for folder in models_folders_here(region=region):
-            study = provenance_of(folder / LATEST).get("study") or folder.parent.name
-            found.setdefault(str(study), folder)
+            if study := provenance_of(folder / LATEST).get("study"):
+                found.setdefault(str(study), folder)
     if len(found) > 1:
         raise InputError(
             f"{region!r} may be any of {len(found)} regions; name one of them: "
@@ -311,6 +311,22 @@ def region_names_here(study: str | None = None) -> list[str]:
     found = [(folder.parent.name, region_of(folder)) for folder in models_folders_here(study)]
     count = Counter(region for _, region in found)
     return [region if count[region] == 1 else f"{of}/{region}" for of, region in found]
+
+
+def _model_alone(region: str) -> Path:
+    """The latest model of a region, by the publish folders that are here."""
+    found = models_folders_here(region=region)
+    if len(found) == 1:
+        return found[0] / LATEST
+    if found:
+        choices = "\n".join(f"  {shell_quoted(models_folder)}" for models_folder in found)
+        raise InputError(f"several models are of a region called {region!r}; name one:\n{choices}")
+    regions = sorted({models_folder.name for models_folder in models_folders_here()})
+    known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
+    raise InputError(
+        f"{region!r} is no model's folder, and no region with a published model"
+        f"{did_you_mean(region, regions)}; {known}"
+    )
 
 
 def models_of(name: str) -> list[Path]:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from trialfleet.files import write_json
 from trialfleet.workflows.disk_space import when_there_is_space
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.scripts import publish_node
@@ -48,6 +49,8 @@ def test_a_model_that_meets_a_full_disk_does_not_stop_its_region(
     monkeypatch.setattr(publish_node, "publish", lambda *_: full())
     folder = RunFolder(tmp_path)
     folder.region("A").best.root.mkdir(parents=True)
+    for file in (folder.inputs, folder.region("A").inputs):
+        write_json(file, {"folders": [], "files": []})
     with pytest.raises(OSError, match="No space left"):
         publish_node.publish_region(folder, "A")
     assert not folder.region("A").stopped.exists()
