@@ -20,9 +20,9 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """A path in a folder, or in that attribute of it: made once, looked at often.
+    """A path in a folder, or in that attribute of it; {} stands for the folder's own name.
 
-    In its name {} stands for the folder's own.
+    It takes longer to make than to look at.
     """
     return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
 
