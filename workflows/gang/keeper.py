@@ -44,6 +44,7 @@ POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
 SILENT_SECONDS = 10.0  # an agent speaks every 3 s
 _MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
 LOST = "its gang can't go on"  # why jobs are removed
+FORMER = "an earlier release of trialfleet began its gang: it begins anew"
 _GONE = {3, 4}  # JobStatus of a job that was removed, or has ended
 _PROJECTION = [
     "ClusterId",
@@ -108,6 +109,9 @@ class Keeper:
         place = TrialFolder(Path(ads[0]["Iwd"]))
         size = Size(ads[0]["TrialfleetGangMin"], ads[0]["TrialfleetGangMax"])
         speaker = Speaker(place, cluster)
+        if speaker.order is None:
+            _remove(cluster, (ad["ProcId"] for ad in ads), FORMER)
+            return
         jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in _GONE]
         now = time.time()
         known = read_roster(place)

@@ -35,14 +35,14 @@ class Speaker:
     def __init__(self, place: TrialFolder, cluster: int) -> None:
         self._place, self._cluster = place, cluster
         self._said: Said | None = read_said(place)
-        self._order: Order | None = read_order(place)
+        self.order: Order | None = read_order(place)
 
     def heard(self, roster: Roster, now: float) -> Roster:
         """Return what the words make of a roster: the next trial's, or the end.
 
         What was told of a trial is its end, whatever a keeper that was killed knew of it.
         """
-        said, order = self._said, self._order
+        said, order = self._said, self.order
         if order is None or roster.state == DONE:
             return roster
         if said is None or said.say == "begun":

@@ -20,8 +20,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from trialfleet import nodes
 from trialfleet.errors import OptimizerError
-from trialfleet.files import write_json
+from trialfleet.files import write_atomic, write_json
+from trialfleet.nodes.job import archive
 from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.ownership import Owner
 from trialfleet.optimizer.sampling.startup import first_led
@@ -44,6 +46,7 @@ from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import note_changes
+from trialfleet.workflows.plan.run_texts import agent_text
 from trialfleet.workflows.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.scripts.gate_scripts import GateScripts
@@ -55,6 +58,7 @@ from trialfleet.workflows.status.states import RunState, stage_of
 from trialfleet.workflows.status.status import open_run
 from trialfleet.workflows.status.storage import not_ours, ownership_of
 from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.spec import Study
 
 # A service that nobody has asked anything for so long belongs to a run that is over.
 IDLE_SECONDS = 900.0
@@ -112,6 +116,7 @@ class NodeScripts:
 
     def __init__(self, folder: RunFolder) -> None:
         frozen = load_frozen(folder.study)
+        _bring_agent(folder, frozen.study)
         self._folder = folder
         self._frozen = frozen
         self._studies = RegionStudies(folder, frozen)
@@ -281,6 +286,18 @@ class NodeScripts:
             self._studies.forget()
             self._owner = owner
         return None if self._ownership.is_ours(owner) else owner
+
+
+def _bring_agent(folder: RunFolder, study: Study) -> None:
+    """Give a run that an earlier release planned what its next jobs begin with.
+
+    Its jobs that are in the queue begin with what that release gave them, but for gangs: those that
+    the present keeper does not understand it removes, and they are submitted again.
+    """
+    if study.has_gangs or not folder.agent.exists():
+        archive.build(folder.code / nodes.AGENT)
+    if not folder.agent.exists():
+        write_atomic(folder.agent, agent_text(study), mode=0o755)
 
 
 def main() -> None:

@@ -18,7 +18,8 @@ from trialfleet.nodes.job import packages
 from trialfleet.nodes.job.packages import DamagedPackageError
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.attempts.outcome import outcome_of, read_stop
-from trialfleet.workflows.gang.keeper import Keeper
+from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.gang import keeper
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import Roster
 from trialfleet.workflows.jobs.agent_words import read_order, read_said
@@ -249,16 +250,31 @@ def test_what_an_agent_packs_comes_out_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["checkpoint.000001.000001.tar.part", "anything"])
 def test_a_gang_that_puts_more_here_than_its_disk_has_failed(place: TrialFolder, name: str) -> None:
-    keeper = Keeper(RunFolder(place.root))
+    kept = keeper.Keeper(RunFolder(place.root))
     ad = {"ClusterId": 5, "ProcId": 0, "Iwd": str(place.root), "JobStatus": 2, "RequestDisk": 1024}
     ad |= {"TrialfleetNode": "trial", "TrialfleetGangMin": 1, "TrialfleetGangMax": 2}
     order = {"token": "", "turn": 0, "do": "train", "name": "trial", "trial": {}, "last": True}
     job_files.write_json(place.order, order)
-    keeper._keep(5, [ad])
+    kept._keep(5, [ad])
     assert read_said(place) is None
     sparse(place.gang / name)
-    keeper._keep(5, [ad])
+    kept._keep(5, [ad])
     said = read_said(place)
     assert said is not None
     assert (said.say, said.trial, said.ended.code, said.ended.over) == ("told", "trial", 1, "disk")
     assert not (place.gang / name).exists()
+
+
+def test_jobs_of_a_gang_that_an_earlier_release_began_are_removed(
+    place: TrialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for a keeper that speaks as it did then; their node's retry begins anew."""
+    acts: list[tuple[str, str, str]] = []
+    monkeypatch.setattr(job_queue, "act", lambda *words: acts.append(words))
+    ads = [
+        {"ClusterId": 5, "ProcId": number, "Iwd": str(place.root), "JobStatus": 2}
+        | {"TrialfleetNode": "trial", "TrialfleetGangMin": 1, "TrialfleetGangMax": 2}
+        for number in range(2)
+    ]
+    keeper.Keeper(RunFolder(place.root))._keep(5, ads)
+    assert acts == [("Remove", "ClusterId == 5 && (ProcId == 0 || ProcId == 1)", keeper.FORMER)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeRun
-from trialfleet import Run, job_files
+from trialfleet import Run, job_files, nodes
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.jobs.agent_words import asked_since
 from trialfleet.workflows.jobs.troubles import JobFacts, job_troubles
@@ -719,3 +720,23 @@ def test_an_agent_that_comes_back_goes_on_with_the_full_training(job: Job) -> No
     job.handler.noticed()
     assert (job.order["name"], job.order["token"]) == ("best", "t2")
     assert job.place("best").saved.read_bytes() == b"a checkpoint"
+
+
+def test_a_run_that_an_earlier_release_planned_goes_on_with_a_job_for_each_trial(
+    make_run: MakeRun,
+) -> None:
+    run = make_run(budget={"trials": 3, "lanes": 1, "trials_per_job": 1})
+    folder = RunFolder(run.folder)
+    folder.agent.unlink()
+    (folder.code / nodes.AGENT).unlink()
+    text = folder.study.read_text()
+    assert "trials_per_job: 1" in text
+    folder.study.write_text(re.sub(r".*(trials_per_job|job_minutes):.*\n", "", text))
+    job = Job(run, "A.l1.t01")
+    assert os.access(folder.agent, os.X_OK)
+    assert job.submit().exit_code == EXITS["done"]
+    assert job.order["name"] == "A.l1.t01"
+    result = {"status": "complete", "metrics": {"loss": 0.5}}
+    job.place().result.write_text(json.dumps(result))  # HTCondor brought it, of a job of before
+    assert job.post().exit_code == EXITS["done"]
+    assert job.states == {"A.l1.t01": "complete"}
