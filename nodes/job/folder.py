@@ -57,7 +57,8 @@ class Folders:
         (self._next() or self._prepare()).rename(folder)
         for name in order.left:
             (folder / name).mkdir(exist_ok=True)
-        (folder / TRIAL).write_text(json.dumps(order.trial), encoding="utf-8")
+        # A value a line: a shell's trainer reads it by sed.
+        (folder / TRIAL).write_text(json.dumps(order.trial, indent=1), encoding="utf-8")
         return folder
 
     def tidy(self, *kept: Path) -> None:
