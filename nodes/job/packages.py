@@ -71,6 +71,11 @@ def pack(
         write(bytes(gathered))
 
 
+def listed(names: Iterable[str], folder: Path) -> list[str]:
+    """Return the names that what lies in a folder would have in a package."""
+    return [name for _, name in _found(names, folder)]
+
+
 def _found(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield files and folders with the names that they get; a folder comes before what it holds."""
     ways: list[tuple[Path, str, tuple[str, ...]]]

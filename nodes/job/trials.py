@@ -43,6 +43,7 @@ EXIT_CHECKPOINTED = 85
 SAVED = (CHECKPOINT, PROGRESS, folders.OUT, folders.ERR)  # with the output, which is continued
 # Seconds between two turns of what is carried; after so many seconds of a trial that nobody stops.
 CARRY, SLOW_CARRY, SLOW_AFTER = 2.0, 10.0, 60.0
+REMOVED_SECONDS = 1.0  # until a job's files that are being removed are gone
 
 
 @dataclass
@@ -205,7 +206,7 @@ class Trials:
     def _put(
         self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes]
     ) -> None:
-        part = f"{WORDS}/{package}.part"
+        part, before = f"{WORDS}/{package}.part", packages.listed(names, folder)
         try:
             with self._chirp.sending(part) as send:
 
@@ -214,11 +215,25 @@ class Trials:
                     send(block)
 
                 packages.pack(names, folder, write, self._most_bytes, first)
+            if self._is_removed(names, folder, before):
+                print("leaves: HTCondor has removed its files", file=sys.stderr)
+                raise WantedBackError
             self._chirp.rename(part, f"{WORDS}/{package}")
         except ChirpError as error:
             if self._events.is_wanted_back and error.code in {REFUSED, MISSING}:
                 raise WantedBackError from error  # its folder is gone: nobody waits for the job
             raise
+
+    def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
+        """Tell whether this job's files are removed beneath it, and what was packed is not all.
+
+        A startd that was started anew does that to jobs that it does not know; these live on.
+        """
+        packed = {RESULT, *before} if RESULT in names else {*before}
+        if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):
+            return False
+        self._events.wait(REMOVED_SECONDS)  # the trainer may have removed some of it
+        return not (folder.is_dir() and job_ad.text("_CONDOR_JOB_AD"))
 
 
 class _Carrier:

@@ -318,6 +318,31 @@ def test_an_access_point_that_is_away_is_waited_for(point: AccessPoint) -> None:
     assert point.told() == [("A.t1", 0), ("A.t2", 0)]
 
 
+@pytest.mark.parametrize("removed", ["trials/A.t1", ".job.ad"])
+def test_a_job_whose_files_htcondor_removes_tells_no_end(point: AccessPoint, removed: str) -> None:
+    """A startd that was started anew removes them; without them a result would be no result."""
+    point.first(train("A.t1", last=True))
+    script = "while [ ! -e go ]; do sleep 0.01; done; echo '{}' > result.json"
+    with point.start("sh", "-c", script) as agent:
+        folder = point.sandbox / "trials/A.t1"
+        point.wait_for((point.words / "reports.jsonl").exists)
+        point.server.is_away = True
+        (folder / "go").touch()
+        assert "tried again until it works" in error_of(agent)
+        gone = point.sandbox / removed
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+        point.server.is_away = False
+        assert agent.wait(60) == 85
+    assert point.told() == []
+    assert not (point.words / "A.t1.result.tar").exists()
+
+
+def test_a_trainer_may_remove_its_result(point: AccessPoint) -> None:
+    point.first(train("A.t1", last=True))
+    assert point.run("sh", "-c", "rm result.json") == 0
+    assert point.told() == [("A.t1", 0)]
+
+
 @pytest.mark.parametrize("what", ["model/sparse", "checkpoint/sparse; exit 85"])
 def test_what_is_larger_than_the_jobs_disk_does_not_travel(point: AccessPoint, what: str) -> None:
     point.first(train("A.t1", last=True, left=["model"]))
