@@ -289,8 +289,8 @@ def _between(now: float, then: float) -> float:
 def _of_absence(folder: RunFolder) -> list[Fault]:
     """A graph that no job of the queue runs, although nobody stopped it and it isn't over."""
     if _is_over(folder):  # but for the report, perhaps
-        cut_off = None if folder.report_page.exists() else _cut_off(folder)
-        found = cut_off or _lost([(folder.dag_files, None)])
+        left = None if folder.report_page.exists() else _cut_off(folder) or _before_report(folder)
+        found = left or _lost([(folder.dag_files, None)])
     else:
         found = _cut_off(folder) or _lost(_graphs(folder)) or _gave_up(folder)
     if found is None:
@@ -322,6 +322,16 @@ def _gave_up(folder: RunFolder) -> tuple[str | None, str] | None:
         return None, "its DAGMan gave up"
     left = _untaken(folder) if ended_by_node(folder.dag_files) else []
     return (None, f"HTCondor did not take the DAGMan of {first_of(left, 3)}") if left else None
+
+
+def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:
+    """A graph that ended before its last node, though its regions came to their end without it."""
+    files = folder.dag_files
+    report = read_node_status(files.node_status).get("report")
+    is_tried = report is not None and report.failed
+    if ended_by_error(files) or (ended_by_node(files) and not is_tried):
+        return None, "its DAGMan ended before the report"
+    return None
 
 
 def _untaken(folder: RunFolder) -> list[str]:

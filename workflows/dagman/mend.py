@@ -22,7 +22,7 @@ from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.render import classad_string
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.common_files import OWN_COPY, REPAIR
-from trialfleet.workflows.dagman.files import STOP_REASON, ended_by_error
+from trialfleet.workflows.dagman.files import STOP_REASON, ended_by_error, ended_by_node
 from trialfleet.workflows.dagman.health import HELD, Fault, Remedy, Submission, dag_files
 from trialfleet.workflows.dagman.recovery import end_holder, is_locked, set_aside
 from trialfleet.workflows.plan.dag_files import DagFiles
@@ -176,8 +176,8 @@ def stop(folder: RunFolder) -> None:
         PoolError: jobs are still there after two minutes.
     """
     folder.submission.unlink(missing_ok=True)
-    if ended_by_error(folder.dag_files):
-        folder.dag_files.metrics.unlink()
+    if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
+        folder.dag_files.metrics.unlink()  # it is not to be submitted again
     own = f"{job_queue.of_run(folder)} && DAGManJobId =?= undefined"
     job_queue.act("Remove", own, STOP_REASON)
     _wait_until_gone(folder)

@@ -326,6 +326,7 @@ def test_a_graph_whose_dagman_gave_up_is_submitted_again(
     folder.dag_files.metrics.write_text(json.dumps(metrics))
     assert bool(faults(folder, [], NOW)) is goes_on
     folder.region("A").stopped.write_text("{}")
+    folder.report_page.touch()
     assert faults(folder, [], NOW) == []
 
 
@@ -422,6 +423,32 @@ def test_a_run_whose_dagman_was_lost_before_its_report_is_submitted_again(
     folder.region("A").published.write_text("{}")
     folder.dag_files.lock.touch()
     assert only(faults(folder, [], NOW)).remedy is Remedy.SUBMIT
+
+
+@pytest.mark.parametrize(
+    ("dag_status", "report", "goes_on"),
+    [
+        (1, "STATUS_NOT_READY", True),  # DAGMan gave up
+        (2, "STATUS_NOT_READY", True),  # a region failed that another DAGMan brought to its end
+        (2, "STATUS_ERROR", False),  # the report itself failed
+        (4, "STATUS_NOT_READY", False),  # removed
+    ],
+)
+def test_a_run_whose_dagman_ended_before_its_report_is_submitted_again(
+    folder: RunFolder, dag_status: int, report: str, goes_on: bool
+) -> None:
+    """Its last region was mended alone: nobody else writes the report."""
+    folder.region("A").published.write_text("{}")
+    folder.dag_files.metrics.write_text(json.dumps({"exitcode": 1, "DagStatus": dag_status}))
+    number = {"STATUS_NOT_READY": 0, "STATUS_ERROR": 6}[report]
+    folder.dag_files.node_status.write_text(
+        f'[ Type = "NodeStatus"; Node = "report"; NodeStatus = {number}; StatusDetails = ""; ]'
+    )
+    found = [(fault.what, fault.remedy) for fault in faults(folder, [], NOW)]
+    ended = ("its DAGMan ended before the report", Remedy.SUBMIT)
+    assert found == ([ended] if goes_on else [])
+    folder.report_page.touch()
+    assert faults(folder, [], NOW) == []
 
 
 def test_a_dagman_that_a_person_removed_is_not_lost(folder: RunFolder) -> None:
