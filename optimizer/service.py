@@ -27,7 +27,7 @@ from typing import Protocol
 
 from trialfleet.errors import OptimizerError, TrialfleetError
 from trialfleet.optimizer.client import EXIT_NO_SERVICE, LOCK, SOCKET, open_lock
-from trialfleet.updates import Updates, begin_anew
+from trialfleet.updates import Updates
 
 LARGEST_HEAD = 7  # digits of a request's length
 LARGEST_REQUEST = 1 << 20  # bytes
@@ -252,9 +252,7 @@ class _Loop:
         self._heard.clear()
         if self._stop.requested:
             return False
-        if self._updates.have_come():  # whoever waits for a reply asks again
-            log.info("trialfleet was updated: beginning anew")
-            begin_anew()
+        self._updates.follow()  # whoever waits for a reply asks again
         if self._requests:
             await self._serve(*self._requests.popleft())
             self._may_work = True

@@ -104,7 +104,7 @@ class Pool:
         """Bring the pool up and return its status once it takes jobs; harmless when it is up.
 
         HTCondor is unpacked if the machine has none. What a pool that died left behind is ended
-        first; its job queue is kept. The daemons may take so many seconds to answer.
+        first; its job queue is kept. The daemons have `seconds` to answer.
 
         Raises:
             InputError: the folder or a knob can't be used.

@@ -30,11 +30,11 @@ LASTING = ("interruption", "lease", "rebalance")  # hold even when somebody ends
 
 @dataclass(frozen=True)
 class Rules:
-    """What the decisions are made by."""
+    """Limits and waiting times of the decisions."""
 
     idle_minutes: float = 10  # without a claimed slot for so long, the node goes; 0: never
     lease_grace: float = 300  # seconds that jobs get to leave once the lease has expired
-    failures: int = 3  # so many jobs that fail within `failure_seconds` mean that the node is sick
+    failures: int = 3  # jobs that fail within `failure_seconds` before the node counts as sick
     failure_seconds: float = 60
 
 
@@ -80,7 +80,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Memory:
-    """What one step leaves for the next, and for the agent that starts after a crash."""
+    """What the agent remembers from one step to the next, also after a crash."""
 
     joined: bool = False  # the node has been in the collector; the dead man's switch is off
     expires: float | None = None  # the last known end of the lease, UNIX seconds

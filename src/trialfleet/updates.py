@@ -5,29 +5,37 @@ One that went on with the code in its memory would speak to jobs, scripts and te
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 SECONDS = 5.0  # between two looks; a change counts once two of them have found the same
+
+log = logging.getLogger(__name__)
 
 _Stamp = tuple[int, int, int]  # inode, bytes, time of the last change in ns
 
 
 class Updates:
-    """Looks at the files of the modules that are loaded; to be made as early as may be."""
+    """Looks at the files of the modules that are loaded. Make it when the process starts."""
 
     def __init__(self) -> None:
         self._began = self._before = _stamps()
         self._next = time.monotonic() + SECONDS
 
-    def have_come(self) -> bool:
-        """Whether a file is another than it was, and no more of them changes just now.
+    def follow(self) -> None:
+        """Once an update has come, replace this process by one started in the same way.
 
-        To be asked as often as one likes: it looks once in `SECONDS`.
+        It keeps its id and arguments. May be called often: the files are looked at every `SECONDS`.
         """
+        if self._have_come():
+            log.info("trialfleet was updated: beginning anew")
+            os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - its own command line
+
+    def _have_come(self) -> bool:
+        """Whether a file is another than it was, and none of them changes just now."""
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + SECONDS
@@ -50,8 +58,3 @@ def _stamp(file: Path) -> _Stamp | None:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def begin_anew() -> NoReturn:
-    """Replace this process by one that was started in the same way: same id, same arguments."""
-    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - its own command line

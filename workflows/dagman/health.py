@@ -7,7 +7,7 @@ Some pass by themselves, so each has a patience; `supervisor` mends what outlast
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -30,7 +30,7 @@ from trialfleet.workflows.dagman.recovery import is_locked
 from trialfleet.workflows.jobs.agent_words import asked_since
 from trialfleet.workflows.jobs.facts import ATTRIBUTES, place_of
 from trialfleet.workflows.plan.dag_files import DagFiles
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 
 PROJECTION = [
     *ATTRIBUTES,
@@ -336,12 +336,10 @@ def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:
 
 def _untaken(folder: RunFolder) -> list[str]:
     """The regions whose DAGMan HTCondor did not take when it was to be submitted last."""
-    regions = [folder.region(path.name) for path in sorted(folder.regions.iterdir())]
     return [
         files.root.name
-        for files in regions
-        if not (files.is_done or files.stopped.exists())
-        and any(each.script == "end" for each in failing_scripts(files.failing))
+        for files in _left(folder)
+        if any(each.script == "end" for each in failing_scripts(files.failing))
     ]
 
 
@@ -372,5 +370,12 @@ def _graphs(folder: RunFolder) -> list[tuple[DagFiles, str | None]]:
 
 
 def _is_over(folder: RunFolder) -> bool:
-    regions = [folder.region(path.name) for path in folder.regions.iterdir()]
-    return all(files.is_done or files.stopped.exists() for files in regions)
+    return not any(_left(folder))
+
+
+def _left(folder: RunFolder) -> Iterator[RegionFolder]:
+    """The regions that are not over, by name."""
+    for path in sorted(folder.regions.iterdir()):
+        files = folder.region(path.name)
+        if not (files.is_done or files.stopped.exists()):
+            yield files

@@ -26,7 +26,7 @@ import platformdirs
 from trialfleet.errors import InputError, PoolError, TrialfleetError
 from trialfleet.files import open_lock, read_json, write_json
 from trialfleet.infra.pool.connection import NoAddressError
-from trialfleet.updates import Updates, begin_anew
+from trialfleet.updates import Updates
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.deaf_schedd import DeafSchedd
 from trialfleet.workflows.dagman.health import PROJECTION, Ad, Fault, Remedy, faults, is_dagman
@@ -167,8 +167,7 @@ def supervise(state: Path) -> None:
     known = _known(file)
     watch, deaf, updates = ClockWatch(state / "clock.json"), DeafSchedd(), Updates()
     while True:
-        if updates.have_come():
-            begin_anew()
+        updates.follow()
         watch.look(time.time(), time.monotonic())
         try:
             ads = job_queue.query("TrialfleetFolder =!= undefined", PROJECTION)

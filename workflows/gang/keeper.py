@@ -26,7 +26,7 @@ from trialfleet.errors import PoolError
 from trialfleet.files import open_lock
 from trialfleet.infra.pool.connection import keep_for
 from trialfleet.nodes.gang.member import Member, name_of, parsed
-from trialfleet.updates import Updates, begin_anew
+from trialfleet.updates import Updates
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.export.folder import read_variables
 from trialfleet.workflows.gang.decision import decide, superseded, to_remove
@@ -218,8 +218,7 @@ def keep(folder: RunFolder) -> None:
         keeper = _keeper_of(folder)
         log.info("keeps the gangs of %s", folder.root)
         while True:
-            if updates.have_come():
-                begin_anew()
+            updates.follow()
             try:
                 has_gangs = keeper.turn()
             except (PoolError, OSError) as error:

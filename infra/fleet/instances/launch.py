@@ -118,8 +118,8 @@ def launch(
 
     Those of gangs all lie in one zone, because a placement group can't lie in two, and what ranks
     send each other across zones is slow and costs. The zone is that of the first node for as long
-    as one lives. Fewer nodes than `least` would be of no use: a zone that has not room for so many
-    is left, as long as nothing was launched there.
+    as one lives. A zone without room for `least` nodes is left for another, as long
+    as nothing was launched there: fewer would be of no use.
 
     Returns:
         The instances that AWS started, which may be fewer, and who refused.

@@ -25,8 +25,8 @@ class Books:
     ) -> None:
         """Begin with nothing known; nothing is read yet.
 
-        Costs count from the beginning of `run`; from `began` where there is no run, or the record
-        doesn't know it. `planned` is when that run was planned, if it is known.
+        Costs count from the beginning of `run`. Where there is no run, or the record doesn't know
+        it, they count from `began`. `planned` is when that run was planned, if it is known.
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned

@@ -124,7 +124,7 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
     """Return the fleet's record; an empty one if there is none.
 
     Raises:
-        FleetError: the record is none of ours.
+        FleetError: the record was not written by trialfleet.
     """
     s3 = aws.s3(fleet.home)
     name, key = _place(aws, fleet)

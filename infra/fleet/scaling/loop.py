@@ -81,8 +81,8 @@ class Loop:
 
         The report, by default in `default_report(fleet)`, names the fleet and the run. Autoscalers
         take turns by a lock, by default this user's for the fleet. This is the provisioner of the
-        graph, if one is given. Between steps it pauses for so many seconds, and longer after
-        several that failed; each step renews the nodes' leases.
+        graph, if one is given. It pauses for `pause` seconds between steps, and longer after
+        several that failed. Each step renews the nodes' leases.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)

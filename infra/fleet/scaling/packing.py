@@ -68,7 +68,7 @@ def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, mos
 def never_begins(least: int, nodes: int, slots: int) -> str:
     """Return why a gang that begins with `least` jobs never can, in words; empty if it can.
 
-    There may be so many nodes, each with so many slots for its jobs at the most.
+    The fleet has at most `nodes` nodes, each with room for `slots` of its jobs.
     """
     if least <= nodes * slots:
         return ""
