@@ -188,10 +188,10 @@ class LiveRun:
 
     def _look(self, stamp: object) -> float:
         """Read the run; return the processor time that it took."""
-        began, cpu = time.monotonic(), time.thread_time()
+        cpu = time.thread_time()
         snapshot, error = None, None
         try:
-            snapshot = self._read(began)
+            snapshot = self.read()
         except Exception as found:  # noqa: BLE001 - whoever asked sees it, and the next look may do
             error = found
         with self._changed:
@@ -200,7 +200,9 @@ class LiveRun:
             self._changed.notify_all()
         return time.thread_time() - cpu
 
-    def _read(self, began: float) -> Snapshot:
+    def read(self) -> Snapshot:
+        """Return the run as it is now; it is not watched for that."""
+        began = time.monotonic()
         self._reader = self._reader or StatusReader(self.folder)
         look = self._reader.look()
         self._reports = tuple(str(path) for path in self._reports_in(look))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.unit.nodes.scripted_access_point import LEAVE, AccessPoint, serving, train
-from trialfleet.nodes.job.processes import ProcessTree
-from trialfleet.nodes.job.training import Trainer
 
 pytestmark = pytest.mark.slow
 
@@ -106,16 +105,27 @@ def test_one_that_hangs_is_ended_with_its_time(point: AccessPoint) -> None:
     assert told == [(0, None), (-signal.SIGKILL, "time"), (0, None)]
 
 
+CLOSES = """\
+import sys
+from pathlib import Path
+from trialfleet.nodes.job.processes import ProcessTree
+from trialfleet.nodes.job.training import Trainer
+
+processes = ProcessTree()
+closes = 'eval "exec $TRIALFLEET_STAYS>&-"; sleep 600'
+trainer = Trainer(["bash", "-c", closes], Path(sys.argv[1]), processes)
+while trainer.socket:
+    assert trainer.status() is None
+processes.end()
+print(trainer.status())
+"""
+
+
 def test_a_trainer_that_closes_the_socket_wakes_nobody_any_more(tmp_path: Path) -> None:
-    processes = ProcessTree()
-    closes = 'eval "exec $TRIALFLEET_STAYS>&-"; sleep 600'
-    trainer = Trainer(["bash", "-c", closes], tmp_path, processes)
-    try:
-        while trainer.socket:
-            assert trainer.status() is None
-    finally:
-        processes.end()
-    assert trainer.status() == signal.SIGKILL
+    """In a process of its own, as `end` kills all children: here they would be other tests'."""
+    words = [sys.executable, "-c", CLOSES, str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == f"{int(signal.SIGKILL)}\n", ended.stderr
 
 
 def test_words_that_are_none_are_not_heard(point: AccessPoint) -> None:

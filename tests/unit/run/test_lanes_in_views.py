@@ -194,7 +194,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
 
 def test_the_page_knows_trials_by_their_lane(views: Views) -> None:
     views.files.trial("A.l1").agent_log.write_text("said\n")
-    snapshot = LiveRun(views.folder, NodeReader()).snapshot()
+    snapshot = LiveRun(views.folder, NodeReader()).read()
     assert {(bar.node, bar.lane) for bar in bars_of(snapshot, views.graph)[0]} == {
         ("A.l1.t01", 0), ("A.l1.t02", 0)
     }  # fmt: skip
@@ -208,7 +208,7 @@ def test_the_page_knows_trials_by_their_lane(views: Views) -> None:
 
 def test_the_page_changes_with_the_reports_of_what_runs(views: Views) -> None:
     live = LiveRun(views.folder, NodeReader())
-    look = live.snapshot().look
+    look = live.read().look
     region = replace(look.status.regions[0], running_trials=(views.running(),))
     look = replace(look, status=replace(look.status, regions=(region,)))
     assert views.files.trial("A.l1").reports in live._reports_in(look)

@@ -48,7 +48,7 @@ def run(make_run: MakeRun) -> Iterator[StoredRun]:
 
 
 def gain(run: StoredRun) -> Gain:
-    snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).snapshot()
+    snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).read()
     return gain_of(snapshot, snapshot.look.status.regions[0])
 
 
@@ -77,7 +77,7 @@ def test_the_page_s_gain_is_the_report_s_by_its_metric(apart: StoredRun) -> None
     found = gain(apart)
     assert (found.value, found.metric) == (report.gain, report.metric) == (0.125, "test")
     assert (found.text, found.over) == ("0.1250 better", "default settings")
-    snapshot = LiveRun(files, NodeReader()).snapshot()
+    snapshot = LiveRun(files, NodeReader()).read()
     facts = {label: text for label, text, _ in region_page(snapshot, "A").facts}
     assert facts["Against default settings"] == "0.1250 better by test"
     assert facts["Best loss"] == "0.25"
@@ -98,7 +98,7 @@ def test_models_are_compared_by_the_report_s_metric_too(apart: StoredRun) -> Non
     assert (found.text, found.over, found.metric) == (
         "0.250 better", "the model in force", "test",
     )  # fmt: skip
-    snapshot = LiveRun(RunFolder(apart.run.folder), NodeReader()).snapshot()
+    snapshot = LiveRun(RunFolder(apart.run.folder), NodeReader()).read()
     facts = {label: text for label, text, _ in region_page(snapshot, "A").facts}
     assert facts["Against the model in force"] == "0.250 better by test"
     assert facts["Trials against default settings"] == "0.1250 better by test"
@@ -122,16 +122,16 @@ def test_a_tile_says_that_its_model_was_rolled_back(run: StoredRun) -> None:
     write_json(mine / "provenance.json", {"study": "demo", "run": mine.name})
     write_json(files.region("A").published, {"path": str(mine)})
     promote(mine)
-    snapshot = LiveRun(files, NodeReader()).snapshot()
+    snapshot = LiveRun(files, NodeReader()).read()
     assert tile_of(snapshot, snapshot.look.status.regions[0]).stage == "published"
     rollback(models)
-    snapshot = LiveRun(files, NodeReader()).snapshot()
+    snapshot = LiveRun(files, NodeReader()).read()
     tile = tile_of(snapshot, snapshot.look.status.regions[0])
     assert (tile.stage, tile.tone, tile.why) == ("rolled back", "idle", "r0's model is in force")
 
 
 def test_the_page_tells_the_money_of_a_run_on_machines_with_a_price(run: StoredRun) -> None:
-    snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).snapshot()
+    snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).read()
     assert header(snapshot)[3] == ("Money", NOTHING, "no prices are known")
     region = replace(snapshot.look.status.regions[0], usd=0.0043)
     status = replace(snapshot.look.status, regions=(region,))

@@ -36,7 +36,7 @@ def run(make_run: MakeRun) -> Iterator[StoredRun]:
 
 
 def snapshot_of(run: StoredRun, state: RunState) -> Snapshot:
-    found = LiveRun(RunFolder(run.run.folder), NodeReader()).snapshot()
+    found = LiveRun(RunFolder(run.run.folder), NodeReader()).read()
     return replace(found, look=replace(found.look, status=replace(found.look.status, state=state)))
 
 
