@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from trialfleet.errors import PoolError
 from trialfleet.workflows.attempts.resource_limits import CODES
-from trialfleet.workflows.plan.matching import machine_slots, machines
+from trialfleet.workflows.plan.matching import machine_named, machines
 from trialfleet.workflows.study.spec import Study
 
 MACHINE = "node"  # whose an attempt is, as it is noted
@@ -59,15 +59,12 @@ def in_words(message: str) -> bool:
 def word_of(machine: str) -> bool:
     """Whether a machine says of itself that it is broken; a silent pool says nothing."""
     try:
-        slots = machine_slots(machine)
+        found = machine_named(machine)
     except PoolError:
         return False
-    return any(_is_broken(slot) for slot in slots)
-
-
-def _is_broken(slot: Mapping[str, object]) -> bool:
-    note = f"{slot.get('TrialfleetNote') or ''} {slot.get('DrainReason') or ''}"
-    return slot.get("TrialfleetGpuHealthy") is False or _EATS in note
+    if found is None:
+        return False
+    return (found.is_sick() and found.healthy is False) or _EATS in found.why_draining
 
 
 def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:

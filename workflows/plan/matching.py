@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trialfleet.classads import value
-from trialfleet.errors import PoolError
-from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.collector import read_machines, slot_ads
+from trialfleet.infra.pool.machines import Machine
 from trialfleet.render import classad_string
 from trialfleet.workflows.ctrl_c import postponed
 
@@ -89,7 +89,8 @@ def pool_slots(*, whole: bool = True) -> list[ClassAd]:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    slots = _slots('SlotType =!= "Dynamic"')
+    with postponed():
+        slots = slot_ads('SlotType =!= "Dynamic"')
     if whole:
         return [_whole(slot) for slot in slots]
     return [slot for slot in slots if slot.get("State") == "Unclaimed"]
@@ -108,25 +109,14 @@ def machines(requirements: str = "true") -> set[str]:
     return {str(slot["Name"]).rpartition("@")[2] for slot in slots}
 
 
-def machine_slots(machine: str) -> list[ClassAd]:
-    """Return the slots of one machine, those cut from others not among them.
+def machine_named(name: str) -> Machine | None:
+    """Return the pool's machine of this name; None where it has none.
 
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    return _slots(f'SlotType =!= "Dynamic" && Machine == {classad_string(machine)}')
-
-
-def _slots(constraint: str) -> list[ClassAd]:
-    use(connect())
-    import htcondor2
-
-    try:
-        with postponed():
-            ads = htcondor2.Collector().query(htcondor2.AdTypes.Startd, constraint)
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor's collector does not answer: {error}") from error
-    return [ad for ad in ads if "SlotID" in ad]
+    with postponed():
+        return next(iter(read_machines(f"Machine == {classad_string(name)}")), None)
 
 
 def _whole(slot: ClassAd) -> ClassAd:

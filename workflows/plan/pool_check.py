@@ -106,8 +106,8 @@ def check_pool(folder: RunFolder) -> PoolCheck:
 
 def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
     from trialfleet.infra.fleet.aws.clients import Aws
-    from trialfleet.infra.fleet.pool.nodes import Room
     from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
+    from trialfleet.infra.pool.machines import Room
 
     assert study.fleet is not None, "who scales has a fleet"
     asked = [int(value(job, f"Request{name}") or 0) for name in ("GPUs", "Cpus", "Memory")]

@@ -15,7 +15,7 @@ from trialfleet.infra.fleet.aws import account
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.pool import nodes as pool_nodes
+from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling import trial_jobs
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections, Progress
@@ -50,7 +50,7 @@ def loop(
     connections = Connections(
         inputs=up.gather_inputs,
         choose=choice.candidates,
-        look=partial(pool_nodes.look, folder=own),
+        look=partial(pool_demand.read_pool, folder=own),
         end=partial(trial_jobs.end, folder=own),
     )
     planned = load_frozen(folder.study).created if folder else None

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trialfleet.errors import InputError
-from trialfleet.infra.fleet.pool.nodes import Room
 from trialfleet.infra.fleet.scaling.packing import never_begins
 from trialfleet.infra.fleet.scaling.saved_state import room_of
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
+from trialfleet.infra.pool.machines import Room
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What is asked of HTCondor's collector and schedd about a fleet."""
+"""What is asked of HTCondor's schedd about a fleet."""
 
 from __future__ import annotations
 
@@ -12,15 +12,6 @@ from trialfleet.infra.pool.connection import connect, local_schedd, use
 
 # A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
 TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
-NODE_ATTRIBUTES = [
-    *("Name", "Machine", "SlotType", "NumDynamicSlots", "NumDynamicSlotsTime"),
-    *("MyCurrentTime", "LastHeardFrom", "Draining", "DrainReason"),
-    *("JobId", "IsDataSlot", "GlobalJobId", "Cpus", "Memory", "GPUs"),
-    *("TotalSlotCpus", "TotalSlotMemory", "TotalSlotGPUs", "TrialfleetTrialsPerGpu"),
-    *("TrialfleetInstance", "TrialfleetGpuHealthy", "TrialfleetGpuReason"),
-    *("TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetLaunchMicroseconds"),
-    *("TrialfleetDriverOption", "TrialfleetNote"),
-]
 JOB_ATTRIBUTES = [
     *("JobStatus", "GlobalJobId", "ClusterId", "RequestCpus", "RequestGPUs", "RequestMemory"),
     *("Requirements", "EnteredCurrentStatus", "TrialfleetRun", "TrialfleetFolder"),
@@ -28,22 +19,6 @@ JOB_ATTRIBUTES = [
 ]
 AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
 Ad = dict[str, Any]
-
-
-def node_ads(fleet: str | None) -> list[Ad]:
-    """Return the ads of the slots of a fleet's nodes, or of every fleet's."""
-    constraint = "TrialfleetInstance isnt undefined"
-    if fleet is not None:
-        constraint += f" && TrialfleetFleet =?= {quoted(fleet)}"
-    use_pool()
-    import htcondor2
-
-    try:
-        kind = htcondor2.AdTypes.Startd
-        ads = htcondor2.Collector().query(kind, constraint, NODE_ATTRIBUTES)
-        return [plain(ad) for ad in ads]
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor's collector does not answer: {error}") from error
 
 
 def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Ad]:

@@ -20,8 +20,8 @@ from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory, launch, lease
 from trialfleet.infra.fleet.lifecycle import down, up
-from trialfleet.infra.fleet.pool import nodes as pool_nodes
-from trialfleet.infra.fleet.pool.nodes import PoolNode, PoolView, Room
+from trialfleet.infra.fleet.pool import demand as pool_demand
+from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import draining, ledger, money, trial_jobs
 from trialfleet.infra.fleet.scaling.accounting import Books
 from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes, UnmatchedTrials
@@ -38,6 +38,7 @@ from trialfleet.infra.fleet.scaling.money import Stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, room_of, usual_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
+from trialfleet.infra.pool.machines import Machine, Room
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
@@ -113,9 +114,9 @@ class Connections:
 
     inputs: Callable[[Aws, Fleet], up.NodeInputs]
     choose: Callable[[Aws, Fleet], Sequence[Candidate]]
-    look: Callable[[str, str], PoolView] = pool_nodes.look
+    look: Callable[[str, str], PoolView] = pool_demand.read_pool
     end: Callable[[str, Stop], int] = trial_jobs.end
-    drain: Callable[[PoolNode, Removal], str] = field(
+    drain: Callable[[Machine, Removal], str] = field(
         default=lambda node, removal: draining.drain(
             node, removal.reason, only_idle=removal.only_idle
         )
@@ -317,11 +318,11 @@ class Autoscaler:
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
         """Ask nodes to drain; return those that were asked, and who can't be, in words."""
-        pool = {node.id: node.pool for node in nodes if node.pool}
+        machines = {node.id: node.machine for node in nodes if node.machine}
 
         def ask(removal: Removal) -> str:
             try:
-                return self._connections.drain(pool[removal.instance], removal)
+                return self._connections.drain(machines[removal.instance], removal)
             except PoolError as error:
                 return str(error)
 

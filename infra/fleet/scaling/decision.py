@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
-from trialfleet.infra.fleet.pool.nodes import OURS, Demand, Group, PoolNode, Room
+from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.limits import Limits, how_many
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.machines import OURS, Machine, Room
 
 SILENT_MINUTES = 5.0  # a node that the collector has lost for so long is given up
 MATCH_MINUTES = 5.0  # trials that wait so long beside a node free for so long don't match it
@@ -42,13 +43,13 @@ class Node:
     Attributes:
         instance: as AWS lists it; one whose price nobody knows counts as a new one.
         room: what it will have once it has joined.
-        pool: what it says of itself; None while the collector doesn't know it.
+        machine: what it says of itself; None while the collector doesn't know it.
         seen: when the collector last knew it; None: never.
     """
 
     instance: Instance
     room: Room
-    pool: PoolNode | None = None
+    machine: Machine | None = None
     seen: datetime | None = None
 
     @property
@@ -104,10 +105,10 @@ def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime)
         launch=launch,
         least=max(1, least_new(demand.idle, free, limits.room, launch)),
         drain=(
-            *(_too_dear(fleet, node) for node in over if node.pool),
+            *(_too_dear(fleet, node) for node in over if node.machine),
             *(_was_idle(fleet, node) for node in idle),
         ),
-        terminate=(*_ended(fleet), *(_too_dear(fleet, node) for node in over if not node.pool)),
+        terminate=(*_ended(fleet), *(_too_dear(fleet, node) for node in over if not node.machine)),
         reasons=tuple(filter(None, (_unfit(packing, limits.room), held_back))),
     )
 
@@ -125,7 +126,7 @@ def unmatched_trials(
     found = []
     for group in demand.idle:
         if group.since is not None and _minutes(group.since, now) >= MATCH_MINUTES:
-            rooms = {n.id: n.pool.free for n in free if n.pool}
+            rooms = {n.id: n.machine.free for n in free if n.machine}
             fitting = [n for n in free if n.id in pack([group], rooms, Room(), 0).used]
             found += [(group, node) for node in fitting][:1]
     return found
@@ -135,25 +136,20 @@ def phase(node: Node, limits: Limits, now: datetime) -> Phase:
     """Return where a node stands."""
     if node.instance.state in {"stopping", "stopped"}:
         return "lost"
-    if node.pool is not None:
-        return _phase_in_pool(node.pool, limits, now)
+    if node.machine is not None:
+        return _phase_in_pool(node.machine, limits, now)
     if node.seen is not None:
         return "silent" if _minutes(node.seen, now) < SILENT_MINUTES else "lost"
     return "coming" if _minutes(node.instance.launched, now) < limits.boot_minutes else "late"
 
 
-def _phase_in_pool(node: PoolNode, limits: Limits, now: datetime) -> Phase:
+def _phase_in_pool(node: Machine, limits: Limits, now: datetime) -> Phase:
     if node.idle_since is None:
         return "draining" if node.draining else "busy"
     if node.draining:
         long_ago = _minutes(node.idle_since, now) >= limits.idle_minutes
         return "drained" if long_ago or node.drain_reason.startswith(OURS) else "withdrawn"
-    return "idle" if _takes_trials(node, limits.room) else "sick"
-
-
-def _takes_trials(node: PoolNode, room: Room) -> bool:
-    """False for a node whose GPU has not passed the probe, where trials want one."""
-    return node.healthy is True or not room.gpus
+    return "sick" if node.is_sick(bool(limits.room.gpus)) else "idle"
 
 
 class _Fleet:
@@ -178,12 +174,13 @@ class _Fleet:
         What can be left empty so is what costs most. Where a silent node's trials are is unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
+        wants_gpus = bool(self.limits.room.gpus)
         usable = self.among(order)
         usable.sort(key=lambda n: (order.index(self.phase(n)), self.price(n), n.id))
         return {
-            node.id: node.pool.free if node.pool else node.room
+            node.id: node.machine.free if node.machine else node.room
             for node in usable
-            if node.pool is None or _takes_trials(node.pool, self.limits.room)
+            if node.machine is None or not node.machine.is_sick(wants_gpus)
         }
 
     def by_use(self) -> list[Node]:
@@ -204,7 +201,7 @@ class _Fleet:
         return sum(self.price(node) for node in nodes)
 
     def idle_minutes(self, node: Node) -> float:
-        idle_since = node.pool and node.pool.idle_since
+        idle_since = node.machine and node.machine.idle_since
         return _minutes(idle_since, self.now) if idle_since else 0.0
 
 
@@ -297,10 +294,10 @@ def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) ->
     reason = f"the fleet is scaled to {count} node(s)"
     going = going[:surplus]
     return Decision(
-        drain=tuple(Removal(instance=n.id, reason=reason) for n in going if n.pool),
+        drain=tuple(Removal(instance=n.id, reason=reason) for n in going if n.machine),
         terminate=(
             *_ended(fleet),
-            *(Removal(instance=n.id, reason=reason) for n in going if not n.pool),
+            *(Removal(instance=n.id, reason=reason) for n in going if not n.machine),
         ),
     )
 
@@ -327,8 +324,8 @@ def _ended(fleet: _Fleet) -> tuple[Removal, ...]:
 def _why_gone(node: Node, limits: Limits, now: datetime) -> str:
     if node.instance.state not in {"pending", "running"}:
         return f"it is {node.instance.state}"
-    if node.pool is not None:
-        return ": ".join(filter(None, ("it is drained", node.pool.why_draining)))
+    if node.machine is not None:
+        return ": ".join(filter(None, ("it is drained", node.machine.why_draining)))
     if node.seen is not None:
         return f"the pool has not heard of it for {_minutes(node.seen, now):.0f} minutes"
     return f"it has not joined within {limits.boot_minutes:g} minutes of its launch"
@@ -336,8 +333,8 @@ def _why_gone(node: Node, limits: Limits, now: datetime) -> str:
 
 def _was_idle(fleet: _Fleet, node: Node) -> Removal:
     reason = f"idle for {fleet.idle_minutes(node):.0f} minutes"
-    if fleet.phase(node) == "sick" and node.pool:
-        reason = node.pool.why_sick
+    if fleet.phase(node) == "sick" and node.machine:
+        reason = node.machine.why_sick
     return Removal(instance=node.id, reason=reason, only_idle=True)
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.fleet.pool.nodes import OURS, PoolNode, nodes
+from trialfleet.infra.fleet.pool.demand import fleet_machines
 from trialfleet.infra.fleet.pool.queries import tool
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.machines import OURS, Machine
 from trialfleet.infra.pool.processes import wait_until
 
 TOOL_SECONDS = 30  # a node that doesn't answer for so long can't be drained
@@ -27,7 +28,7 @@ IN_PROGRESS = "Draining already in progress"
 Progress = Callable[[str], None]
 
 
-def drain(node: PoolNode, reason: str, *, only_idle: bool = False, program: str = "") -> str:
+def drain(node: Machine, reason: str, *, only_idle: bool = False, program: str = "") -> str:
     """Ask a node to take no more jobs and to let go of those that it has.
 
     Asked of a node that drains already, it changes nothing. The node's ad says the reason as
@@ -58,7 +59,7 @@ def drain(node: PoolNode, reason: str, *, only_idle: bool = False, program: str 
 
 def undrained(instances: Iterable[str], fleet: str | None = None) -> set[str]:
     """Return those of these instances on whose nodes a job runs or may yet."""
-    return {node.instance for node in _undrained(set(instances), nodes(fleet))}
+    return {node.instance for node in _undrained(set(instances), fleet_machines(fleet))}
 
 
 def drain_instances(
@@ -79,13 +80,13 @@ def drain_instances(
     wanted = {instance.id for instance in instances}
     try:
         program = tool("condor_drain")
-        joined = [node for node in nodes() if node.instance in wanted]
+        joined = [node for node in fleet_machines() if node.instance in wanted]
         with ThreadPoolExecutor(AT_ONCE) as threads:  # one that doesn't answer delays no other
             answers = threads.map(lambda node: drain(node, reason, program=program), joined)
             refused = list(zip(joined, answers, strict=True))
         asked = {node.instance for node, refusal in refused if not refusal}
         _wait(asked, progress, seconds)
-        left = _undrained(asked, nodes())
+        left = _undrained(asked, fleet_machines())
     except PoolError as error:
         return [f"the nodes can't be drained: {error}"]
     return [
@@ -99,7 +100,7 @@ def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
 
     def gone() -> bool:
         nonlocal last_printed
-        left = _undrained(asked, nodes())
+        left = _undrained(asked, fleet_machines())
         text = ", ".join(f"{described(node)} on {node.instance}" for node in left if node.jobs)
         if text not in {"", last_printed}:
             progress(f"waiting for {text} to leave")
@@ -109,12 +110,12 @@ def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
     wait_until(gone, seconds=seconds, poll=1.0)
 
 
-def described(node: PoolNode) -> str:
+def described(node: Machine) -> str:
     """Return what a node runs, in words."""
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
 
-def _undrained(instances: set[str], known: Iterable[PoolNode]) -> list[PoolNode]:
+def _undrained(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
     return [
         node
         for node in known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.infra.pool.machines import Room
 
 UNBOUNDED = 1_000_000
 
