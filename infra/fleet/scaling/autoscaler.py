@@ -38,6 +38,7 @@ from trialfleet.infra.fleet.scaling.money import Stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, room_of, usual_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
+from trialfleet.infra.fleet.spec.price_cap import run_cap_reached
 from trialfleet.infra.pool.machines import Machine, Room
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
@@ -285,8 +286,7 @@ class Autoscaler:
         Returns:
             Which leases could not be renewed and why.
         """
-        cap = self._fleet.price_cap.run
-        if cap is not None and self._books.spent(now) >= cap:
+        if run_cap_reached(self._fleet.price_cap.run, self._books.spent(now)):
             return []
         soon = now + RENEWED * timedelta(minutes=self._fleet.lease_minutes)
         due = [i for i in living if i.expires is None or i.expires < soon]

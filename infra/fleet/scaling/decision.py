@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
 from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling.limits import Limits, how_many
+from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.fleet.spec.price_cap import nodes_within, run_cap_reached
 from trialfleet.infra.pool.machines import OURS, Machine, Room
 
 SILENT_MINUTES = 5.0  # a node that the collector has lost for so long is given up
@@ -93,7 +94,7 @@ class Decision:
 def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
     """Return what to launch, drain and terminate, where `nodes` are all that cost money."""
     fleet = _Fleet(nodes, limits, now)
-    if reason := limits.cap_reached():
+    if reason := run_cap_reached(limits.run_cap, limits.spent):
         return _wind_down(fleet, reason)
     free, allowance = fleet.free(), _allowance(fleet)
     packing = pack(demand.idle, free, limits.room, allowance.nodes)
@@ -194,7 +195,7 @@ class _Fleet:
         )
 
     def price(self, node: Node) -> float:
-        return self.limits.price if node.instance.price is None else node.instance.price
+        return node.instance.price_or(self.limits.price)
 
     def rate(self, nodes: Iterable[Node]) -> float:
         """USD per hour of nodes."""
@@ -223,7 +224,7 @@ def _allowance(fleet: _Fleet) -> _Allowance:
     }
     if limits.hour_cap is not None:
         text = f"the cap is ${limits.hour_cap:.2f} per hour, and ${rate:.2f} is used"
-        bounds[text] = how_many(limits.hour_cap - rate, limits.price)
+        bounds[text] = nodes_within(limits.hour_cap, rate, limits.price)
     if limits.run_cap is not None:
         left = limits.run_cap - limits.spent
         text = f"${left:.2f} is left of the run's cap of ${limits.run_cap:.2f}"
@@ -272,12 +273,10 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
 
     Those of no use first, then idle ones, then those that run something; the dearest first.
     """
-    if fleet.limits.hour_cap is None:
-        return []
-    going = fleet.by_use()
-    excess = fleet.rate(fleet.besides(LEAVING)) - fleet.limits.hour_cap
+    going, limits = fleet.by_use(), fleet.limits
+    rate = fleet.rate(fleet.besides(LEAVING))
     over: list[Node] = []
-    while going and excess - fleet.rate(over) > 1e-9:
+    while going and nodes_within(limits.hour_cap, rate - fleet.rate(over), limits.price) < 0:
         over.append(going.pop(0))
     return over
 

@@ -151,8 +151,8 @@ def test_a_sick_gpu_among_others_is_told_of_a_node_that_takes_trials(
 def test_nodes_of_a_fleet_without_gpus_are_not_sick(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_account() as account:
         (one,) = raised(account, 1)
-        without = {"healthy": False, "reason": "no GPU", "total": Room(cpus=4)}
-        view = PoolView(nodes=(pool_node(one, **without),), demand=Demand())
+        without = pool_node(one, healthy=False, reason="no GPU", total=Room(cpus=4))
+        view = PoolView(nodes=(without,), demand=Demand())
         monkeypatch.setattr(pool_demand, "read_pool", lambda _fleet, _run: view)
         of_cpus = fleet(instance_types=["c6i.large"])
         (node,) = fleet_status.status(account.aws, of_cpus).nodes
