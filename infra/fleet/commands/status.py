@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -35,20 +35,50 @@ class NodeStatus:
 
     Attributes:
         instance: as AWS has it.
-        machine: what it says of itself; None before it has joined.
+        machine: what it says of itself; None before it has joined, or if the pool can't be asked.
         at: when this was so.
-        stage: how far it is, see `Stage`.
-        why: what it waits for, or why it takes no trials, or not on all of its GPUs; empty while it
-            does.
+        wants_gpus: trials of the fleet want GPUs.
+        boot_message: what it logged last, where the pool doesn't know it; empty: nothing.
         cost: USD so far.
+        pool_answers: the pool can be asked.
     """
 
     instance: Instance
     machine: Machine | None
     at: datetime
-    stage: Stage
-    why: str
+    wants_gpus: bool
+    boot_message: str
     cost: float
+    pool_answers: bool = True
+
+    @property
+    def stage(self) -> Stage:
+        """How far it is."""
+        if not self.instance.alive:
+            return "ended" if self.instance.state == "terminated" else "ending"
+        if self.instance.state != "running" or self.machine is None:
+            return "asked" if self.instance.state == "pending" else "booted"
+        state = self.machine.state(self.wants_gpus)
+        return "joined" if state == "well" else state
+
+    @property
+    def why(self) -> str:
+        """What it waits for, or why it takes no trials, or not on all of its GPUs; else nothing."""
+        stage, state, logged = self.stage, self.instance.state, self.boot_message
+        if self.machine is not None and stage in {"draining", "sick", "joined"}:
+            why = self.machine.why(self.wants_gpus)
+            return f"draining: {why or 'no reason given'}" if stage == "draining" else why
+        if stage == "asked":
+            return "AWS is starting it"
+        if stage == "booted" and not self.pool_answers:
+            return "the pool can't be asked"
+        if stage == "booted" and state == "running":
+            since = f"{self.age_minutes:.0f} minutes after its launch"
+            if self.is_late:
+                since += f", which is more than the {up.BOOT_MINUTES} that it may take"
+            return f"not in the pool {since}; {logged or 'it has reported nothing of its boot yet'}"
+        ends = {"ending": "AWS is ending it", "ended": "it has ended"}
+        return "; ".join(filter(None, (ends.get(stage, f"it is {state}"), logged)))
 
     @property
     def age_minutes(self) -> float:
@@ -81,7 +111,7 @@ class NodeStatus:
             "bandwidth": machine.bandwidth if machine else None,
             "launch_microseconds": machine.launch_microseconds if machine else None,
             "driver_option": machine.driver_option if machine else "",
-            "trials": [asdict(trial) for trial in machine.trials] if machine else [],
+            "trials": machine.trials if machine else (),
             "idle_minutes": _minutes(idle_since, self.at) if idle_since else None,
             "machine": machine.name if machine else "",
         }
@@ -119,11 +149,8 @@ class FleetStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""
-        found = vars(self) | {
-            "nodes": [node.to_json() for node in self.nodes],
-            "demand": self.demand and asdict(self.demand),
-        }
-        return {"schema": 1, **plain(found)}
+        nodes = [node.to_json() for node in self.nodes]
+        return {"schema": 1, **plain(vars(self) | {"nodes": nodes})}
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
@@ -137,16 +164,19 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     view, pool_notice = _look(fleet, run)
     here = {node.instance: node for node in view.nodes} if view else {}
     absent = [i for i in instances if i.id not in here and i.state != "pending"]
-    words = last_messages(aws, fleet, absent)
+    messages = last_messages(aws, fleet, absent)
     nodes = tuple(
-        _node_status(
-            fleet, i, here.get(i.id), words.get(i.id, ""), record.lifetimes[i.id].cost(now), now
+        NodeStatus(
+            instance=i,
+            machine=here.get(i.id),
+            at=now,
+            wants_gpus=fleet.brings_gpus,
+            boot_message=messages.get(i.id, ""),
+            cost=record.lifetimes[i.id].cost(now),
+            pool_answers=view is not None,
         )
         for i in instances
     )
-    if view is None:
-        why = "the pool can't be asked"
-        nodes = tuple(replace(n, why=why) if n.stage == "booted" else n for n in nodes)
     return FleetStatus(
         fleet=fleet.called,
         at=now,
@@ -174,57 +204,6 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> ledge
     """Return a fleet's record of costs, brought up to date with what AWS lists now."""
     listed = inventory.instances(aws, fleet, gone=True)
     return _record(aws, fleet, listed, now or datetime.now(UTC))[0]
-
-
-def _node_status(
-    fleet: Fleet,
-    instance: Instance,
-    machine: Machine | None,
-    words: str,
-    cost: float,
-    now: datetime,
-) -> NodeStatus:
-    stage = _stage(fleet, instance, machine)
-    return NodeStatus(
-        instance=instance,
-        machine=machine,
-        at=now,
-        stage=stage,
-        why=_why(fleet, stage, instance, machine, words, now),
-        cost=cost,
-    )
-
-
-def _stage(fleet: Fleet, instance: Instance, machine: Machine | None) -> Stage:
-    if not instance.alive:
-        return "ended" if instance.state == "terminated" else "ending"
-    if instance.state != "running" or machine is None:
-        return "asked" if instance.state == "pending" else "booted"
-    state = machine.state(fleet.brings_gpus)
-    return "joined" if state == "well" else state
-
-
-def _why(
-    fleet: Fleet,
-    stage: Stage,
-    instance: Instance,
-    machine: Machine | None,
-    words: str,
-    now: datetime,
-) -> str:
-    if machine is not None and stage in {"draining", "sick", "joined"}:
-        why = machine.why(fleet.brings_gpus)
-        return f"draining: {why or 'no reason given'}" if stage == "draining" else why
-    if stage == "asked":
-        return "AWS is starting it"
-    if stage == "booted" and instance.state == "running":
-        minutes = _minutes(instance.launched, now)
-        since = f"{minutes:.0f} minutes after its launch"
-        if minutes >= up.BOOT_MINUTES:
-            since += f", which is more than the {up.BOOT_MINUTES} that it may take"
-        return f"not in the pool {since}; {words or 'it has reported nothing of its boot yet'}"
-    ends = {"ending": "AWS is ending it", "ended": "it has ended"}
-    return "; ".join(filter(None, (ends.get(stage, f"it is {instance.state}"), words)))
 
 
 def _record(

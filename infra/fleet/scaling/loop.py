@@ -17,7 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -58,7 +58,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""
-        return {"schema": 1, **plain(asdict(self))}
+        return {"schema": 1, **plain(self)}
 
 
 class Loop:
