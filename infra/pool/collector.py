@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.classads import plain
+from trialfleet.ctrl_c import postponed
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, machines_of
@@ -25,7 +26,8 @@ def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list
 
     try:
         kind, of_slots = htcondor2.AdTypes.Startd, f"SlotID isnt undefined && ({constraint})"
-        return list(htcondor2.Collector().query(kind, of_slots, list(attributes)))
+        with postponed():
+            return list(htcondor2.Collector().query(kind, of_slots, list(attributes)))
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's collector does not answer: {error}") from error
 

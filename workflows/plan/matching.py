@@ -17,7 +17,6 @@ from trialfleet.classads import value
 from trialfleet.infra.pool.collector import read_machines, slot_ads
 from trialfleet.infra.pool.machines import Machine
 from trialfleet.render import classad_string
-from trialfleet.workflows.ctrl_c import postponed
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
@@ -89,8 +88,7 @@ def pool_slots(*, whole: bool = True) -> list[ClassAd]:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    with postponed():
-        slots = slot_ads('SlotType =!= "Dynamic"')
+    slots = slot_ads('SlotType =!= "Dynamic"')
     if whole:
         return [_whole(slot) for slot in slots]
     return [slot for slot in slots if slot.get("State") == "Unclaimed"]
@@ -115,8 +113,7 @@ def machine_named(name: str) -> Machine | None:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    with postponed():
-        return next(iter(read_machines(f"Machine == {classad_string(name)}")), None)
+    return next(iter(read_machines(f"Machine == {classad_string(name)}")), None)
 
 
 def _whole(slot: ClassAd) -> ClassAd:

@@ -9,6 +9,7 @@ from typing import Any
 from trialfleet.classads import value
 from trialfleet.errors import PoolError
 from trialfleet.files import shell_quoted
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import IDLE
@@ -42,7 +43,7 @@ def waits_for(folder: RunFolder, node: str) -> str:
 
 def _running() -> Counter[str]:
     """How many jobs each run has in slots, by its folder; those of nobody's run under ""."""
-    jobs = job_queue.query(_RUNNING, ["TrialfleetFolder"])
+    jobs = schedd.query(_RUNNING, ["TrialfleetFolder"])
     return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
 
 
@@ -68,7 +69,7 @@ def _before(job: Any) -> str:
     first = f"(JobPrio > {priority} || JobPrio == {priority} && ClusterId < {own})"
     waits = f"(JobStatus == {IDLE} || JobStatus == {BLOCKED})"
     constraint = f"{waits} && JobUniverse == {job_queue.VANILLA_UNIVERSE} && {first}"
-    before = len(job_queue.query(constraint, ["ClusterId"]))
+    before = len(schedd.query(constraint, ["ClusterId"]))
     return f"; {_count(before)} wait{'s' if before == 1 else ''} before it" if before else ""
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.classads import plain, value
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.machines import machines_of
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
@@ -43,7 +44,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
     try:
         slots = pool_slots()
         free = pool_slots(whole=False)
-        running = job_queue.query(_RUNNING, ["TrialfleetFolder"])
+        running = schedd.query(_RUNNING, ["TrialfleetFolder"])
     except PoolError:
         return Queued(job=named, seconds=seconds)
     own = sum(ad.get("TrialfleetFolder") == folder for ad in running)

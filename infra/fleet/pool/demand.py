@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from trialfleet.infra.fleet.pool.queries import TRIALS, job_ads, of_run, quoted
+from trialfleet.infra.fleet.pool.queries import of_run, quoted, trial_ads
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.machines import Machine, Room, moment, number, room
 from trialfleet.infra.pool.status import BLOCKED
@@ -80,7 +80,7 @@ def read_pool(fleet: str | None = None, run: str = "", folder: str = "") -> Pool
     Raises:
         PoolError: several runs have that id.
     """
-    jobs = job_ads(TRIALS)
+    jobs = trial_ads()
     demand = read_demand(of_run(jobs, run, folder))
     constraint = "TrialfleetInstance isnt undefined"
     if fleet is not None:
