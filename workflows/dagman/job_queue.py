@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -131,6 +132,13 @@ def one_job(constraint: str) -> Any:
     """Return the whole ad of a job that satisfies a constraint; None if none does."""
     with schedd.reach() as reached:
         return next(iter(reached.query(constraint=constraint, limit=1)), None)
+
+
+def running_by_run() -> Counter[str]:
+    """Return how many jobs each run has in slots, by its folder; those of no run under ""."""
+    constraint = f"JobStatus == {RUNNING} && JobUniverse == {VANILLA_UNIVERSE}"
+    jobs = schedd.query(constraint, ["TrialfleetFolder"])
+    return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trialfleet.classads import value
 from trialfleet.infra.pool.collector import read_machines, slot_ads
@@ -80,18 +81,27 @@ class Prospects:
         return f"; {are} divided among them: {self.concurrency} run at a time"
 
 
-def pool_slots(*, whole: bool = True) -> list[ClassAd]:
-    """Return the pool's slots, those cut from others not among them.
+class PoolSlots(NamedTuple):
+    """The pool's slots, those cut from others not among them.
 
-    Each as it is when no job runs on it; or not `whole`, those that are free, as they are now.
+    Attributes:
+        whole: each as it is when no job runs on it.
+        free: those that no job has, as they are now.
+    """
+
+    whole: list[ClassAd]
+    free: list[ClassAd]
+
+
+def pool_slots() -> PoolSlots:
+    """Return the pool's slots.
 
     Raises:
         PoolError: no HTCondor is reachable.
     """
     slots = slot_ads('SlotType =!= "Dynamic"')
-    if whole:
-        return [_whole(slot) for slot in slots]
-    return [slot for slot in slots if slot.get("State") == "Unclaimed"]
+    free = [copy(slot) for slot in slots if slot.get("State") == "Unclaimed"]
+    return PoolSlots([_whole(slot) for slot in slots], free)
 
 
 def machines(requirements: str = "true") -> set[str]:
@@ -103,7 +113,7 @@ def machines(requirements: str = "true") -> set[str]:
     import classad2
 
     none = classad2.ClassAd()
-    slots = [slot for slot in pool_slots() if _holds(requirements, none, slot)]
+    slots = (slot for slot in pool_slots().whole if _holds(requirements, none, slot))
     return {str(slot["Name"]).rpartition("@")[2] for slot in slots}
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.classads import plain, value
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.machines import machines_of
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
@@ -17,8 +16,6 @@ from trialfleet.workflows.why.facts import Queued
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
-
-_RUNNING = "JobStatus == 2 && JobUniverse == 5"
 
 
 def queued_job(folder: RunFolder, node: str) -> Queued | None:
@@ -43,19 +40,17 @@ def waiting_job(job: Any, folder: str) -> Queued:
         return Queued(job=named, seconds=seconds, blocked=True)
     try:
         slots = pool_slots()
-        free = pool_slots(whole=False)
-        running = schedd.query(_RUNNING, ["TrialfleetFolder"])
+        running = job_queue.running_by_run()
     except PoolError:
         return Queued(job=named, seconds=seconds)
-    own = sum(ad.get("TrialfleetFolder") == folder for ad in running)
     return Queued(
         job=named,
         seconds=seconds,
-        prospects=prospects(job, slots),
-        free=prospects(job, free).willing,
-        draining=_draining(job, slots),
-        own=own,
-        foreign=len(running) - own,
+        prospects=prospects(job, slots.whole),
+        free=prospects(job, slots.free).willing,
+        draining=_draining(job, slots.whole),
+        own=running[folder],
+        foreign=running.total() - running[folder],
     )
 
 
