@@ -14,11 +14,12 @@ from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.infra.fleet.aws import account
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling import trial_jobs
-from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections, Progress
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
 from trialfleet.infra.fleet.scaling.loop import LONGEST_PAUSE, Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.plan.folder import RunFolder

@@ -19,6 +19,7 @@ from typing import Any
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory, launch, lease
+from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
@@ -28,6 +29,7 @@ from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes,
 from trialfleet.infra.fleet.scaling.decision import (
     Decision,
     Node,
+    Phase,
     Removal,
     decide,
     phase,
@@ -44,7 +46,6 @@ from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
 RENEWED = 2 / 3  # a lease is renewed when less than this part of it is left
-Progress = Callable[[str], None]
 
 
 def unfailing(progress: Progress) -> Progress:
@@ -185,13 +186,14 @@ class Autoscaler:
         count = len(nodes) or len(unheard)  # a region that is silent may have some
         stop = money.stop(limits, count, wanted=bool(view.demand.waiting or least))
         ended, limits, trouble = self._end_trials(stop, limits)
-        decision = decide(demand, nodes, self._paused(limits, nodes, now), now)
+        phases = {node.id: phase(node, limits, now) for node in nodes}
+        decision = decide(demand, nodes, self._paused(limits, phases, now), now)
         drained, refused = self._drain(decision, nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
         launched = self._launch(decision, candidates, now)
         return Step(
             at=now,
-            nodes=dict(sorted(Counter(phase(node, limits, now) for node in nodes).items())),
+            nodes=dict(sorted(Counter(phases.values()).items())),
             waiting=view.demand.waiting,
             running=view.demand.running,
             price_per_hour=sum(instance.price or 0.0 for instance in living),
@@ -273,8 +275,7 @@ class Autoscaler:
             paused=paused,
         )
 
-    def _paused(self, limits: Limits, nodes: Sequence[Node], now: datetime) -> Limits:
-        phases = {node.id: phase(node, limits, now) for node in nodes}
+    def _paused(self, limits: Limits, phases: Mapping[str, Phase], now: datetime) -> Limits:
         reasons = (limits.paused, self._unfit.reason(phases, now), self._capacity.reason(now))
         return replace(limits, paused="; ".join(filter(None, reasons)))
 

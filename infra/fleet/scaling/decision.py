@@ -7,7 +7,7 @@ drained before they end. A node that runs a trial is drained only where a cap is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
@@ -94,22 +94,21 @@ class Decision:
 def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
     """Return what to launch, drain and terminate, where `nodes` are all that cost money."""
     fleet = _Fleet(nodes, limits, now)
-    if reason := run_cap_reached(limits.run_cap, limits.spent):
-        return _wind_down(fleet, reason)
+    if reason := run_cap_reached(limits.run_cap, limits.spent):  # all go, their trials saved first
+        return replace(_without(fleet, fleet.by_use(), reason), reasons=(reason,))
     free, allowance = fleet.free(), _allowance(fleet)
     packing = pack(demand.idle, free, limits.room, allowance.nodes)
     wanted = pack(demand.idle, free, limits.room).new
     over = _over_the_hour_cap(fleet)
     idle = _idle_too_long(fleet, packing.used, over)
     launch, held_back = _launch(fleet, packing.new, wanted, allowance)
-    return Decision(
+    cap = f"all nodes together cost more than the cap of ${limits.hour_cap or 0.0:.2f} per hour"
+    rest = _without(fleet, over, cap)
+    return replace(
+        rest,
         launch=launch,
         least=max(1, least_new(demand.idle, free, limits.room, launch)),
-        drain=(
-            *(_too_dear(fleet, node) for node in over if node.machine),
-            *(_was_idle(fleet, node) for node in idle),
-        ),
-        terminate=(*_ended(fleet), *(_too_dear(fleet, node) for node in over if not node.machine)),
+        drain=(*rest.drain, *(_was_idle(fleet, node) for node in idle)),
         reasons=tuple(filter(None, (_unfit(packing, limits.room), held_back))),
     )
 
@@ -288,25 +287,18 @@ def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) ->
     which are drained; the dearest first.
     """
     fleet = _Fleet(nodes, limits, now)
-    going = fleet.by_use()
     surplus = max(0, len(fleet.besides(LEAVING)) - count)
-    reason = f"the fleet is scaled to {count} node(s)"
-    going = going[:surplus]
-    return Decision(
-        drain=tuple(Removal(instance=n.id, reason=reason) for n in going if n.machine),
-        terminate=(
-            *_ended(fleet),
-            *(Removal(instance=n.id, reason=reason) for n in going if not n.machine),
-        ),
-    )
+    return _without(fleet, fleet.by_use()[:surplus], f"the fleet is scaled to {count} node(s)")
 
 
-def _wind_down(fleet: _Fleet, reason: str) -> Decision:
-    """Return the decision where the money is spent: every node goes, its trials saved first."""
-    joined = fleet.among({"sick", "busy", "idle"})
-    drain = (Removal(instance=node.id, reason=reason) for node in joined)
-    coming = (Removal(instance=node.id, reason=reason) for node in fleet.among({"coming"}))
-    return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming), reasons=(reason,))
+def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
+    """Return the decision by which nodes go: those in the pool are drained, the others end now.
+
+    So do those that are of no use any more.
+    """
+    drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
+    coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
+    return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming))
 
 
 # --- Why ------------------------------------------------------------------------------------------
@@ -335,11 +327,6 @@ def _was_idle(fleet: _Fleet, node: Node) -> Removal:
     if fleet.phase(node) == "sick" and node.machine:
         reason = node.machine.why_sick
     return Removal(instance=node.id, reason=reason, only_idle=True)
-
-
-def _too_dear(fleet: _Fleet, node: Node) -> Removal:
-    reason = f"all nodes together cost more than the cap of ${fleet.limits.hour_cap:.2f} per hour"
-    return Removal(instance=node.id, reason=reason)
 
 
 def _unfit(packing: Packing, room: Room) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from trialfleet.errors import PoolError
+from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.pool.demand import fleet_machines
 from trialfleet.infra.fleet.pool.queries import tool
 from trialfleet.infra.fleet.spec.machines import Instance
@@ -25,7 +26,6 @@ DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is the
 IS_IDLE = 'State =!= "Claimed" || Activity =?= "Idle"'
 # What a node answers that drains already, where the collector has not heard of that yet.
 IN_PROGRESS = "Draining already in progress"
-Progress = Callable[[str], None]
 
 
 def drain(node: Machine, reason: str, *, only_idle: bool = False, program: str = "") -> str:

@@ -26,8 +26,9 @@ from typing import Any, Literal
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.files import locked, write_json
 from trialfleet.infra.fleet.dataclass_json import plain
+from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.pool.provisioning import Graph
-from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Progress, Step, unfailing
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, unfailing
 from trialfleet.infra.fleet.scaling.last_report import default_report
 
 PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool

@@ -157,7 +157,7 @@ def test_a_spent_run_drains_what_runs_and_ends_what_does_not() -> None:
     nodes = [joined("i-busy", idle=None), joined("i-idle"), launched("i-coming")]
     spent = replace(LIMITS, run_cap=10, spent=10.2, min_nodes=2)
     decision = decide(waiting(5), nodes, spent, NOW)
-    assert (decision.launch, ids(decision.drain)) == (0, ["i-busy", "i-idle"])
+    assert (decision.launch, ids(decision.drain)) == (0, ["i-idle", "i-busy"])
     assert ids(decision.terminate) == ["i-coming"]
     assert decision.reasons == ("the run's cap of $10.00 is reached: $10.20 is spent",)
 
