@@ -10,6 +10,7 @@ from trialfleet.ctrl_c import postponed
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, machines_of
+from trialfleet.render import classad_string
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
@@ -43,3 +44,11 @@ def read_machines(
         PoolError: there is no pool, or its collector does not answer.
     """
     return machines_of((plain(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
+
+
+def machine_named(name: str) -> Machine | None:
+    """Return the pool's machine of this name; None if it has none, or can't be asked."""
+    try:
+        return next(iter(read_machines(f"Machine == {classad_string(name)}")), None)
+    except PoolError:
+        return None

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from trialfleet.classads import value
-from trialfleet.infra.pool.collector import read_machines, slot_ads
-from trialfleet.infra.pool.machines import Machine
-from trialfleet.render import classad_string
+from trialfleet.infra.pool.collector import slot_ads
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
@@ -115,15 +113,6 @@ def machines(requirements: str = "true") -> set[str]:
     none = classad2.ClassAd()
     slots = (slot for slot in pool_slots().whole if _holds(requirements, none, slot))
     return {str(slot["Name"]).rpartition("@")[2] for slot in slots}
-
-
-def machine_named(name: str) -> Machine | None:
-    """Return the pool's machine of this name; None where it has none.
-
-    Raises:
-        PoolError: no HTCondor is reachable.
-    """
-    return next(iter(read_machines(f"Machine == {classad_string(name)}")), None)
 
 
 def _whole(slot: ClassAd) -> ClassAd:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.classads import plain, value
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.collector import machine_named
 from trialfleet.infra.pool.machines import machines_of
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.matching import machine_named, pool_slots, prospects
+from trialfleet.workflows.plan.matching import pool_slots, prospects
 from trialfleet.workflows.why.facts import Queued
 
 if TYPE_CHECKING:
@@ -65,10 +66,7 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
 
 def word_of_machine(machine: str) -> str:
     """Return why a machine of the pool takes no trials, in its own words; empty if it does."""
-    try:
-        found = machine_named(machine)
-    except PoolError:
-        return ""
+    found = machine_named(machine)
     return found.why() if found and found.state() != "well" else ""
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import MakeRun
 from tests.unit.run.test_node_scripts import Scripts
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool import collector
 from trialfleet.infra.pool.machines import Machine, machines_of
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.node_faults import in_hold, in_words, own_errors, to_avoid
@@ -91,7 +92,7 @@ def test_a_silent_pool_blames_no_machine(
     def silent(*_: object) -> object:
         raise PoolError("no HTCondor")
 
-    monkeypatch.setattr(node_faults, "machine_named", silent)
+    monkeypatch.setattr(collector, "slot_ads", silent)
     monkeypatch.setattr(node_faults, "machines", silent)
     assert not node_faults.word_of("eater")
     assert to_avoid(make_run().study, {"1": {"machine": "eater"}}) == ()
