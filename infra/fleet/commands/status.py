@@ -99,7 +99,7 @@ class NodeStatus:
         """Return the status as plain data; what a node says of itself once it has joined."""
         instance, machine = self.instance, self.machine
         idle_since = machine.idle_since if machine else None
-        return {
+        found = {
             "instance": instance.id,
             **{name: getattr(instance, name) for name in _OF_INSTANCE},
             "stage": self.stage,
@@ -115,6 +115,7 @@ class NodeStatus:
             "idle_minutes": _minutes(idle_since, self.at) if idle_since else None,
             "machine": machine.name if machine else "",
         }
+        return dict(plain(found))
 
 
 @dataclass(frozen=True, kw_only=True)

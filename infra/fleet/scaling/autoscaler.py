@@ -118,11 +118,7 @@ class Connections:
     choose: Callable[[Aws, Fleet], Sequence[Candidate]]
     look: Callable[[str, str], PoolView] = pool_demand.read_pool
     end: Callable[[str, Stop], int] = trial_jobs.end
-    drain: Callable[[Machine, Removal], str] = field(
-        default=lambda node, removal: draining.drain(
-            node, removal.reason, only_idle=removal.only_idle
-        )
-    )
+    drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ticks: Callable[[], float] = time.monotonic
 
@@ -191,14 +187,9 @@ class Autoscaler:
         drained, refused = self._drain(decision, nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
         launched = self._launch(decision, candidates, now)
-        return Step(
-            at=now,
+        return replace(
+            self._seen(view, living, now),
             nodes=dict(sorted(Counter(phases.values()).items())),
-            waiting=view.demand.waiting,
-            running=view.demand.running,
-            price_per_hour=sum(instance.price or 0.0 for instance in living),
-            spent=limits.spent,
-            since=self._books.since,
             launched=tuple(launched),
             drained=drained,
             terminated=decision.terminate,
@@ -211,8 +202,11 @@ class Autoscaler:
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
         """Return a step without a decision, because the clock was just set."""
         self._watch.blinded()
-        view = self._look()
         note = f"the clock was set: for {SETTLED_SECONDS:.0f} s nodes neither come nor go"
+        return replace(self._seen(self._look(), living, now), notes=(*troubles, note))
+
+    def _seen(self, view: PoolView, living: Sequence[Instance], now: datetime) -> Step:
+        """Return a step in which nothing was done."""
         return Step(
             at=now,
             nodes={},
@@ -221,7 +215,6 @@ class Autoscaler:
             price_per_hour=sum(instance.price or 0.0 for instance in living),
             spent=self._books.spent(now),
             since=self._books.since,
-            notes=(*troubles, note),
         )
 
     # --- Looking ----------------------------------------------------------------------------------

@@ -10,11 +10,13 @@ import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.pool.demand import fleet_machines
 from trialfleet.infra.fleet.pool.queries import tool
+from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import OURS, Machine
 from trialfleet.infra.pool.processes import wait_until
@@ -28,11 +30,12 @@ IS_IDLE = 'State =!= "Claimed" || Activity =?= "Idle"'
 IN_PROGRESS = "Draining already in progress"
 
 
-def drain(node: Machine, reason: str, *, only_idle: bool = False, program: str = "") -> str:
+def drain(node: Machine, removal: Removal, program: str = "") -> str:
     """Ask a node to take no more jobs and to let go of those that it has.
 
     Asked of a node that drains already, it changes nothing. The node's ad says the reason as
-    `DrainReason`, after `OURS`. With `only_idle` a node that runs something by now stays as it is.
+    `DrainReason`, after `OURS`. One that is to go only while it is idle stays as it is if it runs
+    something by now.
 
     Returns:
         Why it could not be asked; empty where it could.
@@ -43,8 +46,8 @@ def drain(node: Machine, reason: str, *, only_idle: bool = False, program: str =
     program = program or tool("condor_drain")
     if node.draining:
         return ""
-    check = ["-check", IS_IDLE] if only_idle else []
-    command = [program, "-graceful", "-reason", OURS + reason, *check, node.slot]
+    check = ["-check", IS_IDLE] if removal.only_idle else []
+    command = [program, "-graceful", "-reason", OURS + removal.reason, *check, node.slot]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=TOOL_SECONDS
@@ -82,7 +85,8 @@ def drain_instances(
         program = tool("condor_drain")
         joined = [node for node in fleet_machines() if node.instance in wanted]
         with ThreadPoolExecutor(AT_ONCE) as threads:  # one that doesn't answer delays no other
-            answers = threads.map(lambda node: drain(node, reason, program=program), joined)
+            orders = (Removal(instance=node.instance, reason=reason) for node in joined)
+            answers = threads.map(drain, joined, orders, repeat(program))
             refused = list(zip(joined, answers, strict=True))
         asked = {node.instance for node, refusal in refused if not refusal}
         _wait(asked, progress, seconds)

@@ -80,6 +80,14 @@ def test_the_status_is_plain_json(monkeypatch: pytest.MonkeyPatch) -> None:
         content = seen(account, monkeypatch, pool_node(name)).to_json()
         assert json.loads(json.dumps(content)) == content
         assert content["nodes"][0]["bandwidth"] == 481.5
+        assert sorted(content["nodes"][0]) == sorted(
+            [
+                *("instance", "aws_region", "zone", "type", "lifecycle", "stage", "state", "why"),
+                *("price", "launched", "age_minutes", "cost", "expires", "address", "run", "ended"),
+                *("gpus", "gpu", "bandwidth", "launch_microseconds", "driver_option", "trials"),
+                *("idle_minutes", "machine"),
+            ]
+        )
         assert datetime.fromisoformat(content["nodes"][0]["launched"]).tzinfo
 
 

@@ -25,6 +25,7 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.scaling import draining
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections, Step
+from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
@@ -83,6 +84,10 @@ def submit_trial(folder: Path) -> None:
     subprocess.run(["condor_submit", "trial.sub"], cwd=folder, check=True, capture_output=True)
 
 
+def removal(reason: str, *, only_idle: bool = False) -> Removal:
+    return Removal(instance="i-1", reason=reason, only_idle=only_idle)
+
+
 def the_node() -> Machine:
     (node,) = pool_demand.fleet_machines("demo")
     return node
@@ -113,7 +118,7 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     assert group.since is not None
     assert pool_demand.read_pool(run="r2").demand == pool_demand.Demand()
 
-    refusal = draining.drain(idle, "idle", only_idle=True)
+    refusal = draining.drain(idle, removal("idle", only_idle=True))
     assert refusal.startswith("Draining check expression is false on slot1_1@")
     assert not the_node().draining
 
@@ -128,7 +133,7 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     # The trial waits with its checkpoint.
     wait_for(lambda: pool_demand.read_pool(run="r1").demand.waiting == 1)
     assert "saved" in checkpoint_of_the_trial()
-    assert draining.drain(drained, "again") == ""
+    assert draining.drain(drained, removal("again")) == ""
 
 
 def checkpoint_of_the_trial() -> str:
@@ -140,14 +145,14 @@ def checkpoint_of_the_trial() -> str:
 
 @pytest.mark.usefixtures("node_pool")
 def test_an_idle_node_is_drained_by_the_reason_given() -> None:
-    assert draining.drain(the_node(), "idle for 10 minutes", only_idle=True) == ""
+    assert draining.drain(the_node(), removal("idle for 10 minutes", only_idle=True)) == ""
     assert draining.drain_instances([instance("i-1")], "down", lambda _: None) == []
     assert the_node().drain_reason == "trialfleet: idle for 10 minutes"
 
 
 def test_what_cannot_be_drained_is_said(node_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = replace(the_node(), slot="slot1@nowhere")
-    assert "slot1@nowhere" in draining.drain(gone, "down")
+    assert "slot1@nowhere" in draining.drain(gone, removal("down"))
     monkeypatch.setattr(draining, "nodes", lambda _fleet=None: [gone])
     (refused,) = draining.drain_instances([instance("i-1")], "down", lambda _: None)
     assert refused.startswith("i-1 can't be drained: ")
