@@ -153,7 +153,7 @@ def test_an_idle_node_is_drained_by_the_reason_given() -> None:
 def test_what_cannot_be_drained_is_said(node_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = replace(the_node(), slot="slot1@nowhere")
     assert "slot1@nowhere" in draining.drain(gone, removal("down"))
-    monkeypatch.setattr(draining, "nodes", lambda _fleet=None: [gone])
+    monkeypatch.setattr(draining, "fleet_machines", lambda _fleet=None: [gone])
     (refused,) = draining.drain_instances([instance("i-1")], "down", lambda _: None)
     assert refused.startswith("i-1 can't be drained: ")
     monkeypatch.undo()

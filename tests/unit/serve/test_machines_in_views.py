@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ def text_of(html: str) -> str:
 def test_page_and_metrics_tell_the_same_of_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "read_machines", lambda: machines_of(ADS))
     found = NodeReader().read()
-    page = render_template("serve/machines.html.j2", nodes=found)
+    page = render_template("serve/machines.html.j2", snapshot=SimpleNamespace(nodes=found))
     rows = re.findall(r"<tr><th scope=\"row\"><bdi>(n\d)</bdi></th>(.*?)</tr>", page, re.S)
     told = {name: [text_of(cell) for cell in row.split("</td>")[:-1]] for name, row in rows}
     assert told == {
