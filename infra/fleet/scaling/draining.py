@@ -7,6 +7,7 @@ permission to administer a node that the collector hands out to the pool's admin
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +16,9 @@ from itertools import repeat
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.pool.demand import fleet_machines
-from trialfleet.infra.fleet.pool.queries import tool
 from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.machines import OURS, Machine
 from trialfleet.infra.pool.processes import wait_until
 
@@ -43,7 +44,7 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     Raises:
         PoolError: there is no pool, or no `condor_drain` (`program` is its path, if it is known).
     """
-    program = program or tool("condor_drain")
+    program = program or _tool()
     if node.draining:
         return ""
     check = ["-check", IS_IDLE] if removal.only_idle else []
@@ -58,6 +59,14 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
         return ""
     output = " ".join((done.stderr or done.stdout).split())
     return re.sub(r".*error code \d+: ", "", output) or f"condor_drain exits {done.returncode}"
+
+
+def _tool() -> str:
+    use(connect())
+    found = shutil.which("condor_drain")
+    if found is None:
+        raise PoolError("condor_drain is not on PATH: HTCondor's tools are not installed here")
+    return found
 
 
 def undrained(instances: Iterable[str], fleet: str | None = None) -> set[str]:
@@ -82,7 +91,7 @@ def drain_instances(
     """
     wanted = {instance.id for instance in instances}
     try:
-        program = tool("condor_drain")
+        program = _tool()
         joined = [node for node in fleet_machines() if node.instance in wanted]
         with ThreadPoolExecutor(AT_ONCE) as threads:  # one that doesn't answer delays no other
             orders = (Removal(instance=node.instance, reason=reason) for node in joined)

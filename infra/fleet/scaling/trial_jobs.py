@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trialfleet.infra.fleet.pool.queries import TRIALS, of_run, quoted
+from trialfleet.infra.fleet.pool.demand import TRIALS, of_run, quoted
 from trialfleet.infra.fleet.scaling.money import Stop
 from trialfleet.infra.pool import schedd
 
