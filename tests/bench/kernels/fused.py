@@ -134,7 +134,7 @@ def linear(s: Scale) -> Fused:
     narrow = bias.to(s.dtype)
 
     def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return ops.bias_relu_dropout(functional.linear(x, weight), bias, 0.0, rng, 0)
+        return ops.bias_relu_dropout(functional.linear(x, weight), bias, rng, 0, 0.0)
 
     def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return functional.relu(functional.linear(x, weight) + bias.to(x.dtype))
