@@ -34,6 +34,7 @@ from trialfleet.infra.pool.joining import TRUST_DOMAIN
 from trialfleet.infra.pool.processes import Process, wait_until
 from trialfleet.infra.pool.status import DAEMON_ADS, PoolStatus
 from trialfleet.infra.pool.user_namespace import identity
+from trialfleet.render import render_template
 
 FOLDER_VARIABLE = "TRIALFLEET_POOL"
 KEY = "POOL"  # what HTCondor signs by where nothing else is said
@@ -265,7 +266,9 @@ class Pool:
             except OSError as error:
                 raise _folder_error(self.folder / name, error) from error
         write_atomic(self.condor_config, text)
-        script = pool_config.supervise_script(settings)
+        script = render_template(
+            "condor/supervise.j2", folder=settings.folder, python=sys.executable
+        )
         write_atomic(self.folder / "supervise", script, mode=0o755)
         record = {"release": str(installation.release), "version": installation.version}
         write_json(self.folder / "pool.json", {**record, "unpacked": installation.unpacked})
