@@ -18,7 +18,7 @@ from typing import NoReturn
 import platformdirs
 
 from trialfleet.errors import PoolError
-from trialfleet.files import locked, read_json, write_atomic, write_json
+from trialfleet.files import locked, read_json, unless_damaged, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
@@ -349,9 +349,8 @@ class Pool:
         return inherited_environment() | self.environment()
 
     def _known_installation(self) -> Installation | None:
-        try:
-            record = read_json(self.folder / "pool.json")
-        except (OSError, ValueError):
+        record = unless_damaged(lambda: read_json(self.folder / "pool.json"), None)
+        if record is None:
             return None
         return Installation(Path(record["release"]), record["version"], record["unpacked"])
 
