@@ -160,17 +160,16 @@ class Pool:
         if not members:
             return known
         environment = self._tools_environment()
-        daemons, slots = pool_status.daemons_and_slots(environment)
+        daemons, machines = pool_status.daemons_and_machines(environment)
         queue = pool_status.look_at_queue(environment) if daemons else None
-        answers = len(daemons) == len(DAEMON_ADS) and bool(slots) and queue is not None
+        answers = len(daemons) == len(DAEMON_ADS) and bool(machines) and queue is not None
         master = self._master_of(members)
         return replace(
             known,
             state="up" if answers and master else "failing",
             master=master.pid if master else 0,
             daemons=((MASTER,) if master else ()) + daemons,
-            slots=slots,
-            machines=pool_status.machines_of(slots),
+            machines=machines,
             **vars(queue or pool_status.Queue()),
         )
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from trialfleet import ctrl_c
 from trialfleet.files import shell_quoted
-from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.arguments import date_option, day_option
 from trialfleet.workflows.output import json_option, print_json, say, show
 

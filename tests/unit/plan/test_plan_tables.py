@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from tests.unit.study.study_texts import TRAINER as TRAINER_LINE
 from tests.unit.study.study_texts import error_of, with_line
 from tests.unit.tabular.small_trials import make_table
+from trialfleet import ctrl_c
 from trialfleet.errors import InputError
 from trialfleet.nodes.tabular.table import read_table
-from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan import tables as planning
