@@ -36,12 +36,11 @@ from trialfleet.optimizer.region_types import (
     TrialExecution,
 )
 from trialfleet.optimizer.sampling.former import FormerTasks
-from trialfleet.optimizer.sampling.history import losses
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
-from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, is_own
+from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, best_trial, is_own
 from trialfleet.optimizer.trial_rows import TrialStorage
 
 MOST_REPORTS = 50  # that are stored of a trial: a learning curve needs no more points
@@ -198,9 +197,8 @@ class RegionStudy:
 
     def best(self) -> Assignment | None:
         """Return the best complete trial, the earliest among equals; None if there is none."""
-        complete = [trial for trial in self.trials() if trial.state == TrialState.COMPLETE]
-        found = losses(complete, maximize=self._settings.direction == "maximize")
-        return self._assignment(complete[found.index(min(found))]) if complete else None
+        best = best_trial(self.trials(), self._settings.direction)
+        return self._assignment(best) if best else None
 
     def stopped(self) -> Stopped | None:
         """Return why the region is given up, if it is: too many trials failed for good."""

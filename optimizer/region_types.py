@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
+from trialfleet.objective import Direction
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 
 
@@ -26,7 +27,7 @@ class RegionSettings:
     """
 
     metric: str
-    direction: Literal["minimize", "maximize"]
+    direction: Direction
     region: str
     seed: int
     trials: int

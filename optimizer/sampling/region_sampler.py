@@ -83,7 +83,8 @@ class RegionSampler(BaseSampler):
             if each.state == TrialState.RUNNING and each.number != trial.number and each.params
         ]
         seed = stable_seed(self._seed, trial.number)
-        values = np.array(losses(known, maximize=study.direction == StudyDirection.MAXIMIZE))
+        is_maximized = study.direction == StudyDirection.MAXIMIZE
+        values = np.array(losses(known, "maximize" if is_maximized else "minimize"))
         rows, awaited = (_rows(domain, search_space, each) for each in (known, pending))
         found = proposals(domain, rows, values, awaited, seed)
         return domain.decode(found.rows[0])

@@ -37,7 +37,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from trialfleet.objective import Direction, loss
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +66,7 @@ class Rule:
     """What a study's gate asks for."""
 
     metric: str
-    direction: Literal["minimize", "maximize"]
+    direction: Direction
     tolerance: float
     confidence: float
     baseline: bool
@@ -179,11 +181,11 @@ def rule_of(study: Study) -> Rule:
     gate = study.gate
     assert gate is not None, "the study has no gate"
     metric = gate.metric or study.compared_metric
-    compared = study.report_direction or study.objective.direction
     is_objective = metric == study.objective.metric
     return Rule(
         metric=metric,
-        direction=gate.direction or (study.objective.direction if is_objective else compared),
+        direction=gate.direction
+        or (study.objective.direction if is_objective else study.compared_direction),
         tolerance=gate.tolerance,
         confidence=gate.confidence,
         baseline=gate.baseline,
@@ -324,7 +326,7 @@ def _worse_by(rule: Rule, challenger: Measured, other: Measured) -> float:
 
 
 def _worse(rule: Rule, new: float, old: float) -> float:
-    return new - old if rule.direction == "minimize" else old - new
+    return loss(new, rule.direction) - loss(old, rule.direction)
 
 
 def _differences(challenger: Measured, other: Measured) -> Losses | None:

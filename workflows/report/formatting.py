@@ -16,7 +16,7 @@ DIGITS = 4
 MOST_DECIMALS = 7
 ALIKE_DECIMALS = 6
 
-BETTER = {"maximize": "higher is better", "minimize": "lower is better"}
+BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
 
 
 def is_finite(value: Any) -> bool:

@@ -104,7 +104,9 @@ def _state(row: RegionReport) -> str:
 
 
 def _title(report: Report, with_best: bool) -> str:
-    compared = f"tuned, default: {report.report_metric} ({BETTER[report.report_direction]})"
+    compared = (
+        f"tuned, default: {report.report_metric} ({BETTER[report.report_direction]} is better)"
+    )
     return compared + (f"; best: {report.metric}" if with_best else "")
 
 

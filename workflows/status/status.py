@@ -18,7 +18,12 @@ from typing import Any
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_record
-from trialfleet.optimizer.stored_trials import StoredTrial, count_cut_off, is_stopped_early
+from trialfleet.optimizer.stored_trials import (
+    StoredTrial,
+    best_trial,
+    count_cut_off,
+    is_stopped_early,
+)
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status, removal
@@ -281,7 +286,7 @@ class StatusReader:
         stopped_early = sum(map(is_stopped_early, trials))
         pruned = sum(t.state is StoredState.PRUNED for t in trials) - stopped_early
         count = Counter(unfinished.values())
-        best = self._best(complete)
+        best = best_trial(complete, self._frozen.study.objective.direction)
         finished = len(complete) + failed + pruned + stopped_early
         phase = phase_of(files, region, queued, finished)
         published = noted(files.published, "path")
@@ -341,10 +346,6 @@ class StatusReader:
         if slug not in self._holdouts:
             self._holdouts[slug] = holdout_warning(files, self._frozen.study)
         return self._holdouts[slug]
-
-    def _best(self, complete: list[StoredTrial]) -> StoredTrial | None:
-        sign = 1 if self._frozen.study.objective.direction == "minimize" else -1
-        return min(complete, key=lambda t: (sign * (t.value or 0.0), t.number), default=None)
 
     @property
     def regions(self) -> list[str]:
