@@ -14,7 +14,7 @@ from typing import Any
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_record, shell_quoted_anywhere
-from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.models.gate_decision import Verdict
 from trialfleet.workflows.notify.event import Event, event_id, in_one_line
 from trialfleet.workflows.plan.folder import RunFolder

@@ -14,7 +14,7 @@ from trialfleet.files import shell_quoted_anywhere
 from trialfleet.objective import Direction, loss
 from trialfleet.optimizer.stored_trials import best_first
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.report.formatting import column_decimals, fixed, signed
+from trialfleet.workflows.formatting import column_decimals, fixed, signed
 from trialfleet.workflows.report.model import (
     Comparison,
     Failure,

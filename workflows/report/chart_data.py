@@ -13,8 +13,7 @@ from typing import Any
 
 from trialfleet.objective import Direction, best
 from trialfleet.optimizer.downsampling import thinned
-from trialfleet.workflows.costs.money import usd
-from trialfleet.workflows.report.formatting import BETTER, is_finite, setting, shortened
+from trialfleet.workflows.formatting import BETTER, is_finite, setting, shortened, usd
 from trialfleet.workflows.report.model import ParameterRange, RegionReport, Report, Setting, Trial
 from trialfleet.workflows.report.scales import Scale, scale_of, short
 from trialfleet.workflows.report.timeline import Timeline

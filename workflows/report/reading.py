@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.optimizer.stored_trials import best_trial, count_cut_off, is_own, is_stopped_early
 from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.formatting import is_finite
 from trialfleet.workflows.jobs.job_log import Stay
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.edges import edges_of
-from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import RegionReport, Report, Trial
 from trialfleet.workflows.report.source import RegionNotes, RegionSource, ReportSource, RunNotes
 from trialfleet.workflows.status.causes import cause_of

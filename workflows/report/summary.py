@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import first_of
-from trialfleet.workflows.output import Fitting, keep_numbers_whole
-from trialfleet.workflows.report.analysis import unreported
-from trialfleet.workflows.report.formatting import (
+from trialfleet.workflows.formatting import (
     BETTER,
     column_decimals,
     duration,
     fixed,
     signed,
 )
+from trialfleet.workflows.output import Fitting, keep_numbers_whole
+from trialfleet.workflows.report.analysis import unreported
 from trialfleet.workflows.report.groups import group_of, outcome
 from trialfleet.workflows.report.model import RegionReport, Report
 from trialfleet.workflows.status.causes import in_short

@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.errors import InputError
+from trialfleet.workflows.formatting import duration
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.output import plain_table
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.run.console import duration, state_text
+from trialfleet.workflows.run.console import state_text
 from trialfleet.workflows.run.lookup import FoundRun
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, last_finished, open_run

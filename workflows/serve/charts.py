@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trialfleet.objective import Direction, is_better
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.report.formatting import number
+from trialfleet.workflows.formatting import number
 
 WIDTH, HEIGHT = 640, 240  # of a picture, in units that are pixels on a desktop
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 12, 26  # margins: the numbers stand there

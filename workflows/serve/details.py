@@ -14,11 +14,11 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.daily.overview import DayView, overview
+from trialfleet.workflows.formatting import about, alike, duration, number, setting
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Ending, Journal
 from trialfleet.workflows.models.listing import PublishedModel, models_on
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.report.formatting import alike, duration, number, setting
 from trialfleet.workflows.run.run_list import ListedRun, list_runs
 from trialfleet.workflows.serve import charts, gains, strip, views
 from trialfleet.workflows.serve.live import Snapshot
@@ -150,7 +150,7 @@ def _facts(snapshot: Snapshot, region: RegionStatus) -> Iterable[tuple[str, str,
         since = views.since(champion, snapshot.now)
         yield "Model in force", f"of run {champion.run}, {since}", ""
     if region.seconds_left is not None:
-        yield "Last trial ends in", views.about(region.seconds_left), ""
+        yield "Last trial ends in", about(region.seconds_left), ""
     verdict = gains.verdict_of(snapshot, region.slug)
     if verdict:
         yield "Gate", verdict.why, "good" if verdict.promoted else "bad"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from trialfleet.files import read_json
 from trialfleet.objective import Direction, gain
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
+from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
-from trialfleet.workflows.report.formatting import NOTHING, column_decimals, signed
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.run_status import RegionStatus
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from trialfleet.files import read_record, write_json
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.record_shapes import Reasons
 
