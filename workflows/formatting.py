@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 MINUS = "\N{MINUS SIGN}"
@@ -42,6 +43,11 @@ def number(value: float | None, digits: int = DIGITS) -> str:
     decimals = max(0, digits - 1 - _exponent(value))
     text = f"{value:z,.{decimals}f}"
     return _signs(text.rstrip("0").rstrip(".") if "." in text else text)
+
+
+def named(name: str, result: float) -> str:
+    """A result in a sentence: val_auc 0.91235."""
+    return f"{name} {result:.5g}"
 
 
 def power_of_ten(exponent: int) -> str:
@@ -174,6 +180,11 @@ def about(seconds: float | None) -> str:
         return f"{minutes} min"
     hours = round(seconds / 3600)
     return f"{hours} h" if hours < 48 else f"{round(seconds / 86400)} days"
+
+
+def minute(moment: datetime | None) -> str:
+    """A moment by the clock of this machine: 2026-11-25 23:05; empty of None."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 
 
 def shortened(text: str, length: int) -> str:

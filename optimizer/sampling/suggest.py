@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from trialfleet.objective import Direction
+from trialfleet.objective import Direction, losses
 from trialfleet.optimizer.sampling.former import FormerTasks, domain_of, nearest_point
-from trialfleet.optimizer.sampling.history import losses
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup import results_awaited, with_former
@@ -145,7 +144,7 @@ def _by_own(
         elif trial.state != TrialState.PRUNED or trial.values:
             known.append(trial)
             rows.append(domain.encode(point))
-    values = np.array(losses(known, direction))
+    values = np.array(losses([trial.value for trial in known], direction))
     awaited = np.array(pending).reshape(-1, domain.size)
     names, teachers = (former and former.known(space)) or ([], None)
     found = proposals(domain, np.array(rows), values, awaited, seed, teachers)

@@ -23,6 +23,18 @@ def loss(result: float | None, direction: Direction) -> float:
     return -result if direction == "maximize" else result
 
 
+def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
+    """Return the losses of results, all finite: one beyond is the worst or best of the others.
+
+    A model that was not told of a failed trial would propose its point again. As Optuna's GPSampler
+    does, an infinite loss becomes the nearest finite one; 0 if there is none.
+    """
+    known = [loss(result, direction) for result in results]
+    finite = [value for value in known if math.isfinite(value)] or [0.0]
+    least, most = min(finite), max(finite)
+    return [min(max(value, least), most) for value in known]
+
+
 def is_better(result: float | None, other: float | None, direction: Direction) -> bool:
     """Tell whether a result is better than another."""
     return loss(result, direction) < loss(other, direction)

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.formatting import about, column_decimals, fixed, usd
+from trialfleet.workflows.formatting import about, column_decimals, fixed, named, usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.short_commands import shortened
 from trialfleet.workflows.status.causes import ENOUGH, SEE, first_clauses, in_short, kind_of
@@ -362,7 +362,7 @@ def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
 
 
 def _region_line(region: RegionStatus, metric: str) -> str:
-    best = "" if region.best is None else f", best {metric} {region.best:.5g}"
+    best = "" if region.best is None else f", best {named(metric, region.best)}"
     failed = f", {count} failed" if (count := _failed(region)) else ""
     if region.stage is Stage.FAILED and region.cause and not count:
         failed = f", {region.cause.of} failed attempt{'s' if region.cause.of > 1 else ''}"

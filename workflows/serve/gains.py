@@ -62,7 +62,8 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
         ]
         over = "the former model" if verdict.promoted else "the model in force"
         if sides[0] is not None and sides[1] is not None:
-            return _gain(sides[0], sides[1], _gate_direction(snapshot), over, verdict.metric)
+            direction = rule_of(snapshot.frozen.study).direction
+            return _gain(sides[0], sides[1], direction, over, verdict.metric)
     champion = snapshot.champions.of(region.slug)
     if champion and champion.run != snapshot.look.status.run:
         study = snapshot.frozen.study
@@ -101,12 +102,6 @@ def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
         return finite_metrics(load_result(snapshot.folder.region(slug).best.result)["metrics"])
     except ValueError:
         return {}
-
-
-def _gate_direction(snapshot: Snapshot) -> Direction:
-    """Which way the gate's metric is better."""
-    study = snapshot.frozen.study
-    return rule_of(study).direction if study.gate else study.objective.direction
 
 
 def _gain(

@@ -31,7 +31,7 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.dagman.running_scripts import script_facts
-from trialfleet.workflows.disk_space import too_little_in
+from trialfleet.workflows.disk_space import no_space_in
 from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.troubles import job_troubles
@@ -154,6 +154,7 @@ class StatusReader:
         now, jobs = time.time(), read_jobs(self._folder, queued.ads) if queued else []
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
+        notices = queue_notice, study_notice, no_space_in(self._folder.root), self._all_fail(trials)
         status = RunStatus(
             run=self._frozen.run,
             study=self._frozen.study.name,
@@ -164,10 +165,7 @@ class StatusReader:
             direction=objective.direction,
             regions=regions,
             held=queued.held if queued else (),
-            notice="; ".join(
-                filter(None, [queue_notice, study_notice, self._space(), self._all_fail(trials)])
-            )
-            or None,
+            notice="; ".join(filter(None, notices)) or None,
             troubles=(
                 *(self._of(each.region, each.what) for each in found if each.is_sure),
                 *errors,
@@ -239,10 +237,6 @@ class StatusReader:
         if any(region.stopped.exists() for region in files.values()):
             return None
         return why_all_fail([(trials[name], region) for name, region in files.items()])
-
-    def _space(self) -> str | None:
-        words = too_little_in(self._folder.root)
-        return f"no space: {words}" if words else None
 
     def _state(self, queued: QueuedRun | None, *, is_lost: bool) -> RunState:
         if queued and queued.root:
