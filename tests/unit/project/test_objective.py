@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialfleet.objective import Direction, best, gain, is_better, loss, ranked
+from trialfleet.objective import Direction, best, gain, is_better, loss, losses, ranked
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState, best_first, best_trial
 
 RESULTS = st.none() | st.floats() | st.sampled_from([0.0, -0.0, 1.0, math.inf, -math.inf])
@@ -93,6 +93,18 @@ def test_a_ranking_never_gets_better_and_keeps_the_order_of_equals(
     for before, after in itertools.pairwise(places):
         one, other = results[before], results[after]
         assert is_better(one, other, direction) or (one == other and before < after)
+
+
+@given(results=st.lists(RESULTS), direction=DIRECTIONS)
+def test_losses_are_finite_and_in_the_order_of_the_results(
+    results: list[float | None], direction: Direction
+) -> None:
+    found = losses(results, direction)
+    assert all(map(math.isfinite, found))
+    for (one, own), (other, others) in itertools.combinations(zip(results, found, strict=True), 2):
+        assert own <= others or not is_better(one, other, direction)
+        if is_missing(one):
+            assert own == max(found)
 
 
 def trial(number: int, state: TrialState, value: float | None) -> StoredTrial:
