@@ -392,9 +392,7 @@ def slices_note(row: RegionReport) -> str:
     more = (
         f" {_count(left_out, 'less important parameter')} in the table alone." if left_out else ""
     )
-    return (
-        f"The filled dot is the best trial. A click on a trial anywhere shows its row below.{more}"
-    )
+    return f"The filled dot is the best trial.{more}"
 
 
 def _count(number: int, noun: str) -> str:

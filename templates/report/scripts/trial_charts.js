@@ -151,6 +151,8 @@ function importancePicture(data, width) {
   ];
 }
 
+const CURVE_COLORS = { failed: "var(--failed)", running: "var(--running)" };
+
 // What trials reported while they trained, over their steps.
 function curvesPicture(data, width, id) {
   const points = data.trials
@@ -185,8 +187,8 @@ function curvesPicture(data, width, id) {
       lines(
         points.filter((point) => !best(point)),
         {
-          stroke: (point) => (point.trial.state === "failed" ? "var(--failed)" : "var(--muted)"),
-          strokeOpacity: 0.45,
+          stroke: (point) => CURVE_COLORS[point.trial.state] ?? "var(--muted)",
+          strokeOpacity: (point) => (point.trial.state === "running" ? 1 : 0.45),
           strokeWidth: 1.2,
         },
       ),
@@ -207,7 +209,9 @@ function curvesPicture(data, width, id) {
     ["line trial", "trial"],
     ["line tuned", "best trial"],
   ];
-  if (points.some((point) => point.trial.state === "failed"))
-    signs.push(["line failed", "failed trial"]);
+  for (const state of Object.keys(CURVE_COLORS)) {
+    if (points.some((point) => point.trial.state === state))
+      signs.push([`line ${state}`, `${state} trial`]);
+  }
   return [legend(signs), picture];
 }
