@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from trialfleet.workflows.costs.cost import End
@@ -145,21 +146,36 @@ def lay_out(
     found: Iterable[Occupancy], pauses: tuple[Span, ...] = (), undrawn: int = 0
 ) -> Timeline:
     """Jobs in as few rows per machine as they need: each takes the first free one."""
-    machines: dict[str, list[list[Occupancy]]] = defaultdict(list)
+    machines: dict[str, _Rows] = defaultdict(_Rows)
     for each in sorted(found, key=lambda each: (each.start, each.end)):
-        rows_of = machines[each.machine]
-        overlap = min(OVERLAP, (each.end - each.start) / 2)
-        row = next((row for row in rows_of if row[-1].end <= each.start + overlap), None)
-        if row is None:
-            rows_of.append(row := [])
-        row.append(each)
+        machines[each.machine].take(each)
     rows: list[str] = []
     bars: list[Bar] = []
     for machine in sorted(machines, key=_natural):
-        for row in machines[machine]:
+        for row in machines[machine].rows:
             bars += [Bar(*each[:-1], len(rows)) for each in row]
             rows.append(machine)
     return Timeline(tuple(rows), tuple(bars), pauses, undrawn)
+
+
+class _Rows:
+    """The rows of a machine while they are filled, job by job as they began."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Occupancy]] = []
+        self._taken: list[tuple[float, int]] = []  # until when, and which row
+        self._free: list[int] = []
+
+    def take(self, job: Occupancy) -> None:
+        """Put a job into the first row that is free, or into a new one."""
+        latest = job.start + min(OVERLAP, (job.end - job.start) / 2)
+        while self._taken and self._taken[0][0] <= latest:
+            heappush(self._free, heappop(self._taken)[1])
+        row = heappop(self._free) if self._free else len(self.rows)
+        if row == len(self.rows):
+            self.rows.append([])
+        self.rows[row].append(job)
+        heappush(self._taken, (job.end, row))
 
 
 def _until(report: Report) -> float:
