@@ -3,74 +3,100 @@
 
 // ---- Renewal ----
 
-// What a renewal would undo: what is open, sorted and pressed, and the pictures that are drawn.
-let before;
+const EVERY = 1000; // milliseconds between two questions whether anything has changed
+const PATIENCE = 20000; // … until an answer
+const lost = document.getElementById("lost");
 const waiting = new Map(); // figures that the pointer is at, and the data that they were drawn of
 
-function dataOf(figure) {
-  return document.getElementById(isOfAll(figure) ? "regions-data" : figure.dataset.block).textContent;
+// Nobody looks at a hidden page, so it asks for nothing.
+async function renew() {
+  const live = document.getElementById("live");
+  if (!live?.dataset.next) return;
+  const text = document.hidden ? "" : await ask(live.dataset.next);
+  if (text) replace(live, text);
+  setTimeout(renew, EVERY);
+}
+
+// The page's part as it is now; nothing where that is as it was, or nobody answers.
+async function ask(address) {
+  try {
+    const answer = await fetch(address, { signal: AbortSignal.timeout(PATIENCE) });
+    lost.hidden = answer.ok;
+    return answer.ok ? await answer.text() : "";
+  } catch {
+    lost.hidden = false;
+    return "";
+  }
+}
+
+// What the reader opened, sorted, pressed and typed stays so, and so does what is in focus.
+function replace(live, text) {
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const open = new Map(all("details[id]").map((each) => [each.id, each.open]));
+  const sorted = all("[aria-sort]").map((each) => [each.textContent, isSortedUp(each)]);
+  const pressed = all("[data-switch] [aria-pressed=true]").map(placeOf);
+  const columns = all(".scroll").map((each) => each.scrollLeft);
+  const pictures = new Map([...drawn.keys()].map((figure) => [nameOf(figure), drawnOf(figure)]));
+  const filter = document.getElementById("filter");
+  const place = [scrollX, scrollY];
+  const focused = document.activeElement.id;
+  live.outerHTML = text;
+  if (filter) document.getElementById("filter")?.replaceWith(filter);
+  for (const [id, isOpen] of open) document.getElementById(id)?.toggleAttribute("open", isOpen);
+  for (const [title, up] of sorted) {
+    const header = all(".sortable thead th").find((each) => each.textContent === title);
+    if (header) sort(header, up);
+  }
+  for (const option of all("[data-switch] button")) {
+    if (pressed.includes(placeOf(option))) press(option);
+  }
+  begin(pictures);
+  all(".scroll").forEach((each, at) => (each.scrollLeft = columns[at] ?? 0));
+  scrollTo(...place);
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+}
+
+function placeOf(option) {
+  return `${option.closest("[data-switch]").dataset.switch}=${option.value}`;
 }
 
 function nameOf({ dataset: { picture, block: id, place } }) {
   return [picture, id, place].join();
 }
 
-document.body.addEventListener("htmx:beforeSwap", () => {
-  const all = (selector) => [...document.querySelectorAll(selector)];
-  before = {
-    open: new Map(all("details[id]").map((each) => [each.id, each.open])),
-    sorted: all("[aria-sort]").map((each) => [each.textContent, isSortedUp(each)]),
-    pressed: all("[data-switch] [aria-pressed=true]").map((option) => [
-      option.closest("[data-switch]").dataset.switch,
-      option.value,
-    ]),
-    scrolled: all(".scroll").map((each) => each.scrollLeft),
-    pictures: new Map(
-      [...drawn].map(([figure, width]) => {
-        const data = waiting.get(figure) ?? dataOf(figure);
-        const isPointedAt = figure.matches(":hover");
-        return [nameOf(figure), { width, data, isPointedAt, nodes: [...figure.childNodes] }];
-      }),
-    ),
-  };
-});
+function dataOf(figure) {
+  return document.getElementById(isOfAll(figure) ? "regions-data" : figure.dataset.block).textContent;
+}
 
-document.body.addEventListener("htmx:afterSwap", () => {
-  for (const [id, open] of before.open) document.getElementById(id)?.toggleAttribute("open", open);
-  for (const [title, up] of before.sorted) {
-    const headers = [...document.querySelectorAll(".sortable thead th")];
-    const header = headers.find((each) => each.textContent === title);
-    if (header) sort(header, up);
-  }
-  for (const [name, value] of before.pressed) {
-    const options = [...document.querySelectorAll(`[data-switch="${CSS.escape(name)}"] button`)];
-    if (options.some((each) => each.value === value)) {
-      for (const each of options) each.setAttribute("aria-pressed", String(each.value === value));
-    }
-  }
-  document.querySelectorAll(".scroll").forEach((each, at) => {
-    each.scrollLeft = before.scrolled[at] ?? 0;
-  });
-  begin();
-});
+function drawnOf(figure) {
+  return {
+    nodes: [...figure.childNodes],
+    width: drawn.get(figure),
+    data: waiting.get(figure) ?? dataOf(figure),
+    isPointedAt: figure.matches(":hover"),
+  };
+}
 
 // Looks after what is on the page now. A picture that was drawn stays as it is while its data do;
 // one that the pointer is at is drawn anew when it has left.
-function begin() {
+function begin(pictures = new Map()) {
   blocks.clear();
   drawn.clear();
   waiting.clear();
   for (const observer of [seen, widths]) observer.disconnect();
   watch();
-  for (const figure of document.querySelectorAll(".figure")) {
-    const known = before?.pictures.get(nameOf(figure));
-    if (!known) continue;
+  const known = [...document.querySelectorAll(".figure")]
+    .map((figure) => ({ figure, ...pictures.get(nameOf(figure)) }))
+    .filter(({ nodes }) => nodes);
+  for (const { figure, nodes, width } of known) {
     seen.unobserve(figure);
-    figure.replaceChildren(...known.nodes);
-    drawn.set(figure, known.width);
+    figure.replaceChildren(...nodes);
+    drawn.set(figure, width);
     widths.observe(figure);
-    if (known.data === dataOf(figure)) continue;
-    if (known.isPointedAt) waitFor(figure, known.data);
+  }
+  for (const { figure, data, isPointedAt } of known) {
+    if (data === dataOf(figure)) continue;
+    if (isPointedAt) drawLater(figure, data);
     else draw(figure);
   }
   filterRegions();
@@ -79,21 +105,11 @@ function begin() {
   }
 }
 
-function waitFor(figure, data) {
+function drawLater(figure, data) {
   waiting.set(figure, data);
   const leave = () => waiting.delete(figure) && draw(figure);
   figure.addEventListener("pointerleave", leave, { once: true });
 }
-
-// Nobody looks at a hidden page, so it asks for nothing.
-document.body.addEventListener("htmx:beforeRequest", (event) => {
-  if (document.hidden) event.preventDefault();
-});
-const lost = document.getElementById("lost");
-for (const name of ["htmx:sendError", "htmx:timeout", "htmx:responseError"]) {
-  document.body.addEventListener(name, () => (lost.hidden = false));
-}
-document.body.addEventListener("htmx:afterOnLoad", () => (lost.hidden = true));
 
 // ---- The filter and the keyboard ----
 
@@ -178,3 +194,4 @@ function middle(tile) {
 }
 
 begin();
+setTimeout(renew, EVERY);

@@ -105,12 +105,9 @@ class Timeline:
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
     @property
-    def regions(self) -> dict[int, int]:
-        """How many rows the jobs of each region take, by its place in the report."""
-        rows: dict[int, set[int]] = defaultdict(set)
-        for bar in self.bars:
-            rows[bar.region].add(bar.row)
-        return {region: len(taken) for region, taken in rows.items()}
+    def regions(self) -> set[int]:
+        """The places in the report of the regions that have jobs."""
+        return {bar.region for bar in self.bars}
 
 
 class Occupancy(NamedTuple):

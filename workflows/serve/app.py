@@ -39,7 +39,6 @@ from trialfleet.workflows.serve.security import Guard
 
 _ASSETS = {
     "style.css": "text/css",
-    "htmx.js": "text/javascript",
     "libraries.js": "text/javascript",
     "page.js": "text/javascript",
     "theme.js": "text/javascript",
@@ -340,8 +339,7 @@ def _text_of(name: str) -> str:
         return libraries()
     if name == "page.js":
         return own_script(folder / "live.js")
-    place = folder / "vendor" / "htmx.min.js" if name == "htmx.js" else folder / name
-    return place.read_text(encoding="utf-8")
+    return (folder / name).read_text(encoding="utf-8")
 
 
 @cache

@@ -25,6 +25,7 @@ from trialfleet.workflows.serve import gains, views
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.serve.runs import Runs, key_of
 from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.running import RunningTrial
 
 _LOG_BYTES = 32_768  # of the end of a log
 _SHOWN_RUNS = 30
@@ -39,14 +40,14 @@ class RegionPage:
     Attributes:
         report: the report of it alone.
         facts: what the report doesn't have: label, text and tone.
-        progress: how far its running trials have come, by their numbers.
+        progress: where its running trials run and how far they have come, by their nodes.
         models: its published models, the newest first.
     """
 
     tile: views.Tile
     report: Report
     facts: tuple[tuple[str, str, str], ...]
-    progress: dict[int, str]
+    progress: dict[str, str]
     models: tuple[ModelRow, ...]
 
 
@@ -84,7 +85,7 @@ def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
         tile=tile,
         report=_report(snapshot, slug),
         facts=tuple(_facts(snapshot, region, tile)),
-        progress=_progress(snapshot, region),
+        progress=_progress(snapshot, slug),
         models=tuple(_models(snapshot.champions.folder(slug))),
     )
 
@@ -113,15 +114,20 @@ def _facts(
         yield "Drift", region.drift, "bad"
 
 
-def _progress(snapshot: Snapshot, region: RegionStatus) -> dict[int, str]:
-    trials = snapshot.look.trials.get(region.name, ())
-    numbers = {str(trial.user_attrs.get("node")): trial.number for trial in trials}
-    return {
-        numbers[each.node]: f"step {each.step}"
-        + (f": {number(each.value)}" if each.value is not None else "")
-        for each in region.running_trials
-        if each.node in numbers and each.step is not None
-    }
+def _progress(snapshot: Snapshot, slug: str) -> dict[str, str]:
+    """Where a region's running trials run, and how far they have come, by their nodes."""
+    region = next(each for each in snapshot.look.status.regions if each.slug == slug)
+    return {each.node: ", ".join(_parts_of_progress(each)) for each in region.running_trials}
+
+
+def _parts_of_progress(trial: RunningTrial) -> Iterable[str]:
+    if trial.ranks is not None:
+        yield f"{trial.ranks} rank(s)"
+    elif trial.slot:
+        yield trial.slot
+    if trial.step is not None:
+        value = f": {number(trial.value)}" if trial.value is not None else ""
+        yield f"step {trial.step}{value}"
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -178,7 +184,10 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
         node=node,
         region=region.name,
         slug=slug,
-        facts=tuple(_trial_facts(report, region, trial)) if trial else (),
+        facts=(
+            *(_trial_facts(report, region, trial) if trial else ()),
+            *(("Runs", text, "") for at, text in _progress(snapshot, slug).items() if at == node),
+        ),
         settings=tuple((name, setting(value)) for name, value in params.items()),
         metrics=tuple((name, setting(value)) for name, value in metrics.items()),
         logs=tuple(_logs(place)),

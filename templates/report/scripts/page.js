@@ -14,6 +14,19 @@ const PICTURES = {
   slice: slicePicture,
 };
 
+// About how high pictures are with their legends, so that the page doesn't jump when they are drawn.
+const HEIGHTS = {
+  overview: ({ rows }) => rows.length * rowHeight(rows) + 95,
+  timeline: ({ rows }, place) => (place ? 200 : 76 + Math.min(640, 20 * rows.length)),
+  costs: ({ rows }) => rows.length * rowHeight(rows) + 69,
+  history: 320,
+  curves: 300,
+  parallel: 380,
+  contour: 360,
+  scatter: 360,
+  slice: 190,
+};
+
 const OF_ALL = ["overview", "timeline", "costs"]; // pictures of all regions together
 const LEAST_WIDTH = 240; // narrower ones are drawn so wide and shrunk
 const drawn = new Map(); // figure to the width that it was drawn with
@@ -121,12 +134,16 @@ dark.addEventListener("change", changeTheme);
 // ---- What the reader does ----
 
 // One of a switch's options is pressed at a time.
-function choose(option) {
-  const group = option.closest("[data-switch]");
-  for (const each of group.querySelectorAll("button")) {
+function press(option) {
+  for (const each of option.closest("[data-switch]").querySelectorAll("button")) {
     each.setAttribute("aria-pressed", String(each === option));
   }
-  redraw((figure) => figure.dataset.block === group.dataset.block);
+}
+
+function choose(option) {
+  press(option);
+  const { block: id } = option.closest("[data-switch]").dataset;
+  redraw((figure) => figure.dataset.block === id);
 }
 
 document.addEventListener("click", (event) => {
@@ -158,6 +175,11 @@ const seen = new IntersectionObserver(
   { rootMargin: "200px" },
 );
 
+function heightOf({ dataset: { picture, place } }) {
+  const height = HEIGHTS[picture] ?? 0;
+  return typeof height === "number" ? height : height(block("regions-data")[picture], place);
+}
+
 function drawAndWatch(figure) {
   seen.unobserve(figure);
   draw(figure);
@@ -170,7 +192,7 @@ function watch() {
   for (const each of document.querySelectorAll(".needs-script")) each.hidden = false;
   showTheme();
   for (const figure of document.querySelectorAll(".figure")) {
-    figure.style.minHeight = `${figure.dataset.height}px`; // so that the page doesn't jump
+    figure.style.minHeight = `${heightOf(figure)}px`;
     seen.observe(figure);
   }
   for (const scroller of document.querySelectorAll(".table > .scroll")) {

@@ -2,9 +2,13 @@
 
 const ROW = 24;
 
+function rowHeight(rows) {
+  return rows.length > 30 ? 19 : ROW;
+}
+
 // A row per region: its name, which leads to it, what `marks` draw along an axis of numbers, and a
 // figure that is told at its end.
-function rowsPicture(rows, { width, dense, scale, told, title, tipAt, lines, marks, ...more }) {
+function rowsPicture(rows, { width, scale, told, title, tipAt, lines, marks, ...more }) {
   const { head = 0, padding = 0, toldColor = "var(--muted)" } = more;
   const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
   const side = Math.max(44, d3.max(rows, (row) => textWidth(told(row))) + 16);
@@ -14,7 +18,7 @@ function rowsPicture(rows, { width, dense, scale, told, title, tipAt, lines, mar
   const y = (row) => String(row.region);
   const picture = frame({
     width,
-    height: rows.length * (dense ? 19 : ROW) + head + 44,
+    height: rows.length * more.rowHeight + head + 44,
     margin: [head, side, 44, names],
     x: bottom.scale,
     y: { type: "band", domain: rows.map(y), axis: null, padding },
@@ -22,23 +26,11 @@ function rowsPicture(rows, { width, dense, scale, told, title, tipAt, lines, mar
       ...bottom.marks,
       ...(hasTop ? numberAxis("top", scale, { ...axis, grid: false }).marks : []),
       ...marks(y),
-      Plot.text(rows, {
-        y,
-        text: (row) => fitted(row.name, names - 14),
+      besideRows(rows, "left", y, (row) => fitted(row.name, names - 14), {
         href: (row) => (row.slug === null ? null : anchor(row.slug)),
-        frameAnchor: "left",
-        textAnchor: "end",
-        dx: -10,
         fill: "currentColor",
       }),
-      Plot.text(rows, {
-        y,
-        text: told,
-        frameAnchor: "right",
-        textAnchor: "start",
-        dx: 12,
-        fill: toldColor,
-      }),
+      besideRows(rows, "right", y, told, { fill: toldColor }),
       axisName(title, "bottom"),
       label(rows, Plot.pointerY, { x: tipAt, y }, lines),
     ],
@@ -75,7 +67,7 @@ function overviewPicture(data, width, id) {
   const better = gains ? "positive is better" : `${data.better} is better`;
   const picture = rowsPicture(rows, {
     width,
-    dense: data.rows.length > 30,
+    rowHeight: rowHeight(data.rows),
     scale: all,
     head: 26,
     told: (row) => (row.gain === null ? "" : signed(row.gain)),
@@ -103,13 +95,7 @@ function overviewPicture(data, width, id) {
         strokeWidth: 2,
       }),
       Plot.dot(rows, { x: place(to), y, r: 5.5, fill: tone }),
-      Plot.text(["gain"], {
-        frameAnchor: "top-right",
-        textAnchor: "start",
-        dx: 12,
-        dy: -15,
-        fill: "var(--muted)",
-      }),
+      besideRows(["gain"], "top-right", undefined, String, { dy: -15 }),
     ],
   });
   const signs = [["dot tuned", "tuned settings"]];
@@ -152,7 +138,7 @@ function costsPicture(data, width) {
   });
   const picture = rowsPicture(rows, {
     width,
-    dense: data.rows.length > 30,
+    rowHeight: rowHeight(data.rows),
     scale: { kind: "linear", domain: [0, d3.max(rows, (row) => row.usd)] },
     padding: 0.3,
     told: (row) => row.told[0],
@@ -194,17 +180,7 @@ const LOST = ["failed attempt", "cut off"]; // executions of a job that was star
 // Machines as groups of rows, jobs as bars over the time of day. A region's own picture shows only
 // its jobs.
 function timelinePicture(data, width, id, place) {
-  const region = place === undefined ? null : Number(place);
-  const bars = data.bars
-    .map(([at, trial, state, from, to, row]) => ({
-      region: at,
-      trial,
-      state: data.states[state],
-      from,
-      to,
-      row,
-    }))
-    .filter((bar) => (region === null ? shown(bar.region) : bar.region === region));
+  const bars = barsOf(data, place);
   if (!bars.length) return [note("HTCondor told no times of the jobs that are shown.")];
   const used = [...new Set(bars.map((bar) => bar.row))].sort((a, b) => a - b);
   const size = Math.max(4, Math.min(20, 640 / used.length));
@@ -254,14 +230,12 @@ function timelinePicture(data, width, id, place) {
           className: "lost",
         },
       ),
-      Plot.text(named, {
-        y: ({ top, many }) => top + many / 2,
-        text: ({ name }) => fitted(name, left - 12),
-        frameAnchor: "left",
-        textAnchor: "end",
-        dx: -8,
-        fill: "var(--muted)",
-      }),
+      besideRows(
+        named,
+        "left",
+        ({ top, many }) => top + many / 2,
+        ({ name }) => fitted(name, left - 12),
+      ),
       axisName("UTC", "bottom"),
       label(
         bars,
@@ -277,6 +251,16 @@ function timelinePicture(data, width, id, place) {
   const paused = d3.sum(axis.pauses, ([from, to]) => to - from);
   if (paused) signs.push(["bar paused", `paused for ${duration(paused)}, not to scale`]);
   return [legend(signs), picture];
+}
+
+// The jobs of the region at `place`, else of all that the filter shows.
+function barsOf(data, place) {
+  const isDrawn = place === undefined ? shown : (region) => region === Number(place);
+  return data.bars
+    .filter(([region]) => isDrawn(region))
+    .map(([region, trial, state, from, to, row]) => {
+      return { region, trial, state: data.states[state], from, to, row };
+    });
 }
 
 // The time of day from `start` to `end`, on which a pause takes a thirtieth of the width at most.

@@ -14,7 +14,7 @@ from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from trialfleet.files import write_json
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report.timeline import Timeline
-from trialfleet.workflows.serve.details import region_page
+from trialfleet.workflows.serve.details import region_page, trial_page
 from trialfleet.workflows.serve.live import LiveRun, Snapshot
 from trialfleet.workflows.serve.machines import timeline_of_run
 from trialfleet.workflows.serve.nodes import NodeReader
@@ -57,7 +57,10 @@ def test_a_trial_that_runs_is_drawn_until_now_on_its_machine(run: StoredRun) -> 
     assert {each[-1] for each in told} == {"node-1"}
     assert (trial, state, at, machine) == (4, "running", began - BEGAN.timestamp(), "node-7")
     assert until > at + 3000
-    assert region_page(live, "A").progress == {4: "step 5: 0.25"}
+    assert region_page(live, "A").progress == {node: "slot1_2@node-7, step 5: 0.25"}
+    page = trial_page(live, "A", node)
+    assert page is not None
+    assert ("Runs", "slot1_2@node-7, step 5: 0.25", "") in page.facts
     assert [bar[0] for bar in bars(timeline_of_run(seen))] == [0, 2, 1, 3]  # it waits for a slot
 
 
