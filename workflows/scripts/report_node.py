@@ -48,10 +48,10 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     Raises:
         OptimizerError: its studies can't be read, or what they held is lost.
     """
-    if not load_frozen(folder.study).study.storage:
+    frozen = load_frozen(folder.study)
+    if not frozen.study.storage:
         check_not_emptied(folder)
-    frozen, look = load_frozen(folder.study), StatusReader(folder).look()
-    regions = graph_of(frozen.study).regions
+    look, regions = StatusReader(folder).look(), graph_of(frozen.study).regions
     return build_report(_source(folder, frozen, look, regions, finished))
 
 
