@@ -32,7 +32,6 @@ from trialfleet.workflows.why.waiting_rules import gets_nowhere, waits
 _NO_MONEY = re.compile(r"no money is left")
 _DEADLINE = re.compile(r"deadline\b.* (is|was) over")
 _NO_DATA = re.compile(r"isn't there|no such file|not found", re.IGNORECASE)
-_TOO_MANY = re.compile(r"trials failed for good")
 _NO_PUBLISH = re.compile(r"^the model can't be published")
 _UNMEASURED = re.compile(r"the gate's job|can't be measured|not measured|can't be used")
 _NO_COLUMNS = re.compile(r"there is no column (.+?); the model needs ")  # `Columns.check_header`
