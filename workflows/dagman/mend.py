@@ -6,7 +6,6 @@ All of it raises PoolError where HTCondor is out of reach or refuses.
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import subprocess
 import time
@@ -17,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trialfleet.errors import PoolError
-from trialfleet.files import closed_to_others, locked, read_json, write_json
+from trialfleet.files import closed_to_others, locked, read_json, unless_damaged, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.render import classad_string
@@ -204,10 +203,7 @@ def _wait_until_gone(folder: RunFolder) -> None:
 
 def mends(folder: RunFolder) -> list[dict[str, Any]]:
     """Return what was mended, oldest first: `{"time", "region", "what", "remedy"}` each."""
-    try:
-        noted: list[dict[str, Any]] = read_json(folder.mends)
-    except (OSError, json.JSONDecodeError):
-        return []
+    noted: list[dict[str, Any]] = unless_damaged(lambda: read_json(folder.mends), [])
     return noted
 
 

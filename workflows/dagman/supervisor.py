@@ -24,7 +24,7 @@ from pathlib import Path
 import platformdirs
 
 from trialfleet.errors import InputError, PoolError, TrialfleetError
-from trialfleet.files import open_lock, read_json, write_json
+from trialfleet.files import open_lock, read_json, unless_damaged, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import NoAddressError
 from trialfleet.updates import Updates
@@ -201,10 +201,7 @@ def _is_ours(folder: Path) -> bool:
 
 def _known(file: Path) -> set[Path]:
     """The folders of the runs that were not over, as a supervisor before this one noted them."""
-    try:
-        return {Path(folder) for folder in read_json(file)}
-    except (OSError, ValueError, TypeError):
-        return set()
+    return unless_damaged(lambda: {Path(folder) for folder in read_json(file)}, set())
 
 
 def _note(file: Path, folders: Iterable[Path]) -> None:

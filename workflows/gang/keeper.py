@@ -23,7 +23,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import PoolError
-from trialfleet.files import open_lock
+from trialfleet.files import open_lock, unless_damaged
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import keep_for
 from trialfleet.nodes.gang.member import Member, name_of, parsed
@@ -188,10 +188,9 @@ def _write(place: TrialFolder, node: str, roster: Roster) -> None:
 
 def _said(place: TrialFolder, proc: int) -> Member | None:
     file = place.gang / name_of(proc)
-    try:
-        return parsed(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode())
-    except (OSError, ValueError):
-        return None
+    return unless_damaged(
+        lambda: parsed(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode()), None
+    )
 
 
 def _remove(cluster: int, procs: Iterable[int], why: str) -> None:

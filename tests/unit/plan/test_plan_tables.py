@@ -600,17 +600,3 @@ def test_settings_are_compared_on_rows_that_chose_none_of_them(place: Path) -> N
     objective = {"metric": "test_auc", "direction": "maximize"}
     assert study(place, objective=objective).compared_metric == "test_auc"
     assert study(place, trainer={"command": ["python3"]}, target=None).compared_metric == "val_auc"
-
-
-def test_a_plan_has_what_gangs_send_and_gain_in_words_and_as_data(place: Path) -> None:
-    run = Run(planned(place, regions={"north": {"nodes": {"min": 2, "max": 4}}, "south": {}}).root)
-    told = [line for line in plan_text(run).splitlines() if line.startswith("  gangs  ")]
-    assert [line.split(":")[0] for line in told] == ["  gangs    north"] * 3
-    (gang,) = json.loads(json.dumps(plan_summary(run)))["gangs"]
-    assert (gang["region"], gang["ranks"]) == ("north", 4)
-    assert [speed["gbits"] for speed in gang["speeds"]] == [10, 100]
-    alone = place / "alone"
-    alone.mkdir()
-    assert (
-        plan_summary(Run(write_plan(study(place), run="r2", out=alone / "r2").root))["gangs"] == []
-    )
