@@ -69,11 +69,6 @@ def _tool() -> str:
     return found
 
 
-def undrained(instances: Iterable[str], fleet: str | None = None) -> set[str]:
-    """Return those of these instances on whose nodes a job runs or may yet."""
-    return {node.instance for node in _undrained(set(instances), fleet_machines(fleet))}
-
-
 def drain_instances(
     instances: Sequence[Instance],
     reason: str,
@@ -99,7 +94,7 @@ def drain_instances(
             refused = list(zip(joined, answers, strict=True))
         asked = {node.instance for node, refusal in refused if not refusal}
         _wait(asked, progress, seconds)
-        left = _undrained(asked, fleet_machines())
+        left = undrained(asked, fleet_machines())
     except PoolError as error:
         return [f"the nodes can't be drained: {error}"]
     return [
@@ -113,7 +108,7 @@ def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
 
     def gone() -> bool:
         nonlocal last_printed
-        left = _undrained(asked, fleet_machines())
+        left = undrained(asked, fleet_machines())
         text = ", ".join(f"{described(node)} on {node.instance}" for node in left if node.jobs)
         if text not in {"", last_printed}:
             progress(f"waiting for {text} to leave")
@@ -128,7 +123,8 @@ def described(node: Machine) -> str:
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
 
-def _undrained(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
+def undrained(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
+    """Return those nodes of these instances on which a job runs or may yet."""
     return [
         node
         for node in known
