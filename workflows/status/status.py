@@ -38,7 +38,6 @@ from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import cause_of, why_all_fail
 from trialfleet.workflows.status.holdout import holdout_warning
-from trialfleet.workflows.status.job_costs import region_usd
 from trialfleet.workflows.status.pauses import Span, pauses_so_far
 from trialfleet.workflows.status.region_state import (
     gate_of,
@@ -132,6 +131,8 @@ class StatusReader:
             )
             for region in self._graph.regions
         }
+        now, jobs = time.time(), read_jobs(self._folder, queued.ads) if queued else []
+        work, usd = self._work.read(self._graph.regions, trials, jobs, queued, now)
         regions = tuple(
             self._region(
                 region,
@@ -141,12 +142,12 @@ class StatusReader:
                 nodes.get(region.slug),
                 states[region.slug],
                 pauses,
+                usd[region.name],
             )
             for region in self._graph.regions
         )
         errors, awaited = self._failing(regions)
         objective = self._frozen.study.objective
-        now, jobs = time.time(), read_jobs(self._folder, queued.ads) if queued else []
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
         status = RunStatus(
@@ -175,7 +176,7 @@ class StatusReader:
             ),
             failing=tuple(errors),
             job_troubles=tuple(troubled),
-            work=self._work.read(self._graph.regions, trials, jobs, queued, now),
+            work=work,
             mends=tuple(self._mends()),
             seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
             if is_running
@@ -274,6 +275,7 @@ class StatusReader:
         node: NodeStatus | None,
         state: RunState,
         pauses: Sequence[Span],
+        usd: float | None,
     ) -> RegionStatus:
         files = self._folder.region(region.slug)
         complete = [t for t in trials if t.state is StoredState.COMPLETE]
@@ -319,7 +321,7 @@ class StatusReader:
             holdout=self._holdout(files) if published else None,
             changed=noted(files.changed, "reason"),
             running_trials=running_trials(files, region, queued, self._metric, unfinished),
-            usd=region_usd(files, trials, queued, self._frozen.study),
+            usd=usd,
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
             cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,
             failing=failing_scripts(files.failing),
