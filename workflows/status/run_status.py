@@ -62,21 +62,21 @@ class RegionStatus:
     slug: str
     state: RunState
     stage: Stage
-    phase: str
-    done: int
-    failed: int
-    pruned: int
-    stopped_early: int
-    running: int
-    queued: int
-    on_hold: int
-    interrupted: int
-    budget: int
-    best: float | None
-    best_trial: int | None
-    seconds_left: float | None
-    reason: str | None
-    published: str | None
+    phase: str = ""
+    done: int = 0
+    failed: int = 0
+    pruned: int = 0
+    stopped_early: int = 0
+    running: int = 0
+    queued: int = 0
+    on_hold: int = 0
+    interrupted: int = 0
+    budget: int = 0
+    best: float | None = None
+    best_trial: int | None = None
+    seconds_left: float | None = None
+    reason: str | None = None
+    published: str | None = None
     usd: float | None = None
     spent: str | None = None
     not_latest: str | None = None
