@@ -203,7 +203,7 @@ class LiveRun:
     def read(self) -> Snapshot:
         """Return the run as it is now; it is not watched for that."""
         began = time.monotonic()
-        self._reader = self._reader or StatusReader(self.folder)
+        self._reader = self._reader or StatusReader(self.folder, curves=True)
         look = self._reader.look()
         self._reports = tuple(str(path) for path in self._reports_in(look))
         return Snapshot(

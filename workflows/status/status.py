@@ -99,14 +99,18 @@ class StatusReader:
     """Reads a run's status again and again; finished trials are fetched from the storage once.
 
     Reads only: any number of readers may look at a run while it runs.
+
+    Args:
+        folder: the run's.
+        curves: whether the trials of a look have their intermediate values.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, curves: bool = False) -> None:
         self._folder = folder
         self._frozen: FrozenStudy = load_frozen(folder.study)
         self._metric = self._frozen.study.objective.metric
         self._graph = graph_of(self._frozen.study)
-        self._trials = RunTrials(folder, self._frozen)
+        self._trials = RunTrials(folder, self._frozen, curves=curves)
         self._waiting = Waiting(folder, self._frozen)
         self._work = WorkReader(folder, self._frozen.study)
         self._records = RecordsReader()
