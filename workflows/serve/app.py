@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Route
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.render import render_template
+from trialfleet.workflows.formatting import duration, minute
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.serve import charts, details, strip, views
 from trialfleet.workflows.serve.live import LiveRuns, Snapshot
@@ -115,7 +116,11 @@ class Pages:
             None,
             "Runs",
             lambda: render_template(
-                "serve/runs.html.j2", runs=details.run_rows(self.runs), views=views
+                "serve/runs.html.j2",
+                runs=details.run_rows(self.runs),
+                views=views,
+                duration=duration,
+                minute=minute,
             ),
             polls=False,
         )

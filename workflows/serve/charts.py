@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from trialfleet.objective import Direction, is_better
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.report.formatting import number
+from trialfleet.workflows.formatting import number
 
 WIDTH, HEIGHT = 640, 240  # of a picture, in units that are pixels on a desktop
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 12, 26  # margins: the numbers stand there
@@ -72,7 +73,7 @@ class _Axis:
         return tuple((self.at(value), number(round(value, 12))) for value in values)
 
 
-def history(trials: Sequence[StoredTrial], metric: str, direction: str) -> Chart | None:
+def history(trials: Sequence[StoredTrial], metric: str, direction: Direction) -> Chart | None:
     """Each trial's value by its number, and the best so far; None while none is complete."""
     complete = [(t, t.value) for t in trials if t.state.name == "COMPLETE" and t.value is not None]
     if not complete:
@@ -154,14 +155,12 @@ def _path(steps: Iterable[tuple[int, float]], across: _Axis, up: _Axis) -> str:
 
 
 def _best_so_far(
-    complete: Iterable[tuple[StoredTrial, float]], direction: str
+    complete: Iterable[tuple[StoredTrial, float]], direction: Direction
 ) -> list[tuple[int, float]]:
-    better = min if direction == "minimize" else max
     found: list[tuple[int, float]] = []
     for trial, value in complete:
-        now = better(found[-1][1], value) if found else value
-        if not found or now != found[-1][1]:
-            found.append((trial.number, now))
+        if not found or is_better(value, found[-1][1], direction):
+            found.append((trial.number, value))
     return found
 
 

@@ -18,7 +18,12 @@ from typing import Any
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_record
-from trialfleet.optimizer.stored_trials import StoredTrial, count_cut_off, is_stopped_early
+from trialfleet.optimizer.stored_trials import (
+    StoredTrial,
+    best_trial,
+    count_cut_off,
+    is_stopped_early,
+)
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status, removal
@@ -26,7 +31,7 @@ from trialfleet.workflows.dagman.health import Fault, faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.dagman.running_scripts import script_facts
-from trialfleet.workflows.disk_space import too_little_in
+from trialfleet.workflows.disk_space import no_space_in
 from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.troubles import job_troubles
@@ -80,7 +85,7 @@ class Look:
         storage_away: why its trials are those that were seen last.
         faults: what is wrong with its DAGMans.
         service_away: why the optimiser's service does not answer.
-        no_space: what room the disk has, where that is too little.
+        no_space: why nothing may begin until the disk has more room; empty where it may.
     """
 
     status: RunStatus
@@ -171,8 +176,8 @@ class StatusReader:
         objective = self._frozen.study.objective
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
-        room = too_little_in(self._folder.root)
-        no_space = f"no space: {room}" if room else None
+        no_space = no_space_in(self._folder.root)
+        notices = queue_notice, study_notice, no_space, self._all_fail(trials, records)
         status = RunStatus(
             run=self._frozen.run,
             study=self._frozen.study.name,
@@ -183,12 +188,7 @@ class StatusReader:
             direction=objective.direction,
             regions=regions,
             held=queued.held if queued else (),
-            notice="; ".join(
-                filter(
-                    None, [queue_notice, study_notice, no_space, self._all_fail(trials, records)]
-                )
-            )
-            or None,
+            notice="; ".join(filter(None, notices)) or None,
             troubles=(
                 *(self._of(each.region, each.what) for each in found if each.is_sure),
                 *errors,
@@ -224,7 +224,7 @@ class StatusReader:
             storage_away=study_notice or "",
             faults=tuple(found),
             service_away=trouble,
-            no_space=room,
+            no_space=no_space,
         )
 
     def state(self) -> RunState:
@@ -323,7 +323,7 @@ class StatusReader:
         stopped_early = sum(map(is_stopped_early, trials))
         pruned = sum(t.state is StoredState.PRUNED for t in trials) - stopped_early
         count = Counter(unfinished.values())
-        best = self._best(complete)
+        best = best_trial(complete, self._frozen.study.objective.direction)
         finished = len(complete) + failed + pruned + stopped_early
         phase = phase_of(records, region, queued, finished, lambda: read_end_files(files))
         published = str(records.published["path"]) if records.published else None
@@ -385,10 +385,6 @@ class StatusReader:
         if slug not in self._holdouts:
             self._holdouts[slug] = holdout_warning(files, self._frozen.study)
         return self._holdouts[slug]
-
-    def _best(self, complete: list[StoredTrial]) -> StoredTrial | None:
-        sign = 1 if self._frozen.study.objective.direction == "minimize" else -1
-        return min(complete, key=lambda t: (sign * (t.value or 0.0), t.number), default=None)
 
     @property
     def regions(self) -> list[str]:

@@ -22,7 +22,6 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.serve.answers import Answers
-from trialfleet.workflows.serve.nodes import read_nodes
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
 
 pytestmark = pytest.mark.slow  # each starts a server
@@ -322,30 +321,6 @@ def test_the_dashboard_can_be_read_and_none_of_its_writing_routes_answers(
         for method, path in writing:
             assert server.ask(path, method).status == 405
         assert len(json.loads(server.ask("/api/studies").text)["study_summaries"]) == 2
-
-
-def test_nodes_are_told_with_price_and_health() -> None:
-    slot = {"Machine": "n1", "SlotType": "Partitionable", "TotalSlotCpus": 8, "TotalSlotGPUs": 1}
-    fleet = {"TrialfleetInstanceType": "g5.xlarge", "TrialfleetPricePerHour": 0.5}
-    well, sick, draining = read_nodes(
-        [
-            {**slot, **fleet, "TrialfleetGpuHealthy": True},
-            {"Machine": "n1", "SlotType": "Dynamic", "JobId": "1.0"},
-            {"Machine": "n1", "SlotType": "Dynamic", "JobId": "1.0", "IsDataSlot": True},
-            {"Machine": "n1", "SlotType": "Dynamic", "State": "Claimed", "Activity": "Idle"},
-            {**slot, "Machine": "n2", "TrialfleetGpuHealthy": False, "TrialfleetGpuReason": "ECC"},
-            {**slot, "Machine": "n3", "Draining": True, "DrainReason": "spot notice"},
-        ]
-    )
-    assert (well.state, well.price, well.jobs, well.gpus, well.kind) == (
-        "well",
-        0.5,
-        1,
-        1,
-        "g5.xlarge",
-    )
-    assert (sick.state, sick.why, sick.price) == ("sick", "ECC", None)
-    assert (draining.state, draining.why) == ("draining", "spot notice")
 
 
 def test_htmx_is_the_one_that_is_pinned_with_its_licence() -> None:
