@@ -216,6 +216,12 @@ def gate_of(records: RegionRecords, study: Study) -> Passed | None:
     return passed_of(rule_of(study), Verdict.read(records.verdict))
 
 
+def kept_by_gate(records: RegionRecords) -> str | None:
+    """Return why the gate kept the model in force instead of the region's own, if it did."""
+    verdict = Verdict.read(records.verdict) if records.verdict else None
+    return verdict.why if verdict and not verdict.promoted else None
+
+
 def noted(path: Path, key: str) -> str | None:
     """Return what is noted in a JSON file under a key; None where nothing is.
 

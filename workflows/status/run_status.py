@@ -46,6 +46,7 @@ class RegionStatus:
         spent: which budget in USD pays for no more of its trials, if one doesn't.
         not_latest: why `latest` is another run's model, if it is.
         gate: what the gate found of a model that it let pass; None without a former one, or a gate.
+        kept: why the gate kept the model in force, if it did.
         holdout: how far its full training's validation and test losses are apart, where rows don't
             explain that.
         changed: which files of its data or code have changed since the run was submitted, if any.
@@ -82,6 +83,7 @@ class RegionStatus:
     spent: str | None = None
     not_latest: str | None = None
     gate: Passed | None = None
+    kept: str | None = None
     drift: str | None = None
     holdout: str | None = None
     changed: str | None = None

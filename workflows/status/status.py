@@ -52,6 +52,7 @@ from trialfleet.workflows.status.region_records import (
 from trialfleet.workflows.status.region_state import (
     gate_of,
     jobs_without_trial,
+    kept_by_gate,
     last_error,
     phase_of,
     reason_of,
@@ -359,6 +360,7 @@ class StatusReader:
             spent=records.spent,
             not_latest=not_latest,
             gate=gate_of(records, self._frozen.study),
+            kept=kept_by_gate(records),
             drift=(records.published or {}).get("drift"),
             holdout=self._holdout(files) if published else None,
             changed=records.changed,
