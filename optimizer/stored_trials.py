@@ -88,7 +88,7 @@ class TrialState(IntEnum):
 
     def is_finished(self) -> bool:
         """Whether the trial will never change again."""
-        return self is not TrialState.RUNNING and self is not TrialState.WAITING
+        return 0 < self < 4  # neither RUNNING nor WAITING; asked for each trial at each look
 
 
 @dataclass(frozen=True, kw_only=True)

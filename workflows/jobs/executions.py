@@ -152,6 +152,8 @@ class _Reader:
 
     def events(self) -> tuple[JobEvent, ...]:
         """Return its events; those before what can't be read, none of what is no regular file."""
+        if job_files.stamp_of(self._log) == self._stamp:
+            return self._events
         try:
             with _READING, job_files.opened(self._log) as file:
                 found = os.fstat(file.fileno())

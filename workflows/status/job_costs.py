@@ -116,6 +116,6 @@ def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | 
 
 def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
     """Return the executions of a full training, or a gate, that has a job of its own."""
-    if now is None and (noted := stays_of(noted_job(place))):
+    if now is None and place.job.exists() and (noted := stays_of(noted_job(place))):
         return noted
     return read_stays(place, study.usd_per_hour, now=now)
