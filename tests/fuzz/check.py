@@ -33,9 +33,9 @@ from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.names import TURNING
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.report import render_page
+from trialfleet.workflows.report.page import render_page
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.run.new_run import plan
-from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
 from trialfleet.workflows.study.loading import load_day, load_fleet

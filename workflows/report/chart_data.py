@@ -12,11 +12,13 @@ from statistics import median
 from typing import Any
 
 from trialfleet.optimizer.downsampling import thinned
+from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.costs.money import usd
-from trialfleet.workflows.report.formatting import is_finite, setting, shortened
-from trialfleet.workflows.report.model import ParameterRange, RegionReport, Report, Setting, Trial
+from trialfleet.workflows.report.formatting import setting, shortened
+from trialfleet.workflows.report.model import ParameterRange, RegionReport, Report, Setting
 from trialfleet.workflows.report.scales import Scale, scale_of, short
 from trialfleet.workflows.report.timeline import Timeline
+from trialfleet.workflows.status.run_trials import Trial
 
 MOST_PARAMETERS = 12  # drawn one by one
 PAIR_TRIALS = 12  # below this, a smoothed surface would be an invention
@@ -150,7 +152,7 @@ def region_data(region: RegionReport, points: int) -> dict[str, Any]:
     drawn = drawn_parameters(region)
     known = {item.name: item for item in region.settings}
     trials = region.trials
-    curves = {t.number: thinned(t.curve, points) for t in trials if len(t.curve) > 1}
+    curves = {t.trial: thinned(t.curve, points) for t in trials if len(t.curve) > 1}
     return {
         "metric": region.objective.metric,
         "better": "higher" if region.objective.direction == "maximize" else "lower",
@@ -164,11 +166,11 @@ def region_data(region: RegionReport, points: int) -> dict[str, Any]:
         ],
         "parameters": [_parameter(known[name]) for name in drawn],
         "pair": [drawn.index(name) for name in pair_of(region).names],
-        "number": [trial.number for trial in trials],
+        "number": [trial.trial for trial in trials],
         "state": [trial.state for trial in trials],
-        "value": [short(trial.objective) for trial in trials],
+        "value": [short(trial.value) for trial in trials],
         "params": [[_place(known[name], trial) for trial in trials] for name in drawn],
-        "errors": {t.number: shortened(t.error, ERROR_LENGTH) for t in trials if t.error},
+        "errors": {t.trial: shortened(t.error, ERROR_LENGTH) for t in trials if t.error},
         "curves": {
             number: [[step for step, _ in curve], [short(value) for _, value in curve]]
             for number, curve in curves.items()
@@ -178,7 +180,7 @@ def region_data(region: RegionReport, points: int) -> dict[str, Any]:
 
 def scale_of_region(region: RegionReport) -> Scale | None:
     """How the objective is laid out in all pictures of a region; None without any value."""
-    values = [trial.objective for trial in region.trials if trial.objective is not None]
+    values = [trial.value for trial in region.trials if trial.value is not None]
     return _anchored(values, region.objective.direction)
 
 
@@ -203,7 +205,7 @@ def _scale(scale: Scale | None) -> dict[str, Any] | None:
 
 def drawn_parameters(region: RegionReport) -> list[str]:
     """The parameters that are drawn: searched ones, most important first, up to twelve."""
-    having = {name for t in region.trials if t.objective is not None for name in t.params}
+    having = {name for t in region.trials if t.value is not None for name in t.params}
     names = [name for name, item in region.ranges.items() if not item.single and name in having]
     order = {item.parameter: at for at, item in enumerate(region.importance)}
     return sorted(names, key=lambda name: (order.get(name, len(order)), name))[:MOST_PARAMETERS]
@@ -216,7 +218,7 @@ def pair_of(region: RegionReport) -> Pair:
         return Pair(None, (), 0)
     ranges = region.ranges
     trials = sum(
-        t.objective is not None and all(name in t.params for name in names) for t in region.trials
+        t.value is not None and all(name in t.params for name in names) for t in region.trials
     )
     if trials < SCATTER_TRIALS:
         return Pair(None, (), trials)
@@ -241,7 +243,7 @@ def _parameter(item: Setting) -> dict[str, Any]:
 
 
 def _place(item: Setting, trial: Trial) -> float | None:
-    if trial.objective is None and item.name not in trial.params:
+    if trial.value is None and item.name not in trial.params:
         return None
     assert item.range is not None, item
     return coordinate(trial.params.get(item.name), item.range)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from trialfleet.workflows.cleaning import is_finite
 
 MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -17,13 +18,6 @@ MOST_DECIMALS = 7
 ALIKE_DECIMALS = 6
 
 BETTER = {"maximize": "higher is better", "minimize": "lower is better"}
-
-
-def is_finite(value: Any) -> bool:
-    """Whether `value` is a number, no truth value, that a float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:

@@ -11,9 +11,10 @@ from typing import Any
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.report import formatting as f
 from trialfleet.workflows.report.groups import outcome, tone_of
-from trialfleet.workflows.report.model import Comparison, RegionReport, Report, Setting, Trial
+from trialfleet.workflows.report.model import Comparison, RegionReport, Report, Setting
 from trialfleet.workflows.report.scales import scale_of
 from trialfleet.workflows.report.summary import report_decimals
+from trialfleet.workflows.status.run_trials import Trial
 
 FULL_TRAINING = "Full training"
 FULL_MEANS = (
@@ -211,7 +212,7 @@ def trial_columns(report: Report, row: RegionReport) -> list[tuple[str, str]]:
 def trial_rows(report: Report, row: RegionReport) -> list[list[Cell]]:
     """The trials table's rows, cells as `trial_columns`."""
     reported = [trial.metrics.get(report.report_metric) for trial in row.trials]
-    decimals = _decimals([trial.objective for trial in row.trials], row.objective)
+    decimals = _decimals([trial.value for trial in row.trials], row.objective)
     report_column = _decimals(reported, row.report)
     jobs = [cell for _, _, cell in _job_columns(row)]
     cells = [*_setting_cells(row), *jobs]
@@ -245,11 +246,11 @@ def _trial_row(
     cells: Sequence[Callable[[Trial], Cell]],
 ) -> list[Cell]:
     reported = trial.metrics.get(report.report_metric)
-    best = "strong" if trial.number == row.best_trial else ""
+    best = "strong" if trial.trial == row.best_trial else ""
     return [
-        Cell(str(trial.number), trial.number, best),
+        Cell(str(trial.trial), trial.trial, best),
         Cell(_state(row, trial), trial.state, "bad" if trial.state == "failed" else best),
-        Cell(f.fixed(trial.objective, decimals[0]), trial.objective, best),
+        Cell(f.fixed(trial.value, decimals[0]), trial.value, best),
         *([Cell(f.fixed(reported, decimals[1]), reported)] if is_apart(report) else []),
         *(cell(trial) for cell in cells),
         Cell(str(trial.attempts) if trial.attempts else f.NOTHING, trial.attempts or None),
@@ -292,7 +293,7 @@ def _megabytes(size: float | None) -> str:
 
 def _state(row: RegionReport, trial: Trial) -> str:
     roles: list[str] = [trial.state]
-    roles += ["best"] if trial.number == row.best_trial else []
+    roles += ["best"] if trial.trial == row.best_trial else []
     roles += ["default settings"] if trial.baseline else []
     return ", ".join(roles)
 

@@ -191,7 +191,7 @@ def _executions(
 
 def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[Stay]]]:
     for trial in region.trials:
-        yield trial.number, trial.state, trial, trial.stays
+        yield trial.trial, trial.state, trial, trial.stays
     if region.final_job is not None:
         yield None, "full training", region.final_job, region.final_stays
 

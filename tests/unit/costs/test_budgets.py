@@ -19,9 +19,9 @@ from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, w
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.frozen_head import read_head
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.report import render_page
+from trialfleet.workflows.report.page import render_page
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, dump_frozen, load_frozen
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +10,14 @@ import pytest
 from tests.unit.report.report_browser import Browser
 from tests.unit.report.report_studies import (
     DEFAULTS,
-    Fleet,
     many_regions,
     ran,
+    region_facts,
+    report_of,
     trial,
     tuned_trials,
 )
-from trialfleet.workflows.report import Report
+from trialfleet.workflows.report.model import Report
 
 pytestmark = pytest.mark.browser
 
@@ -28,17 +28,17 @@ SHOWN = (
 
 
 @pytest.fixture(scope="module")
-def busy(fleet: Fleet) -> Report:
+def busy() -> Report:
     """One region with everything that can be drawn: jobs, curves, failures, two outliers."""
     trials = ran(tuned_trials(30))
     for at in (12, 13):
-        trials[at].value = -1000.0
-    return fleet.report(fleet.region("JFK", trials))
+        trials[at] = replace(trials[at], value=-1000.0)
+    return report_of(region_facts("JFK", trials))
 
 
 @pytest.fixture(scope="module")
-def fifty(fleet: Fleet) -> Report:
-    return many_regions(fleet, 50, 20)
+def fifty() -> Report:
+    return many_regions(50, 20)
 
 
 def complete(browser: Browser, report: Report) -> None:
@@ -62,19 +62,17 @@ def test_every_kind_of_picture_is_drawn(browser: Browser, busy: Report) -> None:
     assert all(named)
 
 
-def test_the_times_of_a_run_of_a_blink_differ(browser: Browser, fleet: Fleet) -> None:
+def test_the_times_of_a_run_of_a_blink_differ(browser: Browser) -> None:
     job = {"started": 1.7e9, "ended": 1.7e9 + 0.2, "machine": "m"}
     failed = trial(DEFAULTS, None, error="x", job=job)
-    complete(browser, fleet.report(fleet.region("A", [failed])))
+    complete(browser, report_of(region_facts("A", [failed])))
     words = browser.texts("[data-picture=timeline][data-block=regions-data] svg text")
     times = [word for word in words if ":" in word]
     assert len(times) > 1
     assert len(set(times)) == len(times)
 
 
-def test_what_regions_cost_is_drawn_where_prices_are_known(
-    browser: Browser, fleet: Fleet, busy: Report
-) -> None:
+def test_what_regions_cost_is_drawn_where_prices_are_known(browser: Browser, busy: Report) -> None:
     complete(browser, busy)
     assert browser.run("return document.querySelector('[data-picture=costs]')") is None
     regions = []
@@ -84,8 +82,8 @@ def test_what_regions_cost_is_drawn_where_prices_are_known(
             lost = 0.25 * factor if at == 3 else 0.0
             each.user_attrs["job"] |= {"usd": 0.5 * factor + lost, "lost_usd": lost}
         usd = 5.25 * factor or None  # a dollar of it for the full training
-        regions.append(replace(fleet.region(name, trials), usd=usd))
-    complete(browser, fleet.report(*regions))
+        regions.append(region_facts(name, trials, usd=usd))
+    complete(browser, report_of(*regions))
     figure = "[data-picture=costs]"
     assert browser.texts(f"{figure} .legend li") == ["trials", "full training and gate", "lost"]
     told = browser.texts(f"{figure} svg text")
@@ -100,13 +98,11 @@ def test_what_regions_cost_is_drawn_where_prices_are_known(
     assert full / lost == pytest.approx(4, rel=0.1)
 
 
-def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(
-    browser: Browser, fleet: Fleet
-) -> None:
+def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(browser: Browser) -> None:
     trials = ran(tuned_trials(4))
     for each in trials:
         each.user_attrs["job"] |= {"usd": 0.5, "lost_usd": 0.0}
-    report = fleet.report(replace(fleet.region("JFK", trials), usd=2.0))
+    report = report_of(region_facts("JFK", trials, usd=2.0))
     complete(browser, replace(report, boot_usd=0.00005, idle_usd=1.0))
     figure = "[data-picture=costs]"
     assert browser.texts(f"{figure} .legend li") == ["trials", "boot", "idle"]
@@ -133,12 +129,10 @@ def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(
     [[0.5], [0.5] * 9, [1e300, -1e300, 0.0], [3e-308, 1.5e308, 5.0], [1e-12, 2e-12],
      [1.7e308, -1.7e308], [0.0, 0.0, 0.0], [1e-3, 1e-2, 0.1, 1.0, 400.0]],
 )  # fmt: skip
-def test_any_values_can_be_drawn_in_every_scale(
-    browser: Browser, fleet: Fleet, values: list[float]
-) -> None:
+def test_any_values_can_be_drawn_in_every_scale(browser: Browser, values: list[float]) -> None:
     trials = ran([trial(DEFAULTS | {"layers": 1 + at % 4, "rate": 1e-3 * (1 + at)}, v, at=at)
                   for at, v in enumerate(values)])  # fmt: skip
-    complete(browser, fleet.report(fleet.region("A", trials), report_metric="auc"))
+    complete(browser, report_of(region_facts("A", trials), report_metric="auc"))
     script = "document.querySelectorAll('.switch button').forEach(e => e.click())"
     browser.run(script)
     assert browser.complaints() == []
@@ -350,13 +344,13 @@ def test_a_table_that_is_too_wide_for_a_phone_says_so(browser: Browser, fifty: R
     browser.wait(f"return document.querySelector('{table}:not(.more-left, .more-right)')")
 
 
-def test_tuned_worse_than_default_is_said_where_it_is_read(browser: Browser, fleet: Fleet) -> None:
+def test_tuned_worse_than_default_is_said_where_it_is_read(browser: Browser) -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.6}),
     ]
     facts: dict[str, Any] = {"published": "/models/A/r", "final": {"test": 0.6}}
-    browser.open(fleet.report(fleet.region("A", trials, **facts)))
+    browser.open(report_of(region_facts("A", trials, **facts)))
     alert = browser.run("return document.querySelector('#region-A .alert').innerText")
     assert alert.startswith("Tuned is worse than default. By test, tuned settings reach 0.6000")
     assert "auc, which chose the settings, and test disagree." in alert
@@ -365,17 +359,14 @@ def test_tuned_worse_than_default_is_said_where_it_is_read(browser: Browser, fle
     assert "published, worse than default" in browser.texts("#region-A .status")
 
 
-def test_what_to_do_about_a_worse_model_is_a_command_to_copy(
-    browser: Browser, fleet: Fleet
-) -> None:
+def test_what_to_do_about_a_worse_model_is_a_command_to_copy(browser: Browser) -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.6}),
     ]
-    model, before = Path("/models/s/A/r"), Path("/models/s/A/a day before")
-    facts: dict[str, Any] = {"published": model, "in_force": model, "previous": before}
-    facts["folder"] = Path("/runs/r/regions/A")
-    browser.open(fleet.report(fleet.region("A", trials, **facts)))
+    model, before = "/models/s/A/r", "/models/s/A/a day before"
+    facts: dict[str, Any] = {"published": str(model), "in_force": model, "previous": before}
+    browser.open(report_of(region_facts("A", trials, **facts)))
     alerts = browser.run(
         "return [...document.querySelectorAll('#region-A .alert')].map(e => e.innerText)"
     )

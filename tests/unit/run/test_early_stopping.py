@@ -17,11 +17,11 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.report import render_page
+from trialfleet.workflows.report.page import render_page
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.scripts import early_stopping
 from trialfleet.workflows.scripts.early_stopping import AWAY_SECONDS, SECONDS, STAY_SECONDS
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.scripts.report_node import read_report
 
 pytestmark = pytest.mark.slow
 

@@ -27,11 +27,11 @@ from trialfleet.workflows.plan import inputs
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import freeze_data
-from trialfleet.workflows.report import render_page
+from trialfleet.workflows.report.page import render_page
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.run.console import run_view
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.publish_node import publish_region
-from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 
