@@ -291,7 +291,8 @@ class Report:
     def to_json(self) -> str:
         """The content of report.json: see the module's text for its schema."""
         content = {"schema": SCHEMA, **vars(self)}
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
+        form: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+        return json.dumps(content, allow_nan=False, default=_plain, **form) + "\n"
 
 
 def _plain(value: Any) -> Any:

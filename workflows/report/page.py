@@ -1,8 +1,10 @@
 """report.html: one file that asks the network for nothing.
 
-Safe against every text of a run, which comes from users, trainers and machines: templates escape
-by default, JSON blocks hold no `<`, pictures write text as text, and a content security policy
-lets no script run but the page's own two (by their hashes) and no request leave.
+What is closed at first, each region's pictures and tables, is kept compressed and made when it is
+opened. Safe against every text of a run, which comes from users, trainers and machines: templates
+escape by default, the compressed blocks are letters alone, pictures and trials' tables write text
+as text, and a content security policy lets no script run but the page's own two (by their hashes)
+and no request leave.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import zlib
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -24,14 +28,20 @@ from trialfleet.workflows.report.model import Report
 from trialfleet.workflows.report.timeline import timeline_of
 
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")  # the second needs the first
-SCRIPTS = ("shared.js", "region_charts.js", "trial_charts.js", "parameter_charts.js", "page.js")
+SCRIPTS = (
+    "shared.js", "region_charts.js", "trial_charts.js", "trials_table.js", "parameter_charts.js",
+    "page.js",
+)  # fmt: skip
 
 
 def render_page(report: Report) -> str:
     """The whole page. The same report gives the same text."""
-    timeline = timeline_of(report)
-    overview = chart_data.overview_data(report)
-    costs = chart_data.costs_data(report)
+    timeline, scripts = timeline_of(report), [_libraries(), _script()]
+    overview, costs = chart_data.overview_data(report), chart_data.costs_data(report)
+    known = {
+        "report": report, "views": views, "tables": tables, "chart_data": chart_data,
+        "overview": overview, "timeline": timeline, "costs": costs,
+    }  # fmt: skip
     everywhere = {
         "names": [region.name for region in report.regions],
         "overview": overview,
@@ -39,33 +49,35 @@ def render_page(report: Report) -> str:
         "costs": costs,
     }
     points = chart_data.curve_points(report)
-    scripts = [_libraries(), _script()]
+    regions = (
+        chart_data.region_data(report, region, points)
+        | {"html": render_template("report/region.html.j2", region=region, at=at, **known)}
+        for at, region in enumerate(report.regions)
+    )
     return render_template(
         "report/page.html.j2",
-        report=report,
-        views=views,
-        tables=tables,
-        chart_data=chart_data,
+        **known,
         better=BETTER,
-        overview=overview,
-        timeline=timeline,
-        costs=costs,
         groups_of=groups.groups_of,
         tone_of=groups.tone_of,
         outcome=groups.outcome,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own, nothing is in them
         policy=_policy(scripts),
-        regions_json=script_json(everywhere),
-        region_json=lambda region: script_json(chart_data.region_data(region, points)),
+        packed=_packed([everywhere, *regions]),
     )
 
 
-def script_json(value: Any) -> Markup:
-    """`value` as JSON for a `<script type="application/json">`: no text can end the element."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # noqa: S704 - what could be markup was just escaped
+def _packed(blocks: Iterable[Any]) -> str:
+    """JSON blocks, a line each, compressed, in letters that can't end an element.
+
+    Together, since what regions have in common is then written once.
+    """
+    packing = zlib.compressobj(9)
+    parts = bytearray()
+    for block in blocks:
+        text = json.dumps(block, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        parts += packing.compress(f"{text}\n".encode())
+    return base64.b64encode(bytes(parts + packing.flush())).decode()
 
 
 def _policy(scripts: list[str]) -> str:
@@ -99,7 +111,7 @@ def _libraries() -> str:
 def _script() -> str:
     """The page's own script: one function, so that its names meet nobody else's."""
     parts = [(_folder() / "scripts" / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    return _inline('(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n")
+    return _inline('(async () => {\n"use strict";\n' + "\n".join(parts) + "})();\n")
 
 
 def _inline(script: str) -> str:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
 from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.report import formatting as f
+from trialfleet.workflows.report.chart_data import is_apart
 from trialfleet.workflows.report.groups import outcome, tone_of
 from trialfleet.workflows.report.model import Comparison, RegionReport, Report, Setting
-from trialfleet.workflows.report.scales import scale_of
 from trialfleet.workflows.report.summary import report_decimals
-from trialfleet.workflows.status.run_trials import Trial
 
 FULL_TRAINING = "Full training"
 FULL_MEANS = (
@@ -192,112 +190,3 @@ def _setting_note(item: Setting) -> str:
     if item.range is not None and item.range.choices is not None:
         return f"{len(item.range.choices)} choices"
     return ""
-
-
-def trial_columns(report: Report, row: RegionReport) -> list[tuple[str, str]]:
-    """The trials table's columns: title and kind. What no trial's job reported has none."""
-    report_metric = [(report.report_metric, "number")] if is_apart(report) else []
-    return [
-        ("Trial", "number"),
-        ("State", "text"),
-        (report.metric, "number"),
-        *report_metric,
-        *((item.name, "plain") for item in row.settings),
-        *((title, kind) for title, kind, _ in _job_columns(row)),
-        ("Attempts", "number"),
-        ("DAG node", "plain"),
-    ]
-
-
-def trial_rows(report: Report, row: RegionReport) -> list[list[Cell]]:
-    """The trials table's rows, cells as `trial_columns`."""
-    reported = [trial.metrics.get(report.report_metric) for trial in row.trials]
-    decimals = _decimals([trial.value for trial in row.trials], row.objective)
-    report_column = _decimals(reported, row.report)
-    jobs = [cell for _, _, cell in _job_columns(row)]
-    cells = [*_setting_cells(row), *jobs]
-    return [
-        _trial_row(report, row, trial, (decimals, report_column), cells) for trial in row.trials
-    ]
-
-
-def _setting_cells(row: RegionReport) -> list[Callable[[Trial], Cell]]:
-    def cells(item: Setting) -> Callable[[Trial], Cell]:
-        name = item.name
-        text = _text_of(item, [trial.params[name] for trial in row.trials if name in trial.params])
-        return lambda trial: Cell(text(trial.params[name]) if name in trial.params else "")
-
-    return [cells(item) for item in row.settings]
-
-
-def _decimals(values: Sequence[float | None], comparison: Comparison) -> int | None:
-    """A column's decimals, as the values near the best need them: one far away takes none off."""
-    known = [value for value in values if value is not None]
-    anchor = comparison.tuned
-    view = scale_of(known, anchor).view if known and anchor is not None else None
-    return f.column_decimals([v for v in known if view is None or view[0] <= v <= view[1]])
-
-
-def _trial_row(
-    report: Report,
-    row: RegionReport,
-    trial: Trial,
-    decimals: tuple[int | None, int | None],
-    cells: Sequence[Callable[[Trial], Cell]],
-) -> list[Cell]:
-    reported = trial.metrics.get(report.report_metric)
-    best = "strong" if trial.trial == row.best_trial else ""
-    return [
-        Cell(str(trial.trial), trial.trial, best),
-        Cell(_state(row, trial), trial.state, "bad" if trial.state == "failed" else best),
-        Cell(f.fixed(trial.value, decimals[0]), trial.value, best),
-        *([Cell(f.fixed(reported, decimals[1]), reported)] if is_apart(report) else []),
-        *(cell(trial) for cell in cells),
-        Cell(str(trial.attempts) if trial.attempts else f.NOTHING, trial.attempts or None),
-        Cell(trial.node),
-    ]
-
-
-def _job_columns(row: RegionReport) -> list[tuple[str, str, Callable[[Trial], Cell]]]:
-    """Title, kind and cells of what jobs reported; columns without any are left out."""
-    columns: list[tuple[str, str, Callable[[Trial], Any], Callable[[Any], str]]] = [
-        ("Started (UTC)", "number", lambda trial: trial.started, _clock),
-        ("Time", "number", lambda trial: trial.compute_seconds, f.duration),
-        ("CPU time", "number", lambda trial: trial.cpu_seconds, f.duration),
-        ("Memory", "number", lambda trial: trial.memory_mb, _megabytes),
-        ("USD", "number", lambda trial: trial.usd, usd),
-        ("Ranks", "number", lambda trial: trial.ranks, str),
-        ("Generations", "number", lambda trial: trial.generations, str),
-        ("Machine", "text", lambda trial: trial.slot or trial.machine, lambda name: name or ""),
-    ]
-
-    def cells(read: Callable[[Trial], Any], text: Callable[[Any], str]) -> Callable[[Trial], Cell]:
-        return lambda trial: Cell(text(read(trial)), read(trial))
-
-    return [
-        (title, kind, cells(read, text))
-        for title, kind, read, text in columns
-        if any(read(trial) is not None for trial in row.trials)
-    ]
-
-
-def _clock(seconds: float | None) -> str:
-    if seconds is None:
-        return f.NOTHING
-    return f"{datetime.fromtimestamp(seconds, UTC):%d %b %H:%M:%S}"
-
-
-def _megabytes(size: float | None) -> str:
-    return f.NOTHING if size is None else f"{f.number(round(size))} MB"
-
-
-def _state(row: RegionReport, trial: Trial) -> str:
-    roles: list[str] = [trial.state]
-    roles += ["best"] if trial.trial == row.best_trial else []
-    roles += ["default settings"] if trial.baseline else []
-    return ", ".join(roles)
-
-
-def is_apart(report: Report) -> bool:
-    """Whether regions are compared by another metric than the objective."""
-    return report.metric != report.report_metric

@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.jobs.job_log import Job, Stay
@@ -70,12 +71,12 @@ class Timeline:
         """How many executions led to nothing, or were cut off."""
         return sum(bar.state in LOST.values() for bar in self.bars)
 
-    @property
+    @cached_property
     def start(self) -> float:
         """When the first job began."""
         return min((bar.start for bar in self.bars), default=0.0)
 
-    @property
+    @cached_property
     def end(self) -> float:
         """When the last job ended."""
         return max((bar.end for bar in self.bars), default=0.0)
@@ -101,7 +102,7 @@ class Timeline:
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
-    @property
+    @cached_property
     def regions(self) -> dict[int, int]:
         """How many rows the jobs of each region take, by its place in the report."""
         rows: dict[int, set[int]] = defaultdict(set)

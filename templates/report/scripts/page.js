@@ -1,6 +1,6 @@
 // Draws pictures when they come into view and anew when the theme, the width, the filter or a
-// switch changes; filters and sorts; opens the region that the address names. Without it the page
-// has everything but the pictures.
+// switch changes; filters and sorts; makes what a region has when it is opened; opens the one that
+// the address names.
 
 const PICTURES = {
   overview: overviewPicture,
@@ -17,7 +17,6 @@ const PICTURES = {
 
 const OF_ALL = ["overview", "timeline", "costs"]; // pictures of all regions together
 const LEAST_WIDTH = 240; // narrower ones are drawn so wide and shrunk
-const figures = [...document.querySelectorAll(".figure")];
 const drawn = new Map(); // figure to the width that it was drawn with
 
 function draw(figure) {
@@ -105,12 +104,22 @@ function openNamed() {
   if (!region || !region.matches("details.region")) return;
   if (region.hidden) clearFilter();
   region.open = true;
+  fill(region);
   region.scrollIntoView();
   region.querySelector("summary").focus({ preventScroll: true });
 }
 
 function openAll(open) {
   for (const region of regions) if (!region.hidden) region.open = open;
+}
+
+// Makes what a region has, once: it is kept compressed until then.
+function fill(region) {
+  const body = region.querySelector(".body");
+  if (body.firstChild) return;
+  body.innerHTML = block(`data-${region.dataset.region}`).html;
+  body.querySelectorAll("[data-trials]").forEach(fillTrials);
+  watch(body);
 }
 
 // Shows the row of the trial that is pointed at in a picture.
@@ -173,18 +182,12 @@ function showColumns(button) {
   hint(table.closest(".scroll"));
 }
 
-const scrollers = [...document.querySelectorAll(".scroll")];
 const widths = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     if (target.matches(".scroll")) hint(target);
     else if (drawn.has(target) && drawn.get(target) !== target.clientWidth) draw(target);
   }
 });
-for (const scroller of scrollers) {
-  scroller.addEventListener("scroll", () => hint(scroller), { passive: true });
-  widths.observe(scroller);
-}
-
 // ---- The theme ----
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -231,8 +234,9 @@ document.addEventListener("click", (event) => {
   if (picture && !coarse && !event.target.closest(".brush")) showTrial(picture);
 });
 
-root.classList.add("scripted");
-for (const each of document.querySelectorAll(".needs-script")) each.hidden = false;
+document.addEventListener("toggle", ({ target }) => {
+  if (target.matches("details.region") && target.open) fill(target);
+}, true); // it doesn't bubble
 
 const seen = new IntersectionObserver(
   (entries) => {
@@ -245,7 +249,20 @@ const seen = new IntersectionObserver(
   },
   { rootMargin: "200px" },
 );
-for (const figure of figures) seen.observe(figure);
+
+// Draws the pictures of a part of the page as they come into view, and shows what scripts need.
+function watch(part) {
+  for (const figure of part.querySelectorAll(".figure")) seen.observe(figure);
+  for (const each of part.querySelectorAll(".needs-script")) each.hidden = false;
+  for (const scroller of part.querySelectorAll(".scroll")) {
+    scroller.addEventListener("scroll", () => hint(scroller), { passive: true });
+    widths.observe(scroller);
+  }
+}
+
+root.classList.add("scripted");
+watch(document);
+for (const region of regions) if (region.open) fill(region);
 
 // On paper: light, as wide as the paper, every picture of the regions that are open.
 let screenTheme;
@@ -253,7 +270,7 @@ addEventListener("beforeprint", () => {
   screenTheme = root.dataset.theme;
   root.dataset.theme = "light";
   root.classList.add("printing");
-  for (const figure of figures) if (!figure.closest("details:not([open])")) draw(figure);
+  for (const figure of document.querySelectorAll(".figure")) if (!figure.closest("details:not([open])")) draw(figure);
 });
 addEventListener("afterprint", () => {
   root.classList.remove("printing");
@@ -263,4 +280,6 @@ addEventListener("afterprint", () => {
 });
 
 addEventListener("hashchange", openNamed);
-addEventListener("load", openNamed); // not before: the browser's own jump would take the focus
+// not before: the browser's own jump would take the focus
+if (document.readyState === "complete") openNamed();
+else addEventListener("load", openNamed);

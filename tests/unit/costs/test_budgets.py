@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import MakeRun
+from tests.unit.report.report_studies import text_of
 from trialfleet import Run
 from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, why_spent
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.frozen_head import read_head
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.report.page import render_page
 from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.study.daily import RunsDay
@@ -184,7 +184,7 @@ def test_a_region_with_its_money_spent_begins_no_trial(make_run: MakeRun) -> Non
     assert region.usd == 20
     assert region.spent
     assert region.spent.startswith("budget.usd of 25 USD is used up")
-    page = render_page(read_report(scripts.folder))
+    page = text_of(read_report(scripts.folder))
     assert "A ended early: budget.usd of 25 USD is used up" in page
 
 

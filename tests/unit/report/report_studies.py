@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
+import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -14,6 +18,7 @@ from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.report.model import RegionReport, Report
+from trialfleet.workflows.report.page import render_page
 from trialfleet.workflows.report.reading import RegionFacts, RunFacts, build_report
 from trialfleet.workflows.status import states
 from trialfleet.workflows.status.run_status import RegionStatus
@@ -191,6 +196,20 @@ def report_of(*regions: RegionFacts, **facts: Any) -> Report:
 def _best_of(trials: Iterable[Trial], sign: int) -> int | None:
     done = [(sign * each.value, each.trial) for each in trials if each.value is not None]
     return min(done, default=(0.0, None))[1]
+
+
+def blocks_of(page: str) -> list[dict[str, Any]]:
+    """What a page holds compressed: of all regions together, then of each."""
+    found = re.search(r'id="packed">([^<]*)<', page)
+    assert found
+    lines = zlib.decompress(base64.b64decode(found[1])).decode().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def text_of(report: Report) -> str:
+    """The page of a report, each region opened."""
+    page = render_page(report)
+    return page + "".join(block.get("html", "") for block in blocks_of(page))
 
 
 def two_regions() -> Report:

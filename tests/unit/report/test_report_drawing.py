@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tests.unit.report.report_browser import Browser
 from tests.unit.report.report_studies import (
     DEFAULTS,
+    blocks_of,
     many_regions,
     ran,
     region_facts,
@@ -17,6 +20,7 @@ from tests.unit.report.report_studies import (
     trial,
     tuned_trials,
 )
+from trialfleet.workflows.report.formatting import NOTHING
 from trialfleet.workflows.report.model import Report
 
 pytestmark = pytest.mark.browser
@@ -120,7 +124,7 @@ def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(browser: Browse
     assert browser.run(f"return document.querySelectorAll('{figure} svg a').length") == 1
     note = browser.run(f"return document.querySelector('{figure} ~ p').textContent")
     assert "without a job until this page was written. Until now" in note
-    data = browser.run("return JSON.parse(document.getElementById('regions-data').textContent)")
+    data = blocks_of((browser.folder / "report.html").read_text(encoding="utf-8"))[0]
     assert data["costs"]["rows"][-1]["told"] == ["1.00", "0.00", "0.00", "0.00", "<0.0001", "1.00"]
 
 
@@ -192,6 +196,47 @@ def test_of_a_switch_one_option_is_pressed_and_what_changes_nothing_is_not_there
     complete(browser, fifty)  # without outliers
     kinds = browser.run(f"return {switches}.map(e => e.dataset.switch.split('-data-')[0])")
     assert set(kinds) == {"show-overview", "scale-overview", "scale", "curves-scale"}
+
+
+def test_the_trials_table_has_each_trials_settings_figures_and_job(browser: Browser) -> None:
+    trials = ran(tuned_trials(24))
+    trials[3].user_attrs["job"] |= {"usd": 0.25, "memory_mb": 1234.4, "machine": "node-2"}
+    browser.open(report_of(region_facts("JFK", trials)))
+    browser.open_everything()
+    titles = browser.texts(".trials th")
+    assert titles == [
+        "Trial", "State", "auc", "test", "rate", "layers", "solver", "momentum", "Started (UTC)",
+        "Time", "CPU time", "Memory", "USD", "Machine", "Attempts", "DAG node",
+    ]  # fmt: skip
+    cells = browser.texts(".trials td")
+    rows = [cells[at : at + len(titles)] for at in range(0, len(cells), len(titles))]
+    row = dict(zip(titles, rows[3], strict=True))
+    assert row["Started (UTC)"] == "20 Nov 02:01:00"
+    assert (row["Time"], row["CPU time"], row["Memory"]) == ("55 s", "2 min 50 s", "1,234 MB")
+    assert (row["USD"], row["Machine"]) == ("0.2500", "slot1_1@node-1")
+    assert (row["State"], row["Attempts"], row["DAG node"]) == ("complete", "1", "R.l0.t03")
+    assert dict(zip(titles, rows[0], strict=True))["State"] == "complete, default settings"
+    failed = dict(zip(titles, rows[5], strict=True))
+    assert (failed["State"], failed["auc"], failed["USD"]) == ("failed", NOTHING, NOTHING)
+    for title in ("auc", "test", "rate", "momentum"):
+        column = [row[titles.index(title)] for row in rows]
+        forms = {re.sub(r"\d+", lambda part: "0" * len(part[0]), text) for text in column}
+        forms = {form.split(" × ")[0] for form in forms - {"", NOTHING}}
+        assert len({len(form.partition(".")[2]) for form in forms}) == 1, (title, column)
+    memory = titles.index("Memory")
+    browser.run("document.querySelectorAll('.trials th')[arguments[0]].firstChild.click()", memory)
+    assert browser.texts(".trials td")[0] == "3"
+
+
+def test_a_closed_region_is_made_when_it_is_opened(browser: Browser, fifty: Report) -> None:
+    browser.open(fifty)
+    made = "return [...document.querySelectorAll('.region .body:not(:empty)')].length"
+    assert browser.run(made) == 1
+    browser.run("document.querySelector('#region-R12 summary').click()")
+    browser.run("document.getElementById('region-R12').scrollIntoView()")
+    browser.wait("return document.querySelector('#region-R12 [data-picture=history] svg')")
+    assert browser.run(made) == 2
+    assert browser.complaints() == []
 
 
 def point_at(browser: Browser, picture: str, place: str) -> None:
@@ -364,7 +409,7 @@ def test_what_to_do_about_a_worse_model_is_a_command_to_copy(browser: Browser) -
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.6}),
     ]
-    model, before = "/models/s/A/r", "/models/s/A/a day before"
+    model, before = Path("/models/s/A/r"), Path("/models/s/A/a day before")
     facts: dict[str, Any] = {"published": str(model), "in_force": model, "previous": before}
     browser.open(report_of(region_facts("A", trials, **facts)))
     alerts = browser.run(

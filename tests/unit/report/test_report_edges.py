@@ -14,11 +14,11 @@ from tests.unit.report.report_studies import (
     DEFAULTS,
     region_facts,
     report_of,
+    text_of,
     trial,
 )
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.report.model import Report
-from trialfleet.workflows.report.page import render_page
 from trialfleet.workflows.report.reading import RegionFacts
 from trialfleet.workflows.report.summary import fitted_summary
 from trialfleet.workflows.report.timeline import timeline_of
@@ -50,7 +50,7 @@ def test_the_end_of_a_range_in_half_of_the_regions_is_told_with_what_to_do() -> 
         "The best rate is at the upper end of its range in 3 of 4 regions and layers at the upper "
         "one in 2 of 4 regions: widen these ranges."
     )
-    assert report.edges in render_page(report)
+    assert report.edges in text_of(report)
     assert report.edges in " ".join(printed(report, 100).split())
     assert report_of(*regions[:1]).edges == (
         "The best layers is at the upper end of its range and rate at the upper one: widen these "
@@ -155,7 +155,7 @@ def test_a_failed_region_has_its_whole_reason_its_log_and_the_next_step(
     assert words == f"failed: {reason}"
     assert log_of(region) == str(log)
     assert region.why_command == f"trialfleet why A --run '{tmp_path}/runs/my run'"
-    page = render_page(report)
+    page = text_of(report)
     assert f"log <code>{log}</code>" in page
     assert "next <code>trialfleet why A --run" in page
 

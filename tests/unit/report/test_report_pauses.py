@@ -14,9 +14,9 @@ from tests.unit.report.report_studies import (
     only,
     region_facts,
     report_of,
+    text_of,
     tuned_trials,
 )
-from trialfleet.workflows.report.page import render_page
 from trialfleet.workflows.report.views import header
 from trialfleet.workflows.status.pauses import paused_within, pauses_of
 
@@ -88,11 +88,11 @@ def test_a_resumed_runs_wall_time_leaves_the_pause_out_and_says_so() -> None:
     assert region.paused_seconds == report.paused_seconds
     tiles = {label: (value, under) for label, value, under in header(report)}
     assert tiles["Wall time"] == ("2 h 11 min", "paused 7 h 59 min in between")
-    assert "(paused 7 h 59 min in between)" in render_page(report)
+    assert "(paused 7 h 59 min in between)" in text_of(report)
     json.loads(report.to_json())
 
 
 def test_a_run_that_was_never_stopped_has_no_pause() -> None:
     report = report_of(region_facts("A", tuned_trials(3)), active=[(BEGIN, math.inf)])
     assert (report.pauses, report.paused_seconds) == ((), 0.0)
-    assert "paused" not in render_page(report).split("<main>")[1].split("<script>")[0]
+    assert "paused" not in text_of(report).split("<main>")[1].split("<script>")[0]
