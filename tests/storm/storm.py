@@ -152,6 +152,7 @@ class Storm:
                 return
 
     def _close_run(self) -> None:
+        self._calm()  # nothing can be read on a disk that is full
         found = len(self.audit.evidence)
         self._is_run = False
         self.ground.close(self.audit)

@@ -14,7 +14,7 @@ from typing import Any
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_record, shell_quoted_anywhere
-from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.formatting import named, usd
 from trialfleet.workflows.models.gate_decision import Verdict
 from trialfleet.workflows.notify.event import Event, event_id, in_one_line
 from trialfleet.workflows.plan.folder import RunFolder
@@ -147,12 +147,12 @@ class RunEvents:
 
     def _sick_gpus(self) -> list[Event]:
         fleet = self._frozen.study.fleet
-        if fleet is None:
+        if fleet is None or not fleet.brings_gpus:
             return []
-        from trialfleet.infra.fleet.pool.nodes import nodes
+        from trialfleet.infra.fleet.pool.demand import fleet_machines
 
         try:
-            found = nodes(fleet.called)
+            found = fleet_machines(fleet.called)
         except TrialfleetError:  # HTCondor is away; the run's own troubles say so
             return []
         return [
@@ -242,6 +242,6 @@ def _troubles(status: RunStatus) -> list[str]:
 
 
 def _line(region: RegionStatus, metric: str) -> str:
-    best = "" if region.best is None else f"  {metric} {region.best:.5g}"
+    best = "" if region.best is None else f"  {named(metric, region.best)}"
     why = region.reason or (str(region.cause) if region.cause and not region.stage.is_good else "")
     return f"{region.name}: {region.stage}{best}" + (f"  {in_one_line(why)}" if why else "")

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.files import shell_quoted_anywhere
+from trialfleet.objective import Direction, loss
 from trialfleet.optimizer.importance import divergence
 from trialfleet.optimizer.parameters import CategoricalParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.report.formatting import column_decimals, fixed, signed
+from trialfleet.workflows.formatting import column_decimals, fixed, signed
 from trialfleet.workflows.report.model import (
     Comparison,
     Failure,
@@ -28,13 +29,13 @@ from trialfleet.workflows.status.run_trials import Trial
 
 IMPORTANCE_TRIALS = 10
 IMPORTANCE_TOP = 5
-IMPORTANCE_BEST = 1 / 3
+IMPORTANCE_BEST = 1 / 3  # of the trials
 EDGE = 0.02  # of the range
 AS_GOOD = 0.005  # of the value with default settings: less is no difference to speak of
 
 
 def compare(
-    metric: str, direction: str, baseline: Trial | None, best: Trial | None, objective: str
+    metric: str, direction: Direction, baseline: Trial | None, best: Trial | None, objective: str
 ) -> Comparison:
     """`metric` of the best trial against that of the default settings."""
 
@@ -181,7 +182,7 @@ def _range(parameter: Tunable) -> ParameterRange:
 
 
 def importance_of(
-    trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: str
+    trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
     """How much each parameter decided whether a trial was among the best third.
 
@@ -199,8 +200,7 @@ def importance_of(
     had = Counter(name for trial in complete for name in trial.params if name in parameters)
     if note := _why_no_importance(complete, list(had)):
         return (), note
-    sign = -1.0 if direction == "maximize" else 1.0
-    complete.sort(key=lambda trial: sign * (trial.value or 0.0))
+    complete.sort(key=lambda trial: loss(trial.value, direction))
     top = max(IMPORTANCE_TOP, math.ceil(len(complete) * IMPORTANCE_BEST))
     best = complete[:top]
     had_of_best = Counter(name for trial in best for name in trial.params)

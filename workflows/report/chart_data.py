@@ -1,7 +1,7 @@
 """What the page's script shows: the numbers behind pictures and trials' tables, as plain JSON.
 
-Once per region, as columns instead of rows, and with no more digits than are told: three hundred
-regions are a small file. The script looks up everything else: colours, texts over a point, axes.
+Once per region; columns instead of rows and few digits keep hundreds of regions in a small file.
+The script looks up everything else: colours, texts over a point, axes.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from trialfleet.objective import Direction, best
 from trialfleet.optimizer.downsampling import thinned
 from trialfleet.workflows.cleaning import is_finite
-from trialfleet.workflows.costs.money import usd
-from trialfleet.workflows.report.formatting import (
+from trialfleet.workflows.formatting import (
+    BETTER,
     alike,
     alike_form,
     column_decimals,
     setting,
     shortened,
+    usd,
 )
 from trialfleet.workflows.report.model import (
     Comparison,
@@ -62,7 +64,7 @@ def overview_data(report: Report) -> dict[str, Any]:
     ]
     return {
         "metric": report.report_metric,
-        "better": "higher" if report.report_direction == "maximize" else "lower",
+        "better": BETTER[report.report_direction],
         "scale": _scale(scale_of_overview(report)),
         "gainScale": _scale(scale_of_gains(report)),
         "rows": [
@@ -169,7 +171,7 @@ def region_data(report: Report, region: RegionReport, points: int) -> dict[str, 
     reported = [trial.metrics.get(report.report_metric) for trial in trials]
     return {
         "metric": region.objective.metric,
-        "better": "higher" if region.objective.direction == "maximize" else "lower",
+        "better": BETTER[region.objective.direction],
         "best": region.best_trial,
         "baseline": region.baseline_trial,
         "default": short(region.objective.default),
@@ -183,11 +185,11 @@ def region_data(report: Report, region: RegionReport, points: int) -> dict[str, 
         "number": [trial.trial for trial in trials],
         "state": [trial.state for trial in trials],
         "value": [short(trial.value) for trial in trials],
-        "decimals": _decimals([trial.value for trial in trials], region.objective),
+        "decimals": decimals_of([trial.value for trial in trials], region.objective),
         "reported": {
             "metric": report.report_metric,
             "value": [short(value) for value in reported],
-            "decimals": _decimals(reported, region.report),
+            "decimals": decimals_of(reported, region.report),
         }
         if is_apart(report)
         else None,
@@ -210,7 +212,7 @@ def is_apart(report: Report) -> bool:
     return report.metric != report.report_metric
 
 
-def _decimals(values: Sequence[float | None], comparison: Comparison) -> int | None:
+def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int | None:
     """A column's decimals, as the values near the best need them: one far away takes none off."""
     known = [value for value in values if value is not None]
     anchor = comparison.tuned
@@ -270,10 +272,9 @@ def scale_of_curves(region: RegionReport) -> Scale | None:
     return _anchored([v for curve in curves for _, v in curve], region.objective.direction)
 
 
-def _anchored(values: Sequence[float], direction: str) -> Scale | None:
-    if not values:
-        return None
-    return scale_of(values, max(values) if direction == "maximize" else min(values))
+def _anchored(values: Sequence[float], direction: Direction) -> Scale | None:
+    anchor = best(values, direction, lambda value: value)
+    return None if anchor is None else scale_of(values, anchor)
 
 
 def _scale(scale: Scale | None) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from trialfleet.objective import Direction, gain
 from trialfleet.workflows.jobs.job_log import Job, Stay
 from trialfleet.workflows.status.run_trials import Trial
 
@@ -89,17 +90,13 @@ class Comparison:
     """
 
     metric: str
-    direction: str
+    direction: Direction
     default: float | None
     tuned: float | None
     gain: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        gain = None
-        if self.default is not None and self.tuned is not None:
-            gain = self.tuned - self.default
-            gain = gain if self.direction == "maximize" else -gain
-        object.__setattr__(self, "gain", gain if gain is None or math.isfinite(gain) else None)
+        object.__setattr__(self, "gain", gain(self.tuned, self.default, self.direction))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +133,7 @@ class RegionReport:
         stopped: why the region ended early; None if it didn't.
         budget_trials: how many trials the region may spend, failed ones too.
         final_job: what HTCondor says of the full training's job; None before it began.
+        gate_job: likewise of the gate's.
         not_latest: why `latest` is another run's model, if it is.
         gate: what the gate found of a model that it let pass; None without a former one, or a gate.
         gate_worse: whether it measured worse than the former one all the same.
@@ -181,6 +179,7 @@ class RegionReport:
     stopped: str | None
     budget_trials: int
     final_job: Job | None
+    gate_job: Job | None
     not_latest: str | None
     gate: str | None
     gate_worse: bool
@@ -267,14 +266,14 @@ class Report:
     study: str
     run: str
     metric: str
-    direction: str
+    direction: Direction
     report_metric: str
     created: datetime
     finished: datetime | None
     boot_usd: float | None
     idle_usd: float | None
     lost_share: float | None
-    report_direction: str
+    report_direction: Direction
     notice: str
     advice: str
     edges: str

@@ -1,10 +1,9 @@
 """report.html: one file that asks the network for nothing.
 
-What is closed at first, each region's pictures and tables, is kept compressed and made when it is
-opened. Safe against every text of a run, which comes from users, trainers and machines: templates
-escape by default, the compressed blocks are letters alone, pictures and trials' tables write text
-as text, and a content security policy lets no script run but the page's own two (by their hashes)
-and no request leave.
+What is closed at first, each region's pictures and tables, is kept compressed until it is opened.
+Safe against every text of a run, which comes from users, trainers and machines: templates escape
+by default, JSON blocks hold no `<`, pictures write text as text, and a content security policy
+lets no script run but the page's own two (by their hashes) and no request leave.
 """
 
 from __future__ import annotations
@@ -22,21 +21,22 @@ from typing import Any
 from markupsafe import Markup
 
 from trialfleet.render import render_template
+from trialfleet.workflows.formatting import BETTER
 from trialfleet.workflows.report import chart_data, groups, tables, views
-from trialfleet.workflows.report.formatting import BETTER
 from trialfleet.workflows.report.model import Report
 from trialfleet.workflows.report.timeline import timeline_of
 
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")  # the second needs the first
-SCRIPTS = (
-    "shared.js", "region_charts.js", "trial_charts.js", "trials_table.js", "parameter_charts.js",
-    "page.js",
-)  # fmt: skip
+SCRIPTS = ("shared.js", "region_charts.js", "trial_charts.js", "parameter_charts.js", "page.js")
+OWN = ("trials_table.js", "report.js")  # what the live page hasn't: it has a script of its own
 
 
 def render_page(report: Report) -> str:
     """The whole page. The same report gives the same text."""
-    timeline, scripts = timeline_of(report), [_libraries(), _script()]
+    timeline, scripts = (
+        timeline_of(report),
+        [libraries(), own_script(*(_folder() / "scripts" / name for name in OWN))],
+    )
     overview, costs = chart_data.overview_data(report), chart_data.costs_data(report)
     known = {
         "report": report, "views": views, "tables": tables, "chart_data": chart_data,
@@ -80,6 +80,14 @@ def _packed(blocks: Iterable[Any]) -> str:
     return base64.b64encode(bytes(parts + packing.flush())).decode()
 
 
+def script_json(value: Any) -> Markup:
+    """`value` as JSON for a `<script type="application/json">`: no text can end the element."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704 - what could be markup was just escaped
+
+
 def _policy(scripts: list[str]) -> str:
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     # each plot has a style element of its own, so styles can't be pinned by hash
@@ -94,7 +102,7 @@ def _digest(script: str) -> str:
 
 
 @cache
-def _libraries() -> str:
+def libraries() -> str:
     """Observable Plot and d3, after their licences, which every copy of them must hold."""
     vendor = _folder() / "vendor"
     licenses = sorted(
@@ -107,11 +115,14 @@ def _libraries() -> str:
     return _inline("\n".join([comment, *code]))
 
 
-@cache
-def _script() -> str:
-    """The page's own script: one function, so that its names meet nobody else's."""
-    parts = [(_folder() / "scripts" / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    return _inline('(async () => {\n"use strict";\n' + "\n".join(parts) + "})();\n")
+def own_script(*last: Traversable) -> str:
+    """A page's own script: what draws the pictures, and behind it what that page alone has.
+
+    One function, so that its names meet nobody else's.
+    """
+    parts = [_folder() / "scripts" / name for name in SCRIPTS]
+    text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, *last])
+    return _inline(f'(async () => {{\n"use strict";\n{text}}})();\n')
 
 
 def _inline(script: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import OptimizerError
+from trialfleet.objective import Direction
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.billing.bill import overhead
@@ -67,9 +68,9 @@ class RunFacts:
     study: str
     run: str
     metric: str
-    direction: str
+    direction: Direction
     report_metric: str
-    report_direction: str
+    report_direction: Direction
     created: datetime
     finished: datetime | None
     notice: str = ""
@@ -94,6 +95,7 @@ class RegionFacts:
         final: metrics of the full training with the best settings; None before it ended.
         final_job: what HTCondor says of that training's job; None before it began.
         final_stays: the executions of that job.
+        gate_job: what HTCondor says of the gate's job; None before it began.
         between_usd: what jobs cost while they were at none of their trials.
         in_force: the model that `latest` means; None where there is none.
         previous: an earlier run's model that measured better; None without any.
@@ -109,6 +111,7 @@ class RegionFacts:
     final: Mapping[str, float] | None = None
     final_job: Job | None = None
     final_stays: Sequence[Stay] = ()
+    gate_job: Job | None = None
     between_usd: float | None = None
     in_force: Path | None = None
     previous: Path | None = None
@@ -120,10 +123,26 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     Raises:
         OptimizerError: its studies can't be read, or what they held is lost.
     """
-    frozen, look = load_frozen(folder.study), StatusReader(folder).look()
+    look = StatusReader(folder).look()
     if look.storage_away:
         raise OptimizerError(look.storage_away)
-    study, regions = frozen.study, look.status.regions
+    return _report(folder, load_frozen(folder.study), look, look.status.regions, finished)
+
+
+def report_of_region(folder: RunFolder, frozen: FrozenStudy, look: Look, slug: str) -> Report:
+    """Return the report of one region of a run as a look at it shows it."""
+    regions = [region for region in look.status.regions if region.slug == slug]
+    return _report(folder, frozen, look, regions, None)
+
+
+def _report(
+    folder: RunFolder,
+    frozen: FrozenStudy,
+    look: Look,
+    regions: Sequence[RegionStatus],
+    finished: datetime | None,
+) -> Report:
+    study = frozen.study
     facts = RunFacts(
         root=folder.root,
         study=study.name,
@@ -134,7 +153,7 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
         report_direction=study.report_direction or study.objective.direction,
         created=frozen.created,
         finished=finished,
-        notice=_notice(folder, regions),
+        notice=_notice(folder, look.status.regions),
         active=[span for files in folder.all_dags() for span in read_executions(files.log)],
         stops=read_removals(folder.dag_files.log),
         lost_share=look.status.work.lost_share,
@@ -146,7 +165,7 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
 
 def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:
     """Why trials ended early, where that was for want of money; and which models have drifted."""
-    unpaid = spending.refusal(folder, "tune")
+    unpaid = spending.unpaid_trials(folder)
     lines = [f"Trials ended early: {unpaid}."] if unpaid else []
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
     lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
@@ -169,6 +188,7 @@ def _facts_of(
         data=study.data_of(name),
         final=final_metrics(files),
         final_job=read_job(end_place(files, files.best)),
+        gate_job=read_job(end_place(files, files.gate)),
         final_stays=end_stays(files, files.best, study, None if files.is_done else now),
         between_usd=total(between_stays(files, study, now)),
         in_force=in_force,
@@ -253,6 +273,7 @@ def _region(run: RunFacts, region: RegionFacts, pauses: Sequence[Span]) -> Regio
         stopped=clean(status.reason),
         budget_trials=status.budget,
         final_job=region.final_job and _cleaned(region.final_job),
+        gate_job=region.gate_job and _cleaned(region.gate_job),
         not_latest=clean(status.not_latest),
         gate=clean(str(status.gate)) if status.gate else None,
         gate_worse=status.gate is not None and status.gate.is_worse,

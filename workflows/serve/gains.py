@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trialfleet.files import read_json
+from trialfleet.objective import Direction
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
+from trialfleet.workflows.cleaning import is_finite
+from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
-from trialfleet.workflows.report.formatting import NOTHING, column_decimals, signed
+from trialfleet.workflows.report.model import Comparison
+from trialfleet.workflows.report.tables import gain_tone
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.run_status import RegionStatus
 
@@ -22,17 +25,33 @@ class Gain:
     """How much better a region's best settings are than what was before: positive is better.
 
     Attributes:
-        value: the difference; None while there is nothing to compare.
-        over: what they are compared with: `the model in force`, `the former model`, or `default
-            settings`.
-        text: the difference, as people read it: `0.01 better`.
-        metric: in which they are compared.
+        compared: what was before, as `default`, and these, in which metric.
+        over: what was before: `the model in force`, `the former model`, or `default settings`.
     """
 
-    value: float | None
+    compared: Comparison
     over: str
-    text: str
-    metric: str
+
+    @property
+    def value(self) -> float | None:
+        """The difference; None while there is nothing to compare."""
+        return self.compared.gain
+
+    @property
+    def metric(self) -> str:
+        """In which they are compared."""
+        return self.compared.metric
+
+    @property
+    def text(self) -> str:
+        """The difference, as people read it: `0.01 better`."""
+        if self.value is None:
+            return NOTHING
+        if not self.value:
+            return "no better"
+        decimals = column_decimals([self.compared.tuned, self.compared.default])
+        size = signed(abs(self.value), decimals).removeprefix("+")
+        return f"{size} {'better' if self.value > 0 else 'worse'}"
 
     @property
     def parts(self) -> tuple[str, str]:
@@ -43,7 +62,7 @@ class Gain:
     @property
     def tone(self) -> str:
         """The CSS class of the figure."""
-        return "" if not self.value else "good" if self.value > 0 else "bad"
+        return gain_tone(self.compared)
 
 
 def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
@@ -61,33 +80,29 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
         ]
         over = "the former model" if verdict.promoted else "the model in force"
         if sides[0] is not None and sides[1] is not None:
-            direction = _gate_direction(snapshot)
+            direction = rule_of(snapshot.frozen.study).direction
             return _gain(sides[0], sides[1], direction, over, verdict.metric)
     champion = snapshot.champions.of(region.slug)
     if champion and champion.run != snapshot.look.status.run:
-        metric, direction = _compared(snapshot)
+        study = snapshot.frozen.study
+        metric = study.compared_metric
         before = champion.metrics.get(metric)
         final = _final(snapshot, region.slug).get(metric)
         if before is not None and final is not None:
-            return _gain(final, before, direction, "the model in force", metric)
-    return gain_of_trials(snapshot, region)
+            return _gain(final, before, study.compared_direction, "the model in force", metric)
+    return _gain_of_trials(snapshot, region)
 
 
-def gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
+def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """How much better a region's best trial is than that of the default settings: the report's."""
-    metric, direction = _compared(snapshot)
+    study = snapshot.frozen.study
+    metric = study.compared_metric
     trials = snapshot.look.trials.get(region.name, ())
     best = next((trial for trial in trials if trial.number == region.best_trial), None)
     default = next((trial for trial in trials if trial.user_attrs.get("baseline") is True), None)
     is_objective = metric == snapshot.look.status.metric
     sides = [_value(trial, None if is_objective else metric) for trial in (best, default)]
-    return _gain(sides[0], sides[1], direction, "default settings", metric)
-
-
-def _compared(snapshot: Snapshot) -> tuple[str, str]:
-    """The metric in which the report compares, and which way it is better."""
-    study = snapshot.frozen.study
-    return study.compared_metric, study.report_direction or study.objective.direction
+    return _gain(sides[0], sides[1], study.compared_direction, "default settings", metric)
 
 
 def _value(trial: StoredTrial | None, metric: str | None) -> float | None:
@@ -95,8 +110,7 @@ def _value(trial: StoredTrial | None, metric: str | None) -> float | None:
     if trial is None or trial.state.name != "COMPLETE":
         return None
     found = trial.value if metric is None else (trial.user_attrs.get("metrics") or {}).get(metric)
-    is_number = isinstance(found, int | float) and math.isfinite(found)
-    return found if is_number else None
+    return found if is_finite(found) else None
 
 
 def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
@@ -107,21 +121,11 @@ def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
         return {}
 
 
-def _gate_direction(snapshot: Snapshot) -> str:
-    """Which way the gate's metric is better."""
-    study = snapshot.frozen.study
-    return rule_of(study).direction if study.gate else study.objective.direction
-
-
-def _gain(now: float | None, before: float | None, direction: str, over: str, metric: str) -> Gain:
-    if now is None or before is None:
-        return Gain(value=None, over=over, text=NOTHING, metric=metric)
-    value = now - before if direction == "maximize" else before - now
-    if not value:
-        return Gain(value=value, over=over, text="no better", metric=metric)
-    size = signed(abs(value), column_decimals([now, before])).removeprefix("+")
-    text = f"{size} {'better' if value > 0 else 'worse'}"
-    return Gain(value=value, over=over, text=text, metric=metric)
+def _gain(
+    now: float | None, before: float | None, direction: Direction, over: str, metric: str
+) -> Gain:
+    compared = Comparison(metric=metric, direction=direction, default=before, tuned=now)
+    return Gain(compared=compared, over=over)
 
 
 def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:

@@ -9,14 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.formatting import NOTHING, about, shortened, usd
 from trialfleet.workflows.models.listing import Standing, was_rolled_back
-from trialfleet.workflows.report.formatting import (
-    NOTHING,
-    duration,
-    number,
-    shortened,
-)
 from trialfleet.workflows.serve.answers import Answers
 from trialfleet.workflows.serve.champions import Champion
 from trialfleet.workflows.serve.gains import Gain, gain_of
@@ -51,7 +45,6 @@ class Tile:
     stage: str
     tone: str
     gain: Gain
-    best: str
     age: str
     trials: str
     shares: tuple[float, float, float]
@@ -88,26 +81,6 @@ def region_path(key: str, slug: str) -> str:
 def trial_path(key: str, slug: str, node: str) -> str:
     """Return the page of a trial, or of a full training."""
     return f"{region_path(key, slug)}/trials/{quote(node, safe='')}"
-
-
-def age_of(moment: datetime | None, now: datetime) -> str:
-    """Return how long ago something was, roughly: `3 h`; a page isn't renewed for seconds."""
-    if moment is None:
-        return NOTHING
-    minutes = max(0, round((now - moment).total_seconds() / 60))
-    if minutes < 1:
-        return "less than a minute"
-    if minutes < 120:
-        return f"{minutes} min"
-    return f"{minutes // 60} h" if minutes < 60 * 48 else f"{minutes // 1440} days"
-
-
-def about(seconds: float) -> str:
-    """Return a duration that is an estimate, in whole minutes."""
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min" if minutes else "less than a minute"
-    return duration(60 * minutes)
 
 
 def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
@@ -160,7 +133,7 @@ def _nodes(snapshot: Snapshot) -> tuple[str, str, str]:
     if not found:
         return "Nodes", NOTHING, "the pool can't be asked" if snapshot.nodes.notice else "none"
     price = f"{snapshot.nodes.price:.2f} USD/h" if snapshot.nodes.price else ""
-    unwell = sum(node.state != "well" for node in found)
+    unwell = sum(node.state() != "well" for node in found)
     return "Nodes", str(len(found)), price or (f"{unwell} not well" if unwell else "all well")
 
 
@@ -172,7 +145,6 @@ def tiles(snapshot: Snapshot) -> list[Tile]:
 
 def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
     """Return a region at a glance."""
-    status = snapshot.look.status
     under_way = [f"{region.running} running"] if region.running else []
     under_way += [f"{region.on_hold} on hold"] if region.on_hold else []
     under_way += [f"{region.failed} failed"] if region.failed else []
@@ -186,7 +158,6 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
         stage=Standing.ROLLED_BACK.value if in_force else region.stage.value,
         tone="idle" if in_force else _TONES.get(region.stage, "idle"),
         gain=gain_of(snapshot, region),
-        best=f"{status.metric} {number(region.best)}" if region.best is not None else "",
         age=_age(snapshot, region),
         trials=" · ".join([f"{region.finished} of {region.budget}", *under_way]),
         shares=(
@@ -213,7 +184,7 @@ def since(champion: Champion, now: datetime) -> str:
     if champion.as_of is None:
         return "of an unknown age"
     word = "planned" if champion.as_of == champion.created else "of"
-    return f"{word} {age_of(champion.as_of, now)} ago"
+    return f"{word} {about((now - champion.as_of).total_seconds())} ago"
 
 
 def _why(region: RegionStatus) -> str:
@@ -294,8 +265,3 @@ def _region_of(snapshot: Snapshot, node: str) -> str:
 def tone_of_run(state: RunState) -> str:
     """The CSS class of a run's state."""
     return _RUN_TONES.get(state, "bad")
-
-
-def took(seconds: float | None) -> str:
-    """How long a run took."""
-    return "" if seconds is None else duration(seconds)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trialfleet.files import read_record, write_json
-from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
+from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.workflows.costs.money import usd
+from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.record_shapes import Reasons
 
@@ -21,19 +22,20 @@ Mode = Literal["tune", "final"]
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
     """Note that nothing pays for a run's trials any more, or (`final`) for its full trainings."""
-    if refusal(folder, mode) is None:
-        write_json(folder.unpaid, _noted(folder) | {mode: reason})
+    noted = read_unpaid(folder)
+    if mode not in noted and "final" not in noted:
+        write_json(folder.unpaid, noted | {mode: reason})
 
 
-def refusal(folder: RunFolder, mode: Mode) -> str | None:
-    """Return why no trial, or no full training, may be begun for want of money; None if it may."""
-    noted = _noted(folder)
-    reason: str | None = noted.get(mode) or noted.get("final")
-    return reason
-
-
-def _noted(folder: RunFolder) -> dict[str, str]:
+def read_unpaid(folder: RunFolder) -> dict[str, str]:
+    """Return why trials (`tune`) or full trainings (`final`) are no longer paid for, as noted."""
     return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
+
+
+def unpaid_trials(folder: RunFolder) -> str | None:
+    """Return why no trial is paid for any more, if so."""
+    refused = refusal("attempt", Facts(unpaid=read_unpaid(folder)))
+    return refused.reason if refused else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +66,8 @@ class Spending:
 
 def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending | None:
     """Return what a run's fleet costs; None while no autoscaler has reported anything of it."""
-    report = _autoscaler_report(folder, run, fleet) if fleet else None
-    if fleet is None or report is None:
+    report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
+    if fleet is None or report is None or report["run"] != run:  # of all trials: not its money
         return None
     step: dict[str, Any] = report.get("step") or {}
     spent, cap = float(step.get("spent", 0.0)), fleet.price_cap.run
@@ -74,21 +76,15 @@ def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending 
         cap=cap,
         left=None if cap is None else max(0.0, cap - spent),
         reserve=None if cap is None else cap * fleet.price_cap.reserve,
-        ended=refusal(folder, "tune") or step.get("stopped") or None,
+        ended=unpaid_trials(folder) or step.get("stopped") or None,
         trouble=_trouble(report),
     )
 
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
     """Return what the autoscaler of a run's fleet last said of trials that it can't give a node."""
-    report = _autoscaler_report(folder, run, fleet) or {}
+    report = run_report(folder.fleet_state, fleet.called, run) or {}
     return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
-
-
-def _autoscaler_report(folder: RunFolder, run: str, fleet: Fleet) -> dict[str, Any] | None:
-    """The last report of the autoscaler, if it was one of this run."""
-    reports = map(read_report, (folder.fleet_state, default_report(fleet.called)))
-    return next((one for one in reports if one is not None and one.get("run") == run), None)
 
 
 def _trouble(report: dict[str, Any]) -> str | None:

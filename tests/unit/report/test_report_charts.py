@@ -40,6 +40,7 @@ from trialfleet.workflows.report.model import RegionReport, Report
 from trialfleet.workflows.report.page import render_page
 from trialfleet.workflows.report.scales import Scale, scale_of
 from trialfleet.workflows.report.summary import summary_table
+from trialfleet.workflows.report.tables import trial_columns, trial_rows
 from trialfleet.workflows.report.timeline import timeline_of
 from trialfleet.workflows.status import states
 
@@ -195,7 +196,7 @@ def test_a_machine_has_as_many_rows_as_jobs_ran_on_it_at_once() -> None:
     timeline = timeline_of(report_of(region_facts("A", trials)))
     assert timeline.rows == ("node-1",) * 3 + ("node-2",) + ("node-10",) * 3
     assert [bar.row for bar in timeline.bars if bar.trial in {0, 3, 20, 21}] == [0, 0, 3, 4]
-    assert timeline.regions == {0: 7}
+    assert timeline.regions == {0}
     for row in range(7):
         bars = sorted((b.start, b.end) for b in timeline.bars if b.row == row)
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(bars))
@@ -297,18 +298,22 @@ def test_trials_whose_jobs_told_nothing_have_no_timeline(tuned: Report) -> None:
     assert "Timeline" not in text_of(tuned)
 
 
-def test_what_no_trials_job_told_is_not_among_the_data(tuned: Report) -> None:
+def test_the_trials_table_has_each_jobs_machine_and_times(tuned: Report) -> None:
     report = report_of(region_facts("A", ran(tuned_trials(4))))
-    told = region_data(report, only(report), 10)["jobs"]
-    assert (told["seconds"][3], told["cpu"][3], told["memory"][3]) == (55, 170, 900)
-    assert told["machine"][0] == "slot1_1@node-1"
-    assert set(region_data(tuned, tuned.regions[0], 10)["jobs"]) == {"seconds"}  # by the trainer
+    titles = [title for title, _ in trial_columns(report, only(report))]
+    row = dict(zip(titles, (c.text for c in trial_rows(report, only(report))[3]), strict=True))
+    assert row["Started (UTC)"] == "20 Nov 02:01:00"
+    assert (row["Time"], row["CPU time"], row["Memory"]) == ("55 s", "2 min 50 s", "900 MB")
+    assert row["Machine"] == "slot1_1@node-1"
+    without = [title for title, _ in trial_columns(tuned, tuned.regions[0])]
+    assert "Machine" not in without
+    assert "Time" in without  # the trainer told it
 
 
 def test_an_outlier_takes_no_decimals_off_the_trials_table() -> None:
     trials = [trial(DEFAULTS, v, at=at) for at, v in enumerate([*BULK, -1234567.0])]
     report = report_of(region_facts("A", trials))
-    assert region_data(report, only(report), 10)["decimals"] == 4
+    assert [row[2].text for row in trial_rows(report, only(report))][:2] == ["0.5000", "0.5100"]
 
 
 def test_regions_are_grouped_by_their_outcome() -> None:

@@ -20,7 +20,7 @@ from tests.unit.report.report_studies import (
     trial,
     tuned_trials,
 )
-from trialfleet.workflows.report.formatting import NOTHING
+from trialfleet.workflows.formatting import NOTHING
 from trialfleet.workflows.report.model import Report
 
 pytestmark = pytest.mark.browser
