@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute, Route
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.render import render_template
-from trialfleet.workflows.formatting import duration, minute
+from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.serve import charts, details, strip, views
 from trialfleet.workflows.serve.live import LiveRuns, Snapshot
@@ -120,7 +120,7 @@ class Pages:
                 runs=details.run_rows(self.runs),
                 views=views,
                 duration=duration,
-                minute=minute,
+                local_time=local_time,
             ),
             polls=False,
         )

@@ -14,7 +14,14 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.daily.overview import DayView, overview
-from trialfleet.workflows.formatting import about, alike, duration, minute, number, setting
+from trialfleet.workflows.formatting import (
+    alike,
+    duration,
+    local_time,
+    number,
+    rough_duration,
+    setting,
+)
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Ending, Journal
 from trialfleet.workflows.models.listing import PublishedModel, models_on
@@ -150,7 +157,7 @@ def _facts(snapshot: Snapshot, region: RegionStatus) -> Iterable[tuple[str, str,
         since = views.since(champion, snapshot.now)
         yield "Model in force", f"of run {champion.run}, {since}", ""
     if region.seconds_left is not None:
-        yield "Last trial ends in", about(region.seconds_left), ""
+        yield "Last trial ends in", rough_duration(region.seconds_left), ""
     verdict = gains.verdict_of(snapshot, region.slug)
     if verdict:
         yield "Gate", verdict.why, "good" if verdict.promoted else "bad"
@@ -234,7 +241,7 @@ def _model_row(model: PublishedModel) -> ModelRow:
     values = metrics if isinstance(metrics, dict) else {}
     return ModelRow(
         run=model.run,
-        created=minute(model.created),
+        created=local_time(model.created),
         in_force=model.in_force,
         metrics=", ".join(f"{name} {setting(value)}" for name, value in values.items()),
         verdict=model.verdict.why if model.verdict else "",

@@ -25,7 +25,7 @@ from trialfleet.workflows.dagman.files import removal
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
-from trialfleet.workflows.disk_space import no_space_in
+from trialfleet.workflows.disk_space import lack_of_space
 from trialfleet.workflows.gang.records import in_words
 from trialfleet.workflows.jobs.current import current_trial, end_place
 from trialfleet.workflows.jobs.job_log import read_starts
@@ -90,7 +90,7 @@ class RunWitnesses:
             storage_away=self.look.storage_away,
             service_away=service_trouble(self.files),
             stopped_by=_stopped_by(self.files),
-            no_space=no_space_in(self.files.root),
+            no_space=lack_of_space(self.files.root),
             closed=tuple(_closed(queued)) if queued else (),
             unpaid=read_unpaid(self.files),
             deadline=frozen.day.deadline if frozen.day else None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trialfleet.workflows.formatting import about, usd
+from trialfleet.workflows.formatting import rough_duration, usd
 from trialfleet.workflows.output import plain_table
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
             node.zone,
             node.lifecycle,
             "" if node.price is None else f"{node.price:.3f}",
-            about(node.age_minutes * 60),
+            rough_duration(node.age_minutes * 60),
             usd(node.cost),
             gpu,
             "" if node.bandwidth is None else f"{node.bandwidth:.0f}",
