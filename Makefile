@@ -40,7 +40,6 @@ MINUTES ?= 10
 SETTINGS ?= 300
 FLIGHTS := workflows/examples/flights
 VENDOR := templates/report/vendor
-PAGE_VENDOR := templates/serve/vendor
 # The slow files come first; in xdist's own order they come last, as they have few tests.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 DEMO ?= demo
@@ -197,16 +196,15 @@ lock:
 # package's licence; those that have no script of their own are part of the two that have one.
 vendor:
 	rm -rf build/vendor && mkdir -p build/vendor
-	set -e; for folder in $(VENDOR) $(PAGE_VENDOR); do while read -r hash package; do \
+	set -e; while read -r hash package; do \
 		archive=build/vendor/$$(npm pack --silent --pack-destination build/vendor "$$package"); \
 		echo "$$hash  $$archive" | sha256sum --check --quiet; \
 		name=$${package##*/}; name=$${name%@*}; \
 		mv "$$archive" build/vendor/$$name.tgz; \
-		tar -xOf build/vendor/$$name.tgz package/LICENSE > $$folder/$$name.LICENSE; \
-	done < $$folder/packages.sha256; done
+		tar -xOf build/vendor/$$name.tgz package/LICENSE > $(VENDOR)/$$name.LICENSE; \
+	done < $(VENDOR)/packages.sha256
 	tar -xOf build/vendor/d3.tgz package/dist/d3.min.js > $(VENDOR)/d3.min.js
 	tar -xOf build/vendor/plot.tgz package/dist/plot.umd.min.js > $(VENDOR)/plot.umd.min.js
-	tar -xOf build/vendor/htmx.org.tgz package/dist/htmx.min.js > $(PAGE_VENDOR)/htmx.min.js
 
 clean:
 	rm -rf build dist .cache *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -133,7 +133,7 @@ def is_own(trial: FrozenTrial | StoredTrial) -> bool:
     )
 
 
-AnyTrial = TypeVar("AnyTrial", "StoredTrial", "FrozenTrial")
+AnyTrial = TypeVar("AnyTrial", bound="StoredTrial | FrozenTrial")
 
 
 def best_first(trials: Iterable[AnyTrial], direction: Direction) -> list[AnyTrial]:

@@ -17,35 +17,6 @@ from typing_extensions import TypedDict
 Metrics = dict[str, float]
 
 
-class StayNotes(TypedDict):
-    """One execution of a job in a slot; see `job_log.Stay`."""
-
-    machine: str
-    instance: str | None
-    began: float
-    ended: float
-    end: Literal["done", "failed", "evicted", "running"]
-    usd: float | None
-    saved: NotRequired[float | None]
-
-
-class JobNotes(TypedDict, total=False):
-    """job.json, and what the study keeps of a trial's job; see `job_log.Job`."""
-
-    started: float | None
-    ended: float | None
-    wall_seconds: float | None
-    last_wall_seconds: float | None
-    cpu_seconds: float | None
-    memory_mb: float | None
-    machine: str | None
-    slot: str | None
-    attempts: int
-    usd: float | None
-    lost_usd: float | None
-    stays: list[StayNotes]
-
-
 class Published(TypedDict):
     """published.json."""
 

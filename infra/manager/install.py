@@ -294,7 +294,7 @@ def wait_for_answer(target: InstallTarget) -> None:
 
     def answer() -> bool:
         nonlocal silent
-        silent = DAEMONS - set(pool_status.daemons_and_slots(environment)[0])
+        silent = DAEMONS - set(pool_status.daemons_and_machines(environment)[0])
         return not silent and pool_status.look_at_queue(environment) is not None
 
     if not wait_until(answer, seconds=target.seconds, poll=0.5):

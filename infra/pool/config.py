@@ -96,11 +96,6 @@ def render(settings: PoolSettings) -> str:
     return render_template("condor/embedded.conf.j2", **values)
 
 
-def supervise_script(settings: PoolSettings) -> str:
-    """Return the text of the program by which condor_master runs the supervisor of runs."""
-    return render_template("condor/supervise.j2", folder=settings.folder, python=sys.executable)
-
-
 def variable(name: str, value: str) -> str:
     """Return `name=value` as one word of HTCondor's environment syntax."""
     quoted = value.replace("'", "''").replace('"', '""')

@@ -18,7 +18,7 @@ from typing import NoReturn
 import platformdirs
 
 from trialfleet.errors import PoolError
-from trialfleet.files import locked, read_json, write_atomic, write_json
+from trialfleet.files import locked, read_json, unless_damaged, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
@@ -34,6 +34,7 @@ from trialfleet.infra.pool.joining import TRUST_DOMAIN
 from trialfleet.infra.pool.processes import Process, wait_until
 from trialfleet.infra.pool.status import DAEMON_ADS, PoolStatus
 from trialfleet.infra.pool.user_namespace import identity
+from trialfleet.render import render_template
 
 FOLDER_VARIABLE = "TRIALFLEET_POOL"
 KEY = "POOL"  # what HTCondor signs by where nothing else is said
@@ -159,17 +160,16 @@ class Pool:
         if not members:
             return known
         environment = self._tools_environment()
-        daemons, slots = pool_status.daemons_and_slots(environment)
+        daemons, machines = pool_status.daemons_and_machines(environment)
         queue = pool_status.look_at_queue(environment) if daemons else None
-        answers = len(daemons) == len(DAEMON_ADS) and bool(slots) and queue is not None
+        answers = len(daemons) == len(DAEMON_ADS) and bool(machines) and queue is not None
         master = self._master_of(members)
         return replace(
             known,
             state="up" if answers and master else "failing",
             master=master.pid if master else 0,
             daemons=((MASTER,) if master else ()) + daemons,
-            slots=slots,
-            machines=pool_status.machines_of(slots),
+            machines=machines,
             **vars(queue or pool_status.Queue()),
         )
 
@@ -265,7 +265,9 @@ class Pool:
             except OSError as error:
                 raise _folder_error(self.folder / name, error) from error
         write_atomic(self.condor_config, text)
-        script = pool_config.supervise_script(settings)
+        script = render_template(
+            "condor/supervise.j2", folder=settings.folder, python=sys.executable
+        )
         write_atomic(self.folder / "supervise", script, mode=0o755)
         record = {"release": str(installation.release), "version": installation.version}
         write_json(self.folder / "pool.json", {**record, "unpacked": installation.unpacked})
@@ -346,9 +348,8 @@ class Pool:
         return inherited_environment() | self.environment()
 
     def _known_installation(self) -> Installation | None:
-        try:
-            record = read_json(self.folder / "pool.json")
-        except (OSError, ValueError):
+        record = unless_damaged(lambda: read_json(self.folder / "pool.json"), None)
+        if record is None:
             return None
         return Installation(Path(record["release"]), record["version"], record["unpacked"])
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trialfleet.classads import from_json
+from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, machines_of, slot_order
 
 PoolState = Literal["up", "down", "failing"]
 
@@ -24,58 +25,9 @@ DAEMON_ADS = {
 BLOCKED = 9  # JobStatus of a job that waits for the files it shares with others to be sent
 JOB_STATES = {1: "idle", 2: "running", 3: "removed", 4: "completed", 5: "held", 6: "running"}
 JOB_STATES |= {7: "suspended", BLOCKED: "idle"}
-SLOT_ATTRIBUTES = "MyType,Name,Machine,State,Activity,Cpus,Memory,GPUs,TotalGPUs,SlotType"
 JOB_ATTRIBUTES = "JobStatus,JobUniverse,DAGManJobId,TrialfleetFolder,TrialfleetMode,TrialfleetDaily"
 SCHEDULER_UNIVERSE, LOCAL_UNIVERSE = 7, 12  # of jobs that need no slot: DAGMans are of the first
-OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot
 TOOL_SECONDS = 20  # a tool that takes longer has nobody to talk to
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One slot of an execution point.
-
-    Attributes:
-        name: HTCondor's name, for instance `slot1_2@host`.
-        machine: the machine that it is of.
-        state: `Unclaimed`, `Claimed`…
-        activity: `Idle`, `Busy`…
-        cpus: cores; of a partitionable slot those that no job has taken.
-        memory: MiB, likewise.
-        gpus: number of GPUs, likewise.
-        partitionable: True for the slot that the others are cut from.
-        has_gpu: what HAS_GPU is in the slot: its machine has a GPU.
-    """
-
-    name: str
-    machine: str
-    state: str
-    activity: str
-    cpus: int
-    memory: int
-    gpus: int
-    partitionable: bool
-    has_gpu: bool
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a machine's slots have, and what of it jobs have taken.
-
-    Attributes:
-        name: its name.
-        cpus_in_use, cpus_free: cores.
-        memory_in_use, memory_free: MiB.
-        gpus_in_use, gpus_free: number of GPUs.
-    """
-
-    name: str
-    cpus_in_use: int
-    cpus_free: int
-    memory_in_use: int
-    memory_free: int
-    gpus_in_use: int
-    gpus_free: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +59,7 @@ class PoolStatus(Queue):
         version: HTCondor's version; empty when the pool was never up.
         master: process number of condor_master; 0 when there is none.
         daemons: names of the daemons that answer, condor_master first.
-        slots: by name.
-        machines: what they have, by name.
+        machines: by name.
     """
 
     state: PoolState
@@ -117,61 +68,54 @@ class PoolStatus(Queue):
     version: str = ""
     master: int = 0
     daemons: tuple[str, ...] = ()
-    slots: tuple[Slot, ...] = ()
     machines: tuple[Machine, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the status as plain data, each machine by its slots and by what is in use."""
+        slots = [(machine, slot) for machine in self.machines for slot in machine.slots]
+        slots.sort(key=lambda pair: slot_order(pair[1]))
+        return vars(self) | {
+            "slots": [
+                {
+                    "name": slot.name,
+                    "machine": machine.name,
+                    "state": slot.state,
+                    "activity": slot.activity,
+                    "cpus": slot.room.cpus,
+                    "memory": slot.room.memory_mb,
+                    "gpus": slot.room.gpus,
+                    "partitionable": slot.partitionable,
+                    "has_gpu": machine.has_gpu,
+                }
+                for machine, slot in slots
+            ],
+            "machines": [
+                {
+                    "name": machine.name,
+                    "cpus_in_use": machine.in_use.cpus,
+                    "cpus_free": machine.offered.cpus,
+                    "memory_in_use": machine.in_use.memory_mb,
+                    "memory_free": machine.offered.memory_mb,
+                    "gpus_in_use": machine.in_use.gpus,
+                    "gpus_free": machine.offered.gpus,
+                }
+                for machine in self.machines
+            ],
+        }
 
-def daemons_and_slots(environment: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[Slot, ...]]:
-    """Return the names of the daemons that advertise themselves, and the slots.
+
+def daemons_and_machines(
+    environment: Mapping[str, str],
+) -> tuple[tuple[str, ...], tuple[Machine, ...]]:
+    """Return the names of the daemons that advertise themselves, and the machines.
 
     Both are empty when the collector doesn't answer.
     """
-    ads = ads_of(["condor_status", "-any", "-json", "-attributes", SLOT_ATTRIBUTES], environment)
-    kinds = {ad.get("MyType") for ad in ads or ()}
+    attributes = ",".join(("MyType", *ATTRIBUTES))
+    ads = ads_of(["condor_status", "-any", "-json", "-attributes", attributes], environment) or []
+    kinds = {ad.get("MyType") for ad in ads}
     daemons = tuple(program for kind, program in DAEMON_ADS.items() if kind in kinds)
-    slots = [read_slot(ad) for ad in ads or () if ad.get("MyType") == "Machine"]
-    slots.sort(key=lambda slot: (len(slot.name), slot.name))  # slot1_2 before slot1_10
-    return daemons, tuple(slots)
-
-
-def read_slot(ad: Mapping[str, Any]) -> Slot:
-    """Return the slot that a machine's ad describes."""
-    return Slot(
-        name=ad["Name"],
-        machine=ad.get("Machine") or ad["Name"].rpartition("@")[2],
-        state=ad.get("State", "Unknown"),
-        activity=ad.get("Activity", "Unknown"),
-        cpus=int(ad.get("Cpus", 0)),
-        memory=int(ad.get("Memory", 0)),
-        gpus=int(ad.get("GPUs", 0)),
-        partitionable=ad.get("SlotType") == "Partitionable",
-        has_gpu=int(ad.get("TotalGPUs", 0)) > 0,  # HAS_GPU itself is an expression in the ad
-    )
-
-
-def machines_of(slots: Iterable[Slot]) -> tuple[Machine, ...]:
-    """Return what each machine has in use and free, by name.
-
-    A partitionable slot has what is left of it; those that are cut from it have what jobs took.
-    """
-    by_machine: dict[str, list[Slot]] = {}
-    for slot in slots:
-        by_machine.setdefault(slot.machine, []).append(slot)
-    return tuple(_machine(name, by_machine[name]) for name in sorted(by_machine))
-
-
-def _machine(name: str, slots: list[Slot]) -> Machine:
-    used = [slot for slot in slots if not slot.partitionable and slot.state == "Claimed"]
-    free = [slot for slot in slots if slot not in used and slot.state not in OFFERING_NOTHING]
-    return Machine(
-        name=name,
-        cpus_in_use=sum(slot.cpus for slot in used),
-        cpus_free=sum(slot.cpus for slot in free),
-        memory_in_use=sum(slot.memory for slot in used),
-        memory_free=sum(slot.memory for slot in free),
-        gpus_in_use=sum(slot.gpus for slot in used),
-        gpus_free=sum(slot.gpus for slot in free),
-    )
+    return daemons, machines_of(ad for ad in ads if ad.get("MyType") == "Machine")
 
 
 def look_at_queue(environment: Mapping[str, str]) -> Queue | None:

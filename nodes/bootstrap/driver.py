@@ -127,7 +127,7 @@ def set_option(host: Host, module: str) -> str:
     fresh = host.write(FILE, f"options {module} {OPTION}=0\n")
     if found is None:
         host.succeeds("modprobe", MODULE, seconds=PATIENCE)
-    if not knows_option(host, module):
+    if not re.search(rf"^{OPTION}\b", host.run("modinfo", "-p", module), re.M):
         return NO_LONGER
     if fresh:
         update_initramfs(host)
@@ -136,11 +136,6 @@ def set_option(host: Host, module: str) -> str:
     if value(host) != 0:
         reload(host)
     return SET if value(host) == 0 else STILL
-
-
-def knows_option(host: Host, module: str) -> bool:
-    """Say whether this driver has the option at all."""
-    return re.search(rf"^{OPTION}\b", host.run("modinfo", "-p", module), re.M) is not None
 
 
 def value(host: Host) -> int | None:

@@ -1,5 +1,7 @@
 """The operators, typed. Importing this module loads the built library, building it if it must.
 
+csrc/schema.cpp has their signatures, plain.py what each computes, of which arguments.
+
 IMPLEMENTATION is "cuda", "cpu" or "plain": the best that is loaded; REASON says why nothing better
 is ("" for cuda). What runs depends on where the tensors lie: the library of a CUDA torch has both.
 
@@ -9,17 +11,14 @@ the argument, what is right and what was given. Nothing waits for the device, so
 can be captured in a CUDA graph; a value there can't be looked at, so an index outside its table
 gives NaN on CUDA, and raises on the CPU. A kernel gives the same bits for the same input, whatever
 the number of threads. Operators whose name ends in _ change arguments, unseen by autograd.
-
-Shapes: b rows, h units, c classes; for the table n rows, d numeric and k categorical columns, e
-numbers per embedding, v rows of embeddings.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -31,158 +30,17 @@ NAMESPACE = "trialfleet"
 SCHEMA = Path(__file__).parent / "csrc" / "schema.cpp"
 
 _kernels: Any = torch.ops.trialfleet
-
-
-def mulc_(x: Tensor, c: float) -> None:
-    """Multiply x, float of any shape, by c in place."""
-    _kernels.mulc_(x, c)
-
-
-def exp(x: Tensor) -> Tensor:
-    """Return e to the power of each element of x, float of any shape."""
-    result: Tensor = _kernels.exp(x)
-    return result
-
-
-def bias_relu_dropout(
-    x: Tensor, bias: Tensor, p: float, rng: Tensor, layer: int, offset: int = 0, width: int = 0
-) -> Tensor:
-    """Return max(x + bias, 0), with a share p of it dropped and the rest divided by 1 - p.
-
-    Dropped elements are a function of rng and layer (Philox4x32-10), the same on every device.
-
-    Args:
-        x: [b, h] float.
-        bias: [h], float32 or of x's type.
-        p: the share, in [0, 1).
-        rng: [2] int64, seed and step; give every step another.
-        layer: number of the layer, at least 0, so that layers differ.
-        offset: where x lies in a larger array, of whose mask it takes its part: the number of its
-            first element there, row-major.
-        width: columns of that array; 0: those of x.
-    """
-    y: Tensor = _kernels.bias_relu_dropout(x, bias, rng, layer, p, offset, width)
-    return y
-
-
-def mean_loss(name: str, outputs: Tensor, target: Tensor) -> Tensor:
-    """Return a loss by its name, float32 []: the mean over the rows.
-
-    softmax_cross_entropy   -log softmax(outputs)[target]; outputs [b, c] float, target [b] int64
-    sigmoid_bce             the binary cross-entropy of sigmoid(outputs); outputs [b] float,
-                            target [b] float32 in [0, 1]
-    mean_squared_error      (outputs - target)²; outputs [b] float, target [b] float32
-    """
-    loss: Tensor = getattr(_kernels, name)(outputs, target)[0]
-    return loss
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a `mean_loss`, and its gradient by the outputs.
+    """Return a loss by its name, the mean over the rows, and its gradient by the outputs.
 
     Past autograd, whose product of that gradient with the loss's own would be a launch.
     """
     both: tuple[Tensor, Tensor] = getattr(_kernels, name)(outputs.detach(), target)
     return both
-
-
-def gather_embed(
-    numeric: Tensor,
-    categorical: Tensor,
-    target: Tensor,
-    order: Tensor,
-    cursor: Tensor,
-    first_code: Tensor,
-    weight: Tensor,
-    rows: int,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """Return the next batch: its rows' numbers beside their embeddings, and their targets.
-
-    The rows are order[cursor : cursor + rows]; a position past the end stands for the last.
-    Only weight has a gradient. No two columns may share a row of weight.
-
-    Args:
-        numeric: [n, d] float32; d may be 0.
-        categorical: [n, k] int32; k may be 0.
-        target: [n] float32 or int64.
-        order: [m] int64, each in [0, n).
-        cursor: [1] int64.
-        first_code: [k] int32: column j's code c is row first_code[j] + c of weight.
-        weight: [v, e] float32.
-        rows: b.
-        dtype: of the result: float32, bfloat16 or float16.
-
-    Returns:
-        [b, d + k * e] of dtype, and [b] of target's type.
-    """
-    found: tuple[Tensor, Tensor, Tensor] = _kernels.gather_embed(
-        numeric, categorical, target, order, cursor, first_code, weight, rows, dtype
-    )
-    return found[0], found[2]
-
-
-def adamw_step_(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    m: Sequence[Tensor],
-    v: Sequence[Tensor],
-    shadows: Sequence[Tensor],
-    decays: Sequence[float],
-    schedule: Tensor,
-    step: Tensor,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-) -> None:
-    """Take a step of AdamW with all weights; nodes/tabular/optimizers.py has the formula.
-
-    Args:
-        weights: float32, of any shapes.
-        gradients: as the weights, but float32, bfloat16 or float16.
-        m: float32, as the weights: mean of the gradient.
-        v: float32, as the weights: mean of its square.
-        shadows: none, or one per weight: a bfloat16 or float16 copy that follows the weight, or an
-            empty tensor where there is none.
-        decays: one per weight.
-        schedule: [steps, 3] float32: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), t from 1.
-        step: [1] int64: the row of schedule; past the end it stands for the last.
-        beta1: of the mean.
-        beta2: of the mean of squares.
-        epsilon: added to the root.
-    """
-    _kernels.adamw_step_(
-        weights, gradients, m, v, shadows, decays, schedule, step, beta1, beta2, epsilon
-    )
-
-
-def sgd_step_(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    velocity: Sequence[Tensor],
-    shadows: Sequence[Tensor],
-    decays: Sequence[float],
-    schedule: Tensor,
-    step: Tensor,
-    momentum: float,
-) -> None:
-    """Take a step of SGD with momentum; arguments as for `adamw_step_`.
-
-    Only the first column of schedule, the learning rate, is looked at.
-    """
-    _kernels.sgd_step_(weights, gradients, velocity, shadows, decays, schedule, step, momentum)
-
-
-def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
-    """Move the clock by one step, and add its loss to the sum.
-
-    Args:
-        clock: [4] int64: cursor, step, seed, dropout's step; += rows, 1, 0, 1.
-        loss: [] float32.
-        loss_sum: [] float64.
-        rows: of the batch.
-    """
-    _kernels.tick_(clock, loss, loss_sum, rows)
 
 
 # Registration, once per process
@@ -226,16 +84,9 @@ def _fake_activation_backward(grad: Tensor, _y: Tensor, _p: float) -> tuple[Tens
 
 
 def _fake_gather(
-    numeric: Tensor,
-    categorical: Tensor,
-    target: Tensor,
-    _order: Tensor,
-    _cursor: Tensor,
-    _first_code: Tensor,
-    weight: Tensor,
-    rows: int,
-    dtype: torch.dtype,
+    numeric: Tensor, categorical: Tensor, target: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
+    *_, weight, rows, dtype = others
     d, k, e = numeric.shape[1], categorical.shape[1], weight.shape[1]
     joined = numeric.new_empty((rows, d + k * e), dtype=dtype)
     return joined, categorical.new_empty((rows, k)), target.new_empty(rows)
@@ -351,3 +202,17 @@ def _register() -> None:
 _library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 IMPLEMENTATION, REASON = _load()
 _register()
+
+
+def _operator(implementation: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Return the operator of this name, typed as its implementation in plain.py."""
+    return cast("Callable[Given, Result]", getattr(_kernels, implementation.__name__))
+
+
+mulc_ = _operator(plain.mulc_)
+exp = _operator(plain.exp)
+bias_relu_dropout = _operator(plain.bias_relu_dropout)
+gather_embed = _operator(plain.gather_embed)
+adamw_step_ = _operator(plain.adamw_step_)
+sgd_step_ = _operator(plain.sgd_step_)
+tick_ = _operator(plain.tick_)

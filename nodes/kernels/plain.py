@@ -4,6 +4,9 @@ Nothing here waits for the device or looks at its values, so all of it can be ca
 graph. Arithmetic is float32, or float64 for a float64 tensor; results are rounded once. Arguments
 that can't be are refused in torch's words; csrc/checks.h looks at those that a kernel gets.
 
+Shapes: b rows, h units, c classes; for the table n rows, d numeric and k categorical columns, e
+numbers per embedding, v rows of embeddings.
+
 Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
 """
 
@@ -22,12 +25,12 @@ ROUNDS = 10
 
 
 def mulc_(x: Tensor, c: float) -> None:
-    """Multiply x by c, in place."""
+    """Multiply x, float of any shape, by c in place."""
     x.mul_(c)
 
 
 def exp(x: Tensor) -> Tensor:
-    """Return e to the power of each element."""
+    """Return e to the power of each element of x, float of any shape."""
     return x.exp()
 
 
@@ -37,7 +40,20 @@ def exp(x: Tensor) -> Tensor:
 def bias_relu_dropout(
     x: Tensor, bias: Tensor, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
 ) -> Tensor:
-    """Return max(x + bias, 0) · kept / (1 - p), of x's shape and type."""
+    """Return max(x + bias, 0), with a share p of it dropped and the rest divided by 1 - p.
+
+    Dropped elements are a function of rng and layer (Philox4x32-10), the same on every device.
+
+    Args:
+        x: [b, h] float.
+        bias: [h], float32 or of x's type.
+        rng: [2] int64, seed and step; give every step another.
+        layer: number of the layer, at least 0, so that layers differ.
+        p: the share, in [0, 1).
+        offset: where x lies in a larger array, of whose mask it takes its part: the number of its
+            first element there, row-major.
+        width: columns of that array; 0: those of x.
+    """
     y = (_wide(x) + _wide(bias)).relu_()
     if p > 0:
         y = torch.where(kept(x.shape, rng, layer, p, offset, width), y * (1 / (1 - p)), 0)
@@ -96,7 +112,10 @@ def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
 
 
 def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of -log softmax(logits)[target], and its gradient."""
+    """Return the mean of -log softmax(logits)[target], float32 [], and its gradient by logits.
+
+    logits [b, c] float, target [b] int64.
+    """
     scores = functional.log_softmax(_wide(logits), 1)
     of_target = target.unsqueeze(1)
     loss = -scores.gather(1, of_target).mean()
@@ -107,7 +126,10 @@ def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tenso
 
 
 def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of log(1 + e^z) - z · target, and its gradient."""
+    """Return the mean binary cross-entropy of sigmoid(logits), float32 [], and its gradient.
+
+    That is log(1 + e^z) - z · target; logits [b] float, target [b] float32 in [0, 1].
+    """
     z = _wide(logits)
     loss = (functional.relu(z) - z * target + torch.log1p(torch.exp(-z.abs()))).mean()
     gradient = (z.sigmoid() - target) / max(1, len(target))
@@ -115,7 +137,10 @@ def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mean_squared_error(outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of (outputs - target)², and its gradient."""
+    """Return the mean of (outputs - target)², float32 [], and its gradient by outputs.
+
+    outputs [b] float, target [b] float32.
+    """
     difference = _wide(outputs) - target
     gradient = difference * (2 / max(1, len(target)))
     return difference.square().mean(), gradient.to(outputs.dtype)
@@ -135,7 +160,25 @@ def gather_embed(
     rows: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the batch at the cursor: joined [rows, d + k·e], codes [rows, k], target [rows]."""
+    """Return the next batch: its rows' numbers beside embeddings, codes, targets.
+
+    The rows are order[cursor : cursor + rows]; a position past the end stands for the last.
+    Only weight has a gradient. No two columns may share a row of weight.
+
+    Args:
+        numeric: [n, d] float32; d may be 0.
+        categorical: [n, k] int32; k may be 0.
+        target: [n] float32 or int64.
+        order: [m] int64, each in [0, n).
+        cursor: [1] int64.
+        first_code: [k] int32: column j's code c is row first_code[j] + c of weight.
+        weight: [v, e] float32.
+        rows: b.
+        dtype: of the result: float32, bfloat16 or float16.
+
+    Returns:
+        [b, d + k * e] of dtype, [b, k] int32, and [b] of target's type.
+    """
     last = order.shape[0] - 1
     positions = (cursor + torch.arange(rows, device=cursor.device)).clamp(0, max(0, last))
     chosen = order.index_select(0, positions)
@@ -173,7 +216,22 @@ def adamw_step_(
     beta2: float,
     epsilon: float,
 ) -> None:
-    """Take a step of AdamW."""
+    """Take a step of AdamW with all weights; nodes/tabular/optimizers.py has the formula.
+
+    Args:
+        weights: float32, of any shapes.
+        gradients: as the weights, but float32, bfloat16 or float16.
+        m: float32, as the weights: mean of the gradient.
+        v: float32, as the weights: mean of its square.
+        shadows: none, or one per weight: a bfloat16 or float16 copy that follows the weight, or an
+            empty tensor where there is none.
+        decays: one per weight.
+        schedule: [steps, 3] float32: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), t from 1.
+        step: [1] int64: the row of schedule; past the end it stands for the last.
+        beta1: of the mean.
+        beta2: of the mean of squares.
+        epsilon: added to the root.
+    """
     rate, correction1, correction2 = _at(schedule, step)
     for w, gradient, mean, square, decay in zip(weights, gradients, m, v, decays, strict=True):
         g = gradient.float()
@@ -194,7 +252,10 @@ def sgd_step_(
     step: Tensor,
     momentum: float,
 ) -> None:
-    """Take a step of SGD with momentum."""
+    """Take a step of SGD with momentum; arguments as for `adamw_step_`.
+
+    Only the first column of schedule, the learning rate, is looked at.
+    """
     rate, _, _ = _at(schedule, step)
     for w, gradient, mean, decay in zip(weights, gradients, velocity, decays, strict=True):
         mean.mul_(momentum).add_(gradient)
@@ -214,7 +275,14 @@ def _cast(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> None:
 
 
 def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
-    """Move the clock by a step of so many rows, and add its loss to the sum."""
+    """Move the clock by one step, and add its loss to the sum.
+
+    Args:
+        clock: [4] int64: cursor, step, seed, dropout's step; += rows, 1, 0, 1.
+        loss: [] float32.
+        loss_sum: [] float64.
+        rows: of the batch.
+    """
     clock[:1].add_(rows)
     clock[1::2].add_(1)
     loss_sum.add_(loss)

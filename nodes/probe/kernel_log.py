@@ -62,14 +62,10 @@ def records(descriptor: int) -> list[str]:
         found.append(record.decode(errors="replace"))
 
 
-def options(params: str) -> dict[str, str]:
-    """Return the options in the text of /proc/driver/nvidia/params, by name without its prefix."""
-    return dict(re.findall(r"^(\w+): *(.*?) *$", params, flags=re.MULTILINE))
-
-
 def read_options(params: Path = PARAMS) -> dict[str, str]:
-    """Return the options of the loaded driver; none if it isn't loaded."""
+    """Return the options of the loaded driver, by name without its prefix; none without one."""
     try:
-        return options(params.read_text(encoding="utf-8", errors="replace"))
+        text = params.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}
+    return dict(re.findall(r"^(\w+): *(.*?) *$", text, flags=re.MULTILINE))

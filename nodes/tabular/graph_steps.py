@@ -105,7 +105,7 @@ class Forward(nn.Module):
         """
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
-        x, target = ops.gather_embed(  # [b, d + k * e], [b]
+        x, _, target = ops.gather_embed(  # [b, d + k * e], codes, [b]
             source.numeric,
             source.categorical,
             source.target,
@@ -119,7 +119,7 @@ class Forward(nn.Module):
         for i in range(0, len(hidden), 2):
             product = functional.linear(x, hidden[i])
             offset, random = first * product.shape[1], self._clock[2:]
-            x = ops.bias_relu_dropout(product, hidden[i + 1], self._dropout, random, i // 2, offset)
+            x = ops.bias_relu_dropout(product, hidden[i + 1], random, i // 2, self._dropout, offset)
         return functional.linear(x.float(), weight, bias), target
 
 

@@ -180,8 +180,16 @@ def steps_of(
     if device.type == "cpu":  # to compile kernels for it would take longer than they save
         os.environ.setdefault("TRIALFLEET_PLAIN", "1")
     memory = team.least(loader.memory_of(device, t.gpu_share))
-    if chosen.shards(numbers_of(network), memory):
-        return sharded_steps(t, chosen, network, data, team, device, memory)
+    if chosen.shards(weights := numbers_of(network), memory):
+        # what they need of torch takes as long to import as torch
+        from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
+
+        t.stays = False  # a process group, and what torch keeps beside it
+        most = math.inf if device.type == "cpu" else memory
+        offload = chosen.offloads(weights, numbers_of(network.embedding), most, team.count)
+        return ShardedSteps(
+            network, data, chosen, t.seed, team, device=device, memory=memory, offload=offload
+        )
     network.to(device)
     # the kernels travel with trials for GPUs, and with gangs
     from trialfleet.nodes.tabular.graph_steps import GraphSteps
@@ -205,31 +213,6 @@ def steps_of(
         together=not is_local,
     )
     return LocalSteps(steps, chosen, team, len(source.sizes)) if is_local else steps
-
-
-def sharded_steps(
-    t: trial.Trial,
-    chosen: settings.Settings,
-    network: Network,
-    data: dataset.Dataset,
-    team: ranks.Ranks,
-    device: torch.device,
-    memory: float,
-) -> Steps:
-    """Return the steps of ranks that hold a part of the network each, in so many bytes."""
-    # what they need of torch takes as long to import as torch
-    from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
-
-    t.stays = False  # a process group, and what torch keeps beside it
-    offload = chosen.offloads(
-        numbers_of(network),
-        numbers_of(network.embedding),
-        math.inf if device.type == "cpu" else memory,
-        team.count,
-    )
-    return ShardedSteps(
-        network, data, chosen, t.seed, team, device=device, memory=memory, offload=offload
-    )
 
 
 def numbers_of(module: torch.nn.Module) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trialfleet.workflows import ctrl_c
+from trialfleet import ctrl_c
 
 
 def main() -> None:

@@ -15,9 +15,12 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 from trialfleet.errors import InputError
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 def write_atomic(
@@ -146,6 +149,20 @@ def read_json(path: Path) -> Any:
         ValueError: it is not JSON, or not UTF-8.
     """
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def unless_damaged(read: Callable[[], T], default: U) -> T | U:
+    """Return what `read` finds in a file; the default where that is missing or damaged."""
+    try:
+        return read()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return default
+
+
+def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
+    """Return the JSON object that `read` finds in a file; empty for anything else."""
+    found = unless_damaged(read, None)
+    return found if isinstance(found, dict) else {}
 
 
 def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tests.pool.watching import WaitFor
 from tests.unit.tabular.small_trials import make_table
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.dagman.job_queue import query
+from trialfleet.infra.pool.schedd import query
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.study.frozen import load_frozen

@@ -12,8 +12,8 @@ from tests.pool.conftest import CPUS, MakePool
 from tests.pool.watching import WaitFor, active, assert_exactly_once
 from trialfleet import InputError, RunState
 from trialfleet.files import shell_quoted
+from trialfleet.infra.pool.schedd import query
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.dagman.job_queue import query
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.dry_start import check
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor, active
 from trialfleet import Run
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.cli.main import main
@@ -63,7 +64,7 @@ def job_of(run: Run) -> dict[str, Any]:
     """Return the ad of the trial's job; empty while it has none."""
     of_trial = f'{job_queue.of_run(RunFolder(run.folder))} && TrialfleetNode == "{NODE}"'
     names = ["ClusterId", "JobStatus", "RemoteHost", "LastRemoteHost", "DiskUsage"]
-    return next(iter(job_queue.query(of_trial, names)), {})
+    return next(iter(schedd.query(of_trial, names)), {})
 
 
 def place_of(run: Run) -> TrialFolder:

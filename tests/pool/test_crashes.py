@@ -26,6 +26,7 @@ from tests.pool.watching import (
     services,
 )
 from trialfleet import Run, RunState
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
@@ -384,7 +385,7 @@ def test_a_run_whose_queue_is_lost_goes_on_from_what_the_study_knows(
 def test_resume_releases_a_graph_that_a_person_holds(gated: Gated, wait_for: WaitFor) -> None:
     gated.until("trials")
     own = f"{job_queue.of_run(gated.folder)} && DAGManJobId =?= undefined"
-    job_queue.act("Hold", own, "for a while")
+    schedd.act("Hold", own, "for a while")
     wait_for(lambda: gated.run.status().state is RunState.HELD)
     gated.run.resume()
     gated.go_on()

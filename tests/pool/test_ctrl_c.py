@@ -16,11 +16,11 @@ from trialfleet.infra.pool.embedded import Pool
 QUERIES = """
 import os, random, signal, time
 import htcondor2
-from trialfleet.workflows.dagman import job_queue
+from trialfleet.infra.pool import schedd
 
-schedd = htcondor2.Schedd()
-job_queue.use, job_queue.connect = lambda _: None, dict
-job_queue.local_schedd = lambda: schedd  # so that nearly all the time passes in the bindings
+own = htcondor2.Schedd()
+schedd.use, schedd.connect = lambda _: None, dict
+schedd.local_schedd = lambda: own  # so that nearly all the time passes in the bindings
 me, pressed, asking = os.getpid(), 0, False
 
 
@@ -48,7 +48,7 @@ while True:
     try:
         asking = True
         while True:
-            job_queue.query("true", ["ClusterId"])
+            schedd.query("true", ["ClusterId"])
     except KeyboardInterrupt:
         pass
 """
@@ -69,7 +69,7 @@ def test_it_says_whether_the_run_goes_on(pool: Pool, work: Path, seconds: float)
 
 def test_it_stays_ignored_where_the_caller_says_so(work: Path) -> None:
     press = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
-    program = f"from trialfleet.workflows import ctrl_c; ctrl_c.answer_from_the_start(); {press}"
+    program = f"from trialfleet import ctrl_c; ctrl_c.answer_from_the_start(); {press}"
     ignoring = ["env", "--ignore-signal=INT", sys.executable, "-c", program]
     assert subprocess.run(ignoring).returncode == 0
     assert subprocess.run(ignoring[2:]).returncode == 128 + signal.SIGINT

@@ -15,9 +15,8 @@ from ruamel.yaml import YAML
 from tests.conftest import MOODY
 from tests.pool.conftest import CPUS
 from trialfleet import Run
-from trialfleet.infra.pool import connection
+from trialfleet.infra.pool import connection, schedd
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.daily.clock import clock_of, install, remove
 from trialfleet.workflows.daily.days import Days
 from trialfleet.workflows.daily.overview import outcomes_now
@@ -159,7 +158,7 @@ def test_htcondor_is_the_clock_where_systemd_does_not_run(
     assert messages[1] == f"it does so only while HTCondor is up: after a reboot, {up}"
     assert up.startswith("TRIALFLEET_POOL=/")  # the tests' pool is not this user's
     folder = DailyFolder.of("demo")
-    (ad,) = job_queue.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])
+    (ad,) = schedd.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])
     assert ad["CronMinute"] == str(soon.minute)
     assert clock_of("demo", folder)
 

@@ -93,8 +93,9 @@ def test_a_pool_that_is_up_says_so(pool: Pool) -> None:
     assert status.state == "up"
     assert status.daemons == ("condor_master", *DAEMON_ADS.values())
     assert psutil.Process(status.master).name() == "condor_master"
-    assert sum(slot.cpus for slot in status.slots if slot.partitionable) == 4
-    assert status.slots[0].memory > 500
+    (machine,) = status.machines
+    assert machine.total.cpus == 4
+    assert machine.total.memory_mb > 500
     assert tuple(map(int, status.version.split("."))) >= (25, 14)
 
 
@@ -195,16 +196,15 @@ def test_what_a_job_uses_of_the_disk_is_known_and_limited_soon(pool: Pool, work:
 
 
 def test_a_job_that_wants_a_gpu_waits_where_there_is_none(pool: Pool) -> None:
-    slots = pool.status().slots
-    assert slots
-    assert not any(slot.has_gpu for slot in slots)
+    (machine,) = pool.status().machines
+    assert not machine.has_gpu
     assert run(["condor_status", "-const", "HAS_GPU", "-af", "Name"], pool) == ""
 
 
 def test_slots_with_simulated_gpus_say_so(make_pool: MakePool, work: Path) -> None:
     private = make_pool(extra="GPU_DISCOVERY_EXTRA = -extra -simulate:4,2")
-    slot = private.up().slots[0]
-    assert (slot.has_gpu, slot.gpus) == (True, 2)
+    (machine,) = private.up().machines
+    assert (machine.has_gpu, machine.free.gpus) == (True, 2)
     lines = ["request_gpus = 1", "requirements = HAS_GPU"]
     output = run_job(private, work, "echo $CUDA_VISIBLE_DEVICES", *lines)
     assert output.strip() not in {"", "10000"}

@@ -251,4 +251,4 @@ def test_a_pool_of_ones_own_shares_its_gpus_as_the_manual_says(
         run = make_run(accelerator="gpu", resources=small, budget=budget)
         run.submit()
         assert run.wait().state is RunState.DONE
-        assert own.status().slots[0].gpus == 4
+        assert own.status().machines[0].free.gpus == 4

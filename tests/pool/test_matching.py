@@ -52,7 +52,7 @@ def test_the_command_line_refuses_with_2_and_says_how_to_go_on(
 
 def free_memory(pool: Pool) -> int:
     """MiB that no job has taken, as the collector knows it."""
-    return min(slot.memory for slot in pool.status().slots if slot.partitionable)
+    return min(machine.free.memory_mb for machine in pool.status().machines)
 
 
 @pytest.mark.thorough

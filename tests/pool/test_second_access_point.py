@@ -14,6 +14,7 @@ from tests.pool.machines import free_port
 from tests.pool.watching import active, assert_exactly_once
 from tests.postgresql import Server, private_server
 from trialfleet import RunState
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.processes import wait_until
@@ -98,7 +99,7 @@ def test_two_access_points_tune_a_studys_regions_in_one_pool_and_one_database(
         run.submit()
     for name, run in runs.items():
         use(places[name])
-        queued = job_queue.query(job_queue.of_run(RunFolder(run.folder)), ["TrialfleetFolder"])
+        queued = schedd.query(job_queue.of_run(RunFolder(run.folder)), ["TrialfleetFolder"])
         assert {ad["TrialfleetFolder"] for ad in queued} == {str(run.folder)}
     for name, run in runs.items():
         use(places[name])

@@ -147,12 +147,12 @@ class RunEvents:
 
     def _sick_gpus(self) -> list[Event]:
         fleet = self._frozen.study.fleet
-        if fleet is None:
+        if fleet is None or not fleet.brings_gpus:
             return []
-        from trialfleet.infra.fleet.pool.nodes import nodes
+        from trialfleet.infra.fleet.pool.demand import fleet_machines
 
         try:
-            found = nodes(fleet.called)
+            found = fleet_machines(fleet.called)
         except TrialfleetError:  # HTCondor is away; the run's own troubles say so
             return []
         return [

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from trialfleet import ctrl_c
 from trialfleet.files import shell_quoted
-from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.arguments import date_option, day_option
 from trialfleet.workflows.output import json_option, print_json, say, show
 
@@ -115,8 +115,9 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
 @json_option
 def status(study: Path, most: int, as_json: bool) -> None:
     """Show what became of the days of STUDY, and of each region on the newest."""
+    from trialfleet.wall_clock import real_time
     from trialfleet.workflows.daily.clock import clock_of
-    from trialfleet.workflows.daily.days import journal_of, real_time
+    from trialfleet.workflows.daily.days import journal_of
     from trialfleet.workflows.daily.missed import next_start, next_start_text
     from trialfleet.workflows.daily.overview import (
         days_table,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -111,7 +110,7 @@ def pool_status(folder: Path | None, as_json: bool) -> None:
 
     current = _meant_or_told(folder).status()
     if as_json:
-        print_json(asdict(current))
+        print_json(current.to_json())
     else:
         show(pool_view(current))
     if current.state != "up":

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from trialfleet import ctrl_c
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import shell_quoted
-from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.arguments import Command, anyway_option, date_option
 from trialfleet.workflows.cli.watching import handed_over, show_end, watch_to_the_end
 from trialfleet.workflows.examples import EXAMPLES, PREPARE, prepare_example, write_example

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
+from trialfleet import ctrl_c
 from trialfleet.files import shell_quoted
-from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.output import console, say, show
 
 if TYPE_CHECKING:

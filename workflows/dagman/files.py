@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.classads import plain
+from trialfleet.files import read_json, unless_damaged
 from trialfleet.workflows.jobs.executions import events_of
 from trialfleet.workflows.plan.dag_files import DagFiles
 
@@ -73,10 +73,7 @@ def removal(files: DagFiles) -> str | None:
 
 
 def _metric(files: DagFiles, name: str) -> int | None:
-    try:
-        return int(json.loads(files.metrics.read_text())[name])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return unless_damaged(lambda: int(read_json(files.metrics)[name]), None)
 
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import first_of
-from trialfleet.files import read_json
+from trialfleet.files import read_json, unless_damaged
 from trialfleet.optimizer.client import is_served
 from trialfleet.workflows.dagman.common_files import REPAIR, overdue
 from trialfleet.workflows.dagman.failing import failing_scripts
@@ -358,10 +358,7 @@ class Submission:
 
 def read_submission(folder: RunFolder) -> Submission | None:
     """Return what is noted of a run's last submission; None if it was stopped since."""
-    try:
-        return Submission(**read_json(folder.submission))
-    except (OSError, ValueError, TypeError):
-        return None
+    return unless_damaged(lambda: Submission(**read_json(folder.submission)), None)
 
 
 def _graphs(folder: RunFolder) -> list[tuple[DagFiles, str | None]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +19,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trialfleet.classads import plain
-from trialfleet.errors import PoolError
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.connection import connect, local_schedd, start_command, use
 from trialfleet.render import classad_string
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB
-from trialfleet.workflows.ctrl_c import postponed
 from trialfleet.workflows.dagman.health import (
     HELD,
     HELD_BY_A_PERSON,
@@ -93,7 +91,7 @@ class QueuedRun:
 
 def look_up(folder: RunFolder) -> QueuedRun:
     """Return what the job queue holds of a run."""
-    ads = query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
+    ads = schedd.query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
     trials = [ad for ad in ads if "TrialfleetNode" in ad]
@@ -120,16 +118,6 @@ def of_run(folder: RunFolder) -> str:
     return f"TrialfleetFolder =?= {classad_string(folder.root)}"
 
 
-def query(constraint: str, projection: list[str]) -> list[dict[str, Any]]:
-    """Return the ads of the queue's jobs that satisfy a ClassAd constraint.
-
-    An attribute that is undefined is not in them: HTCondor writes `MachineAttr…0` of what the
-    machine doesn't say so.
-    """
-    with _schedd() as schedd:
-        return [plain(ad) for ad in schedd.query(constraint, projection)]
-
-
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
     """Return the whole ad of a trial's job that waits, as HTCondor matches it; None if none does.
 
@@ -142,8 +130,15 @@ def one_idle(folder: RunFolder, node: str | None = None) -> Any:
 
 def one_job(constraint: str) -> Any:
     """Return the whole ad of a job that satisfies a constraint; None if none does."""
-    with _schedd() as schedd:
-        return next(iter(schedd.query(constraint=constraint, limit=1)), None)
+    with schedd.reach() as reached:
+        return next(iter(reached.query(constraint=constraint, limit=1)), None)
+
+
+def running_by_run() -> Counter[str]:
+    """Return how many jobs each run has in slots, by its folder; those of no run under ""."""
+    constraint = f"JobStatus == {RUNNING} && JobUniverse == {VANILLA_UNIVERSE}"
+    jobs = schedd.query(constraint, ["TrialfleetFolder"])
+    return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
@@ -157,21 +152,21 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 def submit(files: DagFiles) -> str:
     """Submit a DAG, going on from its rescue file if it has one. Returns the job's id."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
-    with _schedd(f"HTCondor refused {str(files.dag)!r}") as schedd:
+    with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
 
         with _quiet():
             description = htcondor2.Submit.from_dag(str(files.dag), options)
         description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
-        return f"{schedd.submit(description).cluster()}.0"
+        return f"{reached.submit(description).cluster()}.0"
 
 
 def hand_over(description: str) -> str:
     """Submit what a submit file holds, and return the job's id."""
-    with _schedd("HTCondor refused a job") as schedd:
+    with schedd.reach("HTCondor refused a job") as reached:
         import htcondor2
 
-        return f"{schedd.submit(htcondor2.Submit(description)).cluster()}.0"
+        return f"{reached.submit(htcondor2.Submit(description)).cluster()}.0"
 
 
 @contextmanager
@@ -186,43 +181,6 @@ def _quiet() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def act(action: str, constraint: str, reason: str) -> int:
-    """Have the schedd do something to the jobs that satisfy a constraint; return to how many.
-
-    The action is a name of htcondor2.JobAction, such as "Remove". Their logs tell the reason.
-    """
-    reason_and_code: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
-    with _schedd(f"HTCondor refused to {action} {constraint}") as schedd:
-        import htcondor2
-
-        done = schedd.act(htcondor2.JobAction[action], constraint, reason=reason_and_code)
-        return int(done["TotalSuccess"])
-
-
-def edit(constraint: str, attribute: str, value: str) -> None:
-    """Set an attribute of the jobs that satisfy a constraint to a ClassAd expression."""
-    with _schedd(f"HTCondor refused to edit {constraint}") as schedd:
-        schedd.edit(constraint, attribute, value)
-
-
-@contextmanager
-def _schedd(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
-    """Give the schedd; what it raises in the block is an error that begins so."""
-    use(connect())
-    import htcondor2
-
-    found = None
-    try:
-        with postponed():
-            found = local_schedd()
-            yield found
-    except htcondor2.HTCondorException as error:
-        if found is None:
-            failed = "HTCondor's schedd can't be found"
-            raise PoolError(f"{failed}: {error}; start a pool with: {start_command()}") from error
-        raise PoolError(f"{failed}: {error}") from error
 
 
 def _node(ad: dict[str, Any]) -> str:

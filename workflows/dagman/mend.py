@@ -6,7 +6,6 @@ All of it raises PoolError where HTCondor is out of reach or refuses.
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import subprocess
 import time
@@ -17,7 +16,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trialfleet.errors import PoolError
-from trialfleet.files import closed_to_others, locked, read_json, write_json
+from trialfleet.files import closed_to_others, locked, read_json, unless_damaged, write_json
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.render import classad_string
 from trialfleet.workflows.dagman import job_queue
@@ -66,7 +66,7 @@ def mend(folder: RunFolder, fault: Fault) -> None:
     elif fault.remedy is Remedy.SERVE:
         serve(folder, fault)
     elif fault.remedy in _ACTIONS:
-        job_queue.act(_ACTIONS[fault.remedy], f"ClusterId == {fault.job}", "trialfleet mends")
+        schedd.act(_ACTIONS[fault.remedy], f"ClusterId == {fault.job}", "trialfleet mends")
 
 
 _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
@@ -80,9 +80,9 @@ def copy_files(fault: Fault) -> None:
     """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
-    job_queue.edit(of_job, OWN_COPY, "true")
-    job_queue.act("Hold", f"{of_job} && JobStatus == {BLOCKED}", REPAIR)
-    job_queue.act("Release", f"{of_job} && JobStatus == {HELD} && {held}", REPAIR)
+    schedd.edit(of_job, OWN_COPY, "true")
+    schedd.act("Hold", f"{of_job} && JobStatus == {BLOCKED}", REPAIR)
+    schedd.act("Release", f"{of_job} && JobStatus == {HELD} && {held}", REPAIR)
 
 
 def serve(folder: RunFolder, fault: Fault) -> None:
@@ -130,7 +130,7 @@ def _replace_region(folder: RunFolder, fault: Fault) -> None:
 
 def _remove(fault: Fault) -> int:
     reason = f"trialfleet mends: {fault.what}"
-    return job_queue.act("Remove", f"ClusterId == {fault.job}", reason)
+    return schedd.act("Remove", f"ClusterId == {fault.job}", reason)
 
 
 def submit(folder: RunFolder, region: str | None = None) -> str:
@@ -145,8 +145,8 @@ def submit(folder: RunFolder, region: str | None = None) -> str:
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
     folder.stopped.unlink(missing_ok=True)
-    if job_queue.query(job_queue.of_run(folder), ["ClusterId"]):  # without a DAGMan that knows them
-        job_queue.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
+    if schedd.query(job_queue.of_run(folder), ["ClusterId"]):  # without a DAGMan that knows them
+        schedd.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
         _wait_until_gone(folder)
     _clear(folder.all_dags() if region is None else [own])
     job = job_queue.submit(own)
@@ -179,7 +179,7 @@ def stop(folder: RunFolder) -> None:
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
         folder.dag_files.metrics.unlink()  # it is not to be submitted again
     own = f"{job_queue.of_run(folder)} && DAGManJobId =?= undefined"
-    job_queue.act("Remove", own, STOP_REASON)
+    schedd.act("Remove", own, STOP_REASON)
     _wait_until_gone(folder)
     write_json(folder.stopped, {"by": _user(), "time": datetime.now(UTC).isoformat()})
     _clear(folder.all_dags())
@@ -194,7 +194,7 @@ def _user() -> str:
 
 def _wait_until_gone(folder: RunFolder) -> None:
     deadline = time.monotonic() + REMOVAL_SECONDS
-    while left := job_queue.query(job_queue.of_run(folder), ["ClusterId"]):
+    while left := schedd.query(job_queue.of_run(folder), ["ClusterId"]):
         if time.monotonic() > deadline:
             jobs = ", ".join(str(ad["ClusterId"]) for ad in left[:5])
             raise PoolError(f"jobs are still in the queue after {REMOVAL_SECONDS:.0f} s: {jobs}")
@@ -203,10 +203,7 @@ def _wait_until_gone(folder: RunFolder) -> None:
 
 def mends(folder: RunFolder) -> list[dict[str, Any]]:
     """Return what was mended, oldest first: `{"time", "region", "what", "remedy"}` each."""
-    try:
-        noted: list[dict[str, Any]] = read_json(folder.mends)
-    except (OSError, json.JSONDecodeError):
-        return []
+    noted: list[dict[str, Any]] = unless_damaged(lambda: read_json(folder.mends), [])
     return noted
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trialfleet.errors import PoolError
-from trialfleet.files import read_json
+from trialfleet.files import read_json, unless_damaged
 from trialfleet.infra.pool.connection import connect, use
 
 NOTICED_SECONDS = 20.0  # set back by less, the daemons go on as soon as anybody could help
@@ -82,11 +82,8 @@ class ClockWatch:
             self._file.write_text(f"[{self._ahead!r}, {tick!r}]")  # torn, it counts as none
 
     def _read(self) -> tuple[float | None, float]:
-        try:
-            ahead, tick = map(float, read_json(self._file))
-        except (OSError, ValueError, TypeError):
-            return None, 0.0
-        return ahead, tick
+        noted = unless_damaged(lambda: list(map(float, read_json(self._file))), [])
+        return (noted[0], noted[1]) if len(noted) == 2 else (None, 0.0)
 
 
 def _commands_here() -> list[Command]:

@@ -24,7 +24,8 @@ from pathlib import Path
 import platformdirs
 
 from trialfleet.errors import InputError, PoolError, TrialfleetError
-from trialfleet.files import open_lock, read_json, write_json
+from trialfleet.files import open_lock, read_json, unless_damaged, write_json
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import NoAddressError
 from trialfleet.updates import Updates
 from trialfleet.workflows.dagman import job_queue
@@ -152,7 +153,7 @@ def mend_alone(run: RunFolder, fault: Fault) -> None:
         PoolError: HTCondor is out of reach or refuses.
     """
     with alone(run, wait=False):
-        ads = job_queue.query(job_queue.of_run(run), PROJECTION)
+        ads = schedd.query(job_queue.of_run(run), PROJECTION)
         found = faults(run, ads, time.time())
         if not any(
             (f.region, f.job, f.what) == (fault.region, fault.job, fault.what) for f in found
@@ -170,7 +171,7 @@ def supervise(state: Path) -> None:
         updates.follow()
         watch.look(time.time(), time.monotonic())
         try:
-            ads = job_queue.query("TrialfleetFolder =!= undefined", PROJECTION)
+            ads = schedd.query("TrialfleetFolder =!= undefined", PROJECTION)
         except PoolError as error:
             log.info("%s", error)
             if isinstance(error, NoAddressError):
@@ -200,10 +201,7 @@ def _is_ours(folder: Path) -> bool:
 
 def _known(file: Path) -> set[Path]:
     """The folders of the runs that were not over, as a supervisor before this one noted them."""
-    try:
-        return {Path(folder) for folder in read_json(file)}
-    except (OSError, ValueError, TypeError):
-        return set()
+    return unless_damaged(lambda: {Path(folder) for folder in read_json(file)}, set())
 
 
 def _note(file: Path, folders: Iterable[Path]) -> None:

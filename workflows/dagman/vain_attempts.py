@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trialfleet.errors import PoolError
-from trialfleet.workflows.dagman import job_queue
+from trialfleet.infra.pool import schedd
 from trialfleet.workflows.dagman.health import Ad
 from trialfleet.workflows.jobs.facts import may_fail, read_jobs
 from trialfleet.workflows.jobs.troubles import job_troubles
@@ -37,5 +37,5 @@ def fail_vain_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float)
 
 def _remove(job: str, error: str) -> None:
     cluster, _, proc = job.partition(".")
-    job_queue.act("Remove", f"ClusterId == {cluster} && ProcId == {proc}", error)
+    schedd.act("Remove", f"ClusterId == {cluster} && ProcId == {proc}", error)
     log.warning("job %s: %s", job, error)

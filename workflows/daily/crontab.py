@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 
+from trialfleet.infra.pool import schedd
 from trialfleet.render import classad_string, render_template
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.daily.missed import coming_days
@@ -30,7 +31,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
-    former = job_queue.query(_of(folder), _ATTRIBUTES)
+    former = schedd.query(_of(folder), _ATTRIBUTES)
     if len(former) == 1 and former[0].get("TrialfleetDailyText") == identity:
         return f"{former[0]['ClusterId']}.0"
     description = render_template(
@@ -43,7 +44,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
         text=identity,
     )
     job = job_queue.hand_over(description)  # two clocks for a moment: two starts of a day are one
-    job_queue.act("Remove", f"{_of(folder)} && ClusterId != {int(float(job))}", "another took over")
+    schedd.act("Remove", f"{_of(folder)} && ClusterId != {int(float(job))}", "another took over")
     return job
 
 
@@ -53,7 +54,7 @@ def remove_job(folder: DailyFolder) -> bool:
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.
     """
-    return job_queue.act("Remove", _of(folder), "trialfleet daily remove") > 0
+    return schedd.act("Remove", _of(folder), "trialfleet daily remove") > 0
 
 
 def job_there(folder: DailyFolder) -> str | None:
@@ -62,7 +63,7 @@ def job_there(folder: DailyFolder) -> str | None:
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    found = job_queue.query(_of(folder), _ATTRIBUTES)
+    found = schedd.query(_of(folder), _ATTRIBUTES)
     return f"{found[0]['ClusterId']}.0" if found else None
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 from trialfleet.errors import InputError, StudyError, TrialfleetError
 from trialfleet.files import write_atomic
+from trialfleet.wall_clock import real_time
 from trialfleet.workflows.daily.day import Clock, Say, Work
 from trialfleet.workflows.daily.day_lock import turn
 from trialfleet.workflows.daily.digest import tell_days
@@ -23,11 +24,6 @@ from trialfleet.workflows.study.loading import load_day, load_whole
 from trialfleet.workflows.study.spec import Study
 
 MANY_DAYS = 100  # a backfill of more is rather a slip of the keyboard
-
-
-def real_time() -> datetime:
-    """Return the time in UTC."""
-    return datetime.now(UTC)
 
 
 def daily_study(file: Path) -> tuple[Study, Daily]:

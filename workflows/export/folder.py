@@ -9,7 +9,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from trialfleet.files import locked, read_json, write_atomic, write_json
+from trialfleet.files import (
+    locked,
+    object_or_empty,
+    read_json,
+    unless_damaged,
+    write_atomic,
+    write_json,
+)
 from trialfleet.workflows.models import history
 from trialfleet.workflows.models.latest import EXPORTS, LATEST
 from trialfleet.workflows.plan.folder import file_in
@@ -75,10 +82,7 @@ class ExportFolder:
 
     def targets(self) -> Targets | None:
         """Return where the study's models went last; None where they never went anywhere."""
-        try:
-            return Targets.model_validate_json(self._targets.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
+        return unless_damaged(lambda: Targets.model_validate_json(self._targets.read_bytes()), None)
 
     def keep_targets(self, targets: Targets) -> None:
         """Store where the study's models go."""
@@ -88,11 +92,7 @@ class ExportFolder:
 
     def problems(self) -> dict[str, str]:
         """Return what can't be exported at the moment, by target."""
-        try:
-            found = read_json(self._problems)
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return object_or_empty(lambda: read_json(self._problems))
 
     def keep_problems(self, problems: Mapping[str, str]) -> None:
         """Store what can't be exported at the moment."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from trialfleet.files import read_json, write_json
+from trialfleet.files import object_or_empty, read_json, write_json
 from trialfleet.workflows.export.published import ExportError, LocalModel, Published
 from trialfleet.workflows.export.s3_client import secret_of
 from trialfleet.workflows.models.card import card_of, identity_of
@@ -263,8 +263,5 @@ def _milliseconds(moment: str | None) -> int | None:
 
 def _read(record: Path, uri: str) -> dict[str, str]:
     """The versions of a region's models on a server, as far as they are known here."""
-    try:
-        found = read_json(record)
-        return dict(found["versions"]) if found["uri"] == uri else {}
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
+    found = object_or_empty(lambda: read_json(record))
+    return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.files import object_or_empty
 from trialfleet.infra.fleet.aws.clients import DENIED, code_of, permission
 from trialfleet.workflows.checksums import sha256_of
 from trialfleet.workflows.export.published import OLDEST, ExportError, LocalModel, Published
@@ -259,11 +260,7 @@ def _moment(text: str | None) -> datetime:
 
 def _plain(content: bytes | None) -> Pointer:
     """What a JSON object holds; empty for anything else: it is written anew."""
-    try:
-        found = json.loads(content or b"{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return object_or_empty(lambda: json.loads(content or b"{}"))
 
 
 def _name(path: Path, model: Path) -> str:

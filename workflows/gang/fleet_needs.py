@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed
-from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.infra.pool.machines import Room
 from trialfleet.workflows.study.error_lines import read_table, validated
 from trialfleet.workflows.study.loading import StudyWithFleet
 from trialfleet.workflows.study.regions import gangs_of

@@ -23,7 +23,8 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import PoolError
-from trialfleet.files import open_lock
+from trialfleet.files import open_lock, unless_damaged
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import keep_for
 from trialfleet.nodes.gang.member import Member, name_of, parsed
 from trialfleet.updates import Updates
@@ -87,7 +88,7 @@ class Keeper:
         """Look at the queue once and decide for each gang; return whether there is any."""
         constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
-            ads = job_queue.query(constraint, _PROJECTION)
+            ads = schedd.query(constraint, _PROJECTION)
         except PoolError:
             self._heard.clear()
             raise
@@ -187,16 +188,15 @@ def _write(place: TrialFolder, node: str, roster: Roster) -> None:
 
 def _said(place: TrialFolder, proc: int) -> Member | None:
     file = place.gang / name_of(proc)
-    try:
-        return parsed(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode())
-    except (OSError, ValueError):
-        return None
+    return unless_damaged(
+        lambda: parsed(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode()), None
+    )
 
 
 def _remove(cluster: int, procs: Iterable[int], why: str) -> None:
     """Remove jobs that hold a gang's node up, or have lost their gang."""
     own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
-    job_queue.act("Remove", f"ClusterId == {cluster} && ({own})", why)
+    schedd.act("Remove", f"ClusterId == {cluster} && ({own})", why)
 
 
 def _keeper_of(folder: RunFolder) -> Keeper:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from trialfleet import job_files
+from trialfleet.files import unless_damaged
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.gang.roster import DONE, RUN, Roster
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -14,10 +15,10 @@ _MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
 
 def read_roster(place: TrialFolder) -> Roster | None:
     """Return the roster of a node's gang; None where it has none, or it can't be read."""
-    try:
-        return Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root))
-    except (OSError, ValueError):
-        return None
+    return unless_damaged(
+        lambda: Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)),
+        None,
+    )
 
 
 def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trialfleet import job_files
+from trialfleet.files import object_or_empty
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package, package_of
 from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, pointer_in
@@ -208,10 +209,9 @@ def _is_pointer(place: TrialFolder, name: str) -> bool:
 
 
 def _there(place: TrialFolder) -> _There | None:
-    try:
-        plain = job_files.read_json(place.gang_store, job_files.MOST_NOTES, place.root)
-        prefix = str(plain["prefix"])
-    except (OSError, ValueError, LookupError, TypeError):
+    file, most = place.gang_store, job_files.MOST_NOTES
+    plain = object_or_empty(lambda: job_files.read_json(file, most, place.root))
+    if "prefix" not in plain:
         return None
-    bucket, _, key = prefix.removeprefix("s3://").partition("/")
+    bucket, _, key = str(plain["prefix"]).removeprefix("s3://").partition("/")
     return _There(bucket, f"{key}/")

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from itertools import islice
 
 from trialfleet import job_files, nodes
+from trialfleet.files import unless_damaged
 from trialfleet.workflows.jobs.agent_words import read_order
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.trial_names import is_lane, range_of
@@ -56,10 +57,8 @@ def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
 
 def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
     """Return the lane whose job has a region's full training or gate, or had; None if none."""
-    try:
-        node = job_files.read_json(end.by_lane, job_files.MOST_NOTES)["node"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+    most = job_files.MOST_NOTES
+    node = unless_damaged(lambda: job_files.read_json(end.by_lane, most)["node"], None)
     return next((name for name in shared_nodes(files) if name == node), None)
 
 

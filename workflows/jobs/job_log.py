@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,13 @@ class Stay:
         return max(0.0, self.ended - max(self.began, saved or self.began))
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobNotes(Job):
+    """What job.json holds, and the study keeps of a trial's job: the job and its executions."""
+
+    stays: list[Stay] = field(default_factory=list)
+
+
 def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
     """Return what the event log of a trial's job says of it; None where it never executed.
 
@@ -135,7 +142,7 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
 
 def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a trial's notes of its job a `Job` has; other releases may note more."""
-    return {field.name: noted[field.name] for field in fields(Job) if field.name in noted}
+    return {each.name: noted[each.name] for each in fields(Job) if each.name in noted}
 
 
 def stays_of(noted: Mapping[str, Any]) -> list[Stay]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trialfleet.files import shell_quoted_anywhere
+from trialfleet.files import shell_quoted_anywhere, unless_damaged
 from trialfleet.workflows.plan.folder import file_in
 
 
@@ -36,10 +36,8 @@ class DailyFolder:
     @property
     def study_as_typed(self) -> str:
         """The study's file as one types it in a shell; STUDY where that isn't known."""
-        try:
-            path = self.study.read_text(encoding="utf-8").removesuffix("\n")
-        except (OSError, ValueError):
-            return "STUDY"
+        text = unless_damaged(lambda: self.study.read_text(encoding="utf-8"), "")
+        path = text.removesuffix("\n")
         return shell_quoted_anywhere(Path(path)) if path else "STUDY"
 
     def run(self, run: str) -> Path:

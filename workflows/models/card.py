@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trialfleet.files import read_json
+from trialfleet.files import object_or_empty, read_json, unless_damaged
 from trialfleet.workflows.models.gate_decision import Verdict
 
 CARD = "card.json"
@@ -30,17 +30,10 @@ def identity_of(entry: dict[str, Any]) -> str:
 
 def card_of(model: Path) -> dict[str, Any]:
     """Return a published model's card; empty for one of a release that wrote none."""
-    try:
-        found = read_json(model / CARD)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return object_or_empty(lambda: read_json(model / CARD))
 
 
 def verdict_of(model: Path) -> Verdict | None:
     """Return the gate's verdict on a published model; None where there was none."""
     gate = card_of(model).get("gate")
-    try:
-        return Verdict.read(gate) if gate else None
-    except (LookupError, TypeError):
-        return None
+    return unless_damaged(lambda: Verdict.read(gate), None) if gate else None

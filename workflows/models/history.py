@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trialfleet.files import read_json, sync
+from trialfleet.files import read_json, sync, unless_damaged
 
 HISTORY = ".history.json"
 _KEPT = 1000  # changes: nobody goes further back
@@ -100,7 +100,5 @@ def _write(models_folder: Path, content: object) -> None:
 
 
 def _stored(link: Path) -> list[Change]:
-    try:
-        return [Change(**each) for each in read_json(link.parent / HISTORY)["changes"]]
-    except (OSError, ValueError, TypeError, LookupError):
-        return []
+    history = link.parent / HISTORY
+    return unless_damaged(lambda: [Change(**each) for each in read_json(history)["changes"]], [])

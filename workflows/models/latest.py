@@ -18,7 +18,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import InputError
-from trialfleet.files import locked, read_record, sync
+from trialfleet.files import locked, object_or_empty, read_record, sync, unless_damaged
 from trialfleet.workflows.models import history
 from trialfleet.workflows.record_shapes import Published
 
@@ -240,11 +240,8 @@ def created_of(model: Path) -> datetime | None:
 
 
 def _moment(model: Path, key: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(provenance_of(model)[key])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return moment if moment.tzinfo else None
+    moment = unless_damaged(lambda: datetime.fromisoformat(provenance_of(model)[key]), None)
+    return moment if moment and moment.tzinfo else None
 
 
 def region_of(models_folder: Path) -> str:
@@ -272,11 +269,8 @@ def _noted(models_folder: Path, key: str) -> str:
 
 def provenance_of(model: Path) -> dict[str, Any]:
     """Return where a model comes from; empty for what no run published."""
-    try:
-        found = job_files.read_json(model / PROVENANCE, job_files.MOST_NOTES)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    place = model / PROVENANCE
+    return object_or_empty(lambda: job_files.read_json(place, job_files.MOST_NOTES))
 
 
 def point(link: Path, target: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_json
+from trialfleet.files import object_or_empty, read_json
 from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.models.latest import champion_of
 from trialfleet.workflows.names import region_slug
@@ -40,8 +40,5 @@ def _needed(model: Path | None) -> list[str]:
     """The columns that a model reads; none where the reference trainer did not make it."""
     if model is None:
         return []
-    try:
-        columns = read_json(model / "model.json")["columns"]
-        return [*columns["numeric"], *columns["categorical"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    columns = object_or_empty(lambda: read_json(model / "model.json")["columns"])
+    return [*columns.get("numeric", ()), *columns.get("categorical", ())]

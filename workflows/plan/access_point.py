@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.ctrl_c import postponed
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
-from trialfleet.workflows.ctrl_c import postponed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trialfleet.classads import value
-from trialfleet.errors import PoolError
-from trialfleet.infra.pool.connection import connect, use
-from trialfleet.render import classad_string
-from trialfleet.workflows.ctrl_c import postponed
+from trialfleet.infra.pool.collector import slot_ads
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
@@ -81,18 +79,27 @@ class Prospects:
         return f"; {are} divided among them: {self.concurrency} run at a time"
 
 
-def pool_slots(*, whole: bool = True) -> list[ClassAd]:
-    """Return the pool's slots, those cut from others not among them.
+class PoolSlots(NamedTuple):
+    """The pool's slots, those cut from others not among them.
 
-    Each as it is when no job runs on it; or not `whole`, those that are free, as they are now.
+    Attributes:
+        whole: each as it is when no job runs on it.
+        free: those that no job has, as they are now.
+    """
+
+    whole: list[ClassAd]
+    free: list[ClassAd]
+
+
+def pool_slots() -> PoolSlots:
+    """Return the pool's slots.
 
     Raises:
         PoolError: no HTCondor is reachable.
     """
-    slots = _slots('SlotType =!= "Dynamic"')
-    if whole:
-        return [_whole(slot) for slot in slots]
-    return [slot for slot in slots if slot.get("State") == "Unclaimed"]
+    slots = slot_ads('SlotType =!= "Dynamic"')
+    free = [copy(slot) for slot in slots if slot.get("State") == "Unclaimed"]
+    return PoolSlots([_whole(slot) for slot in slots], free)
 
 
 def machines(requirements: str = "true") -> set[str]:
@@ -104,29 +111,8 @@ def machines(requirements: str = "true") -> set[str]:
     import classad2
 
     none = classad2.ClassAd()
-    slots = [slot for slot in pool_slots() if _holds(requirements, none, slot)]
+    slots = (slot for slot in pool_slots().whole if _holds(requirements, none, slot))
     return {str(slot["Name"]).rpartition("@")[2] for slot in slots}
-
-
-def machine_slots(machine: str) -> list[ClassAd]:
-    """Return the slots of one machine, those cut from others not among them.
-
-    Raises:
-        PoolError: no HTCondor is reachable.
-    """
-    return _slots(f'SlotType =!= "Dynamic" && Machine == {classad_string(machine)}')
-
-
-def _slots(constraint: str) -> list[ClassAd]:
-    use(connect())
-    import htcondor2
-
-    try:
-        with postponed():
-            ads = htcondor2.Collector().query(htcondor2.AdTypes.Startd, constraint)
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor's collector does not answer: {error}") from error
-    return [ad for ad in ads if "SlotID" in ad]
 
 
 def _whole(slot: ClassAd) -> ClassAd:

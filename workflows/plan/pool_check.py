@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.classads import value
+from trialfleet.classads import plain
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.user_namespace import identity
@@ -85,7 +85,7 @@ def check_pool(folder: RunFolder) -> PoolCheck:
     try:
         use(connect())
         job = trial_ad(folder, frozen.run, study)
-        found = prospects(job, pool_slots())
+        found = prospects(job, pool_slots().whole)
         troubles = access_point.why_closed()
     except PoolError as error:
         trouble = f"not compared with the pool: {error}"
@@ -106,12 +106,11 @@ def check_pool(folder: RunFolder) -> PoolCheck:
 
 def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
     from trialfleet.infra.fleet.aws.clients import Aws
-    from trialfleet.infra.fleet.pool.nodes import Room
     from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
+    from trialfleet.infra.pool.machines import room
 
     assert study.fleet is not None, "who scales has a fleet"
-    asked = [int(value(job, f"Request{name}") or 0) for name in ("GPUs", "Cpus", "Memory")]
-    need = Room(gpus=asked[0], cpus=asked[1], memory_mb=asked[2])
+    need = room(plain(job), "Request{}")
     gangs = [size.min for size in gangs_of(study.resources, study.regions)]
     return suitable_types(Aws(), study.fleet, need, max(gangs, default=1))
 

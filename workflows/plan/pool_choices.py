@@ -52,7 +52,7 @@ def look() -> PoolLook:
         use(environment)
         is_embedded = embedded_folder(environment.get("CONDOR_CONFIG", "")) is not None
         return PoolLook(
-            slots=tuple(pool_slots()),
+            slots=tuple(pool_slots().whole),
             on_this_machine=is_embedded,
             job_path=_job_path() if is_embedded else "",
         )

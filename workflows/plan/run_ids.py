@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from trialfleet.files import unless_damaged
 from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.names import region_slug
@@ -121,19 +122,13 @@ def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) ->
         with (claims / run).open("x", encoding="utf-8") as claim:
             claim.write(whose)
     except FileExistsError:
-        return made if _read(claims / run) == whose else None
+        before = unless_damaged(lambda: (claims / run).read_text(encoding="utf-8"), None)
+        return made if before == whose else None  # None: forgotten by another plan
     except FileNotFoundError:  # a plan that was refused has just released its own
         if not again:
             raise
         return _claim_models(study, run, place, again=False)
     return [claims / run, *made]
-
-
-def _read(claim: Path) -> str | None:
-    try:
-        return claim.read_text(encoding="utf-8")
-    except (FileNotFoundError, UnicodeError):  # forgotten by another plan; no claim of ours
-        return None
 
 
 def _forget(claims: Iterable[Path]) -> None:

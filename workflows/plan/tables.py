@@ -15,12 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trialfleet import ctrl_c
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted, write_json
 from trialfleet.nodes.tabular.settings import GAINS, METRICS, metrics_of
 from trialfleet.nodes.tabular.table import read_table, save_table
 from trialfleet.spelling import nearest
-from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.checksums import FileState, sha256_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder

@@ -17,7 +17,7 @@ from trialfleet.workflows.report.model import (
     Trial,
 )
 from trialfleet.workflows.report.page import render_page
-from trialfleet.workflows.report.reading import build_report
+from trialfleet.workflows.report.reading import build_report, report_of_trials
 from trialfleet.workflows.report.source import RegionSource, ReportSource
 from trialfleet.workflows.report.summary import fitted_summary, summary_table
 
@@ -35,5 +35,6 @@ __all__ = [
     "build_report",
     "fitted_summary",
     "render_page",
+    "report_of_trials",
     "summary_table",
 ]

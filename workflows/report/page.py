@@ -25,6 +25,7 @@ from trialfleet.workflows.report.timeline import timeline_of
 
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")  # the second needs the first
 SCRIPTS = ("shared.js", "region_charts.js", "trial_charts.js", "parameter_charts.js", "page.js")
+OWN = "report.js"  # what the live page hasn't: it has a script of its own in its place
 
 
 def render_page(report: Report) -> str:
@@ -39,7 +40,7 @@ def render_page(report: Report) -> str:
         "costs": costs,
     }
     points = chart_data.curve_points(report)
-    scripts = [_libraries(), _script()]
+    scripts = [libraries(), own_script(_folder() / "scripts" / OWN)]
     return render_template(
         "report/page.html.j2",
         report=report,
@@ -82,7 +83,7 @@ def _digest(script: str) -> str:
 
 
 @cache
-def _libraries() -> str:
+def libraries() -> str:
     """Observable Plot and d3, after their licences, which every copy of them must hold."""
     vendor = _folder() / "vendor"
     licenses = sorted(
@@ -95,11 +96,14 @@ def _libraries() -> str:
     return _inline("\n".join([comment, *code]))
 
 
-@cache
-def _script() -> str:
-    """The page's own script: one function, so that its names meet nobody else's."""
-    parts = [(_folder() / "scripts" / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    return _inline('(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n")
+def own_script(last: Traversable) -> str:
+    """A page's own script: what draws the pictures, and behind it what that page alone has.
+
+    One function, so that its names meet nobody else's.
+    """
+    parts = [_folder() / "scripts" / name for name in SCRIPTS]
+    text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])
+    return _inline(f'(() => {{\n"use strict";\n{text}}})();\n')
 
 
 def _inline(script: str) -> str:

@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.optimizer.stored_trials import best_trial, count_cut_off, is_own, is_stopped_early
+from trialfleet.optimizer.stored_trials import (
+    StoredTrial,
+    best_trial,
+    count_cut_off,
+    is_own,
+    is_stopped_early,
+)
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.formatting import is_finite
 from trialfleet.workflows.jobs.job_log import Stay
@@ -21,9 +27,13 @@ from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.status.states import Stage, TrialState, trial_state
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
     from optuna.storages import BaseStorage
     from optuna.study import Study
-    from optuna.trial import FrozenTrial
+
+    from trialfleet.workflows.status.causes import AnyTrial
+
+IN_REPORT = "the report has it"  # what is not reckoned anew whenever a trial ends
 
 
 def build_report(source: ReportSource) -> Report:
@@ -37,12 +47,34 @@ def build_report(source: ReportSource) -> Report:
     from trialfleet.optimizer.storage import storage_to_read
 
     with storage_to_read(source.storage_url) as storage:
-        stored = [_stored(storage, region.study_name) for region in source.regions]
-        pauses = pauses_of(source.active, set(_signs(source, stored)), source.stops)
-        regions = tuple(
-            _region(source, region, each, pauses)
-            for region, each in zip(source.regions, stored, strict=True)
-        )
+        return _report(source, [_stored(storage, each.study_name) for each in source.regions])
+
+
+def report_of_trials(
+    source: ReportSource,
+    trials: Sequence[StoredTrial],
+    distributions: Mapping[str, BaseDistribution],
+) -> Report:
+    """Return the report of a single region whose trials are known, without parameters' importance.
+
+    Args:
+        source: the run, with that region alone.
+        trials: the region's.
+        distributions: those of its search space.
+    """
+    searched = [
+        {name: distributions[name] for name in _params(trial) if name in distributions}
+        for trial in trials
+    ]
+    return _report(source, [_Stored(None, trials, searched)])
+
+
+def _report(source: ReportSource, stored: Sequence[_Stored]) -> Report:
+    pauses = pauses_of(source.active, set(_signs(source, stored)), source.stops)
+    regions = tuple(
+        _region(source, region, each, pauses)
+        for region, each in zip(source.regions, stored, strict=True)
+    )
     notices = [source.notice, analysis.unreported(source.report_metric, regions)]
     begun, ended = _begun(source), source.finished.timestamp() if source.finished else math.inf
     paused = paused_within(pauses, begun, ended)
@@ -66,22 +98,24 @@ def build_report(source: ReportSource) -> Report:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A region's study, None where there is none, and its trials but for repeats."""
+    """A region's study, None where it was not opened, its trials, and where each was searched."""
 
     study: Study | None
-    trials: list[FrozenTrial]
+    trials: Sequence[AnyTrial]
+    searched: Sequence[Mapping[str, BaseDistribution]]
 
 
 def _stored(storage: BaseStorage | None, name: str) -> _Stored:
     import optuna
 
     if storage is None:
-        return _Stored(None, [])
+        return _Stored(None, [], [])
     try:
         study = optuna.load_study(study_name=name, storage=storage)
     except KeyError:
-        return _Stored(None, [])
-    return _Stored(study, [t for t in study.get_trials(deepcopy=False) if is_own(t)])
+        return _Stored(None, [], [])
+    trials = [t for t in study.get_trials(deepcopy=False) if is_own(t)]
+    return _Stored(study, trials, [trial.distributions for trial in trials])
 
 
 def _signs(source: ReportSource, stored: Iterable[_Stored]) -> Iterator[float]:
@@ -115,7 +149,11 @@ def _region(
     final = None if region.final is None else _finite(clean(region.final))
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
-    importance, importance_note = analysis.importance_of(study, source.direction)
+    importance, importance_note = (
+        ((), IN_REPORT)
+        if study is None and frozen
+        else analysis.importance_of(study, source.direction)
+    )
     worse = analysis.worse_of(objective, report)
     next_step, next_command = analysis.next_step_on_worse(region) if worse else (None, None)
     wall, paused = _wall_seconds(frozen, pauses)
@@ -143,9 +181,7 @@ def _region(
         paused_seconds=paused,
         importance=importance,
         importance_note=importance_note,
-        settings=analysis.settings_of(
-            clean(region.defaults), best, [item.distributions for item in frozen]
-        ),
+        settings=analysis.settings_of(clean(region.defaults), best, stored.searched),
         cause=_cause(frozen, region),
         failures=analysis.failures_of(trials),
         taught=_taught(frozen),
@@ -159,23 +195,21 @@ def _noted(kind: type[RunNotes | RegionNotes], source: RunNotes | RegionNotes) -
     return {each.name: clean(getattr(source, each.name)) for each in fields(kind)}
 
 
-def _taught(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+def _taught(trials: Sequence[AnyTrial]) -> dict[str, float]:
     """What the model learned from when it was last asked, the most first."""
     noted = (_finite(clean(trial.user_attrs.get("taught"))) for trial in reversed(trials))
     found = next((each for each in noted if each), {})
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _cause(trials: Sequence[FrozenTrial], region: RegionSource) -> str | None:
+def _cause(trials: Sequence[AnyTrial], region: RegionSource) -> str | None:
     if region.folder is None:
         return None
     cause = cause_of(trials, RegionFolder(region.folder), failed=True)
     return clean(str(cause)) if cause else None
 
 
-def _trial(
-    trial: FrozenTrial, unfinished: Mapping[str, TrialState], stays: Sequence[Stay]
-) -> Trial:
+def _trial(trial: AnyTrial, unfinished: Mapping[str, TrialState], stays: Sequence[Stay]) -> Trial:
     notes: dict[str, Any] = clean(trial.user_attrs)
     state = trial_state(
         trial.state.name,
@@ -183,7 +217,7 @@ def _trial(
         unfinished,
         stopped_early=is_stopped_early(trial),
     )
-    value = trial.values[0] if trial.values else None
+    value = trial.value
     return Trial(
         number=trial.number,
         node=str(notes.get("node", "")),
@@ -193,7 +227,7 @@ def _trial(
         predicted=value if state == "stopped early" and is_finite(value) else None,
         stopped=_finite(notes.get("stopped")),
         metrics=_finite(notes.get("metrics")),
-        params=_mapping(notes.get("params", clean(trial.params))),
+        params=clean(_params(trial)),
         seconds=_number(notes.get("seconds")),
         device=str(notes.get("device") or ""),
         error=_error(state, notes.get("error")),
@@ -201,6 +235,11 @@ def _trial(
         stays=tuple(replace(stay, machine=clean(stay.machine)) for stay in stays),
         **_job({**_mapping(notes.get("job")), "attempts": notes.get("attempts")}),
     )
+
+
+def _params(trial: AnyTrial) -> Mapping[str, Any]:
+    """A trial's settings: what it noted, which has no constants, else what Optuna has."""
+    return _mapping(trial.user_attrs.get("params", getattr(trial, "params", None)))
 
 
 def _job(noted: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +263,7 @@ def _sum(known: Sequence[float | None]) -> float | None:
     return sum(found) if found else None
 
 
-def _curve(trial: FrozenTrial) -> tuple[tuple[int, float], ...]:
+def _curve(trial: AnyTrial) -> tuple[tuple[int, float], ...]:
     values = sorted(trial.intermediate_values.items())
     return tuple((step, value) for step, value in values if is_finite(value))
 
@@ -247,9 +286,7 @@ def _finite(value: Any) -> dict[str, float]:
     return {name: item for name, item in _mapping(value).items() if is_finite(item)}
 
 
-def _wall_seconds(
-    trials: Sequence[FrozenTrial], pauses: Sequence[Span]
-) -> tuple[float | None, float]:
+def _wall_seconds(trials: Sequence[AnyTrial], pauses: Sequence[Span]) -> tuple[float | None, float]:
     """From a region's first trial to its last without pauses, and these; None without any trial."""
     starts = [trial.datetime_start.timestamp() for trial in trials if trial.datetime_start]
     ends = [trial.datetime_complete.timestamp() for trial in trials if trial.datetime_complete]

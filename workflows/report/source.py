@@ -24,6 +24,7 @@ class RegionNotes:
         stopped: why the region ended early; None if it didn't.
         budget_trials: how many trials the region may spend, failed ones too.
         final_job: what HTCondor says of the full training's job; None before it began.
+        gate_job: likewise of the gate's.
         not_latest: why `latest` is another run's model, if it is.
         gate: what the gate found of a model that it let pass; None without a former one, or a gate.
         gate_worse: whether it measured worse than the former one all the same.
@@ -40,6 +41,7 @@ class RegionNotes:
     stopped: str | None
     budget_trials: int
     final_job: Job | None = None
+    gate_job: Job | None = None
     not_latest: str | None = None
     gate: str | None = None
     gate_worse: bool = False

@@ -11,6 +11,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.jobs.job_log import Job, Stay
@@ -19,6 +21,7 @@ from trialfleet.workflows.status.pauses import Span, paused_within
 from trialfleet.workflows.status.states import TrialState
 
 TO_COME = 0.04  # of a run that goes on: so far past the latest news are jobs drawn that still run
+GATE = "gate"  # as a job's state; a full training's is "full training"
 LOST = {End.FAILED: "failed attempt", End.EVICTED: "cut off"}  # executions that led to nothing
 OVERLAP = 1.0  # seconds that one job's end and the next one's start may overlap in their logs
 
@@ -29,7 +32,7 @@ class Bar:
 
     Attributes:
         region: the region's place in the report.
-        trial: the trial's number; None for the full training.
+        trial: the trial's number; None for the full training and the gate.
         state: the trial's state; of an execution that was lost, how it was (`LOST`).
         start: when it began.
         end: when it ended.
@@ -63,7 +66,7 @@ class Timeline:
     @property
     def jobs(self) -> int:
         """How many jobs these are the executions of."""
-        return len({(bar.region, bar.trial) for bar in self.bars})
+        return len({(bar.region, bar.trial, bar.state == GATE) for bar in self.bars})
 
     @property
     def lost(self) -> int:
@@ -102,16 +105,14 @@ class Timeline:
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
     @property
-    def regions(self) -> dict[int, int]:
-        """How many rows the jobs of each region take, by its place in the report."""
-        rows: dict[int, set[int]] = defaultdict(set)
-        for bar in self.bars:
-            rows[bar.region].add(bar.row)
-        return {region: len(taken) for region, taken in rows.items()}
+    def regions(self) -> set[int]:
+        """The places in the report of the regions that have jobs."""
+        return {bar.region for bar in self.bars}
 
 
-@dataclass(frozen=True)
-class _Run:
+class Occupancy(NamedTuple):
+    """One execution of a job on its machine, as a `Bar`, before it has a row."""
+
     region: int
     trial: int | None
     state: str
@@ -121,33 +122,57 @@ class _Run:
 
 
 def timeline_of(report: Report) -> Timeline:
-    """The jobs of a run in as few rows per machine as they need: each takes the first free one."""
+    """The jobs of a run, as its report has them."""
     until = _until(report)
-    machines: dict[str, list[list[_Run]]] = defaultdict(list)
-    runs = [run for at, region in enumerate(report.regions) for run in _runs(at, region, until)]
-    for run in sorted(runs, key=lambda run: (run.start, run.end)):
-        rows_of = machines[run.machine]
-        overlap = min(OVERLAP, (run.end - run.start) / 2)
-        free = (row for row in rows_of if row[-1].end <= run.start + overlap)
-        row = next(free, None)
-        if row is None:
-            rows_of.append(row := [])
-        row.append(run)
-    rows: list[str] = []
-    bars: list[Bar] = []
-    for machine in sorted(machines, key=_natural):
-        for row in machines[machine]:
-            bars += [
-                Bar(run.region, run.trial, run.state, run.start, run.end, len(rows)) for run in row
-            ]
-            rows.append(machine)
     undrawn = sum(
         max(1, job.attempts) - 1
         for region in report.regions
         for _, _, job, stays in _jobs(region)
         if job.started is not None and not stays
     )
-    return Timeline(tuple(rows), tuple(bars), report.pauses, undrawn)
+    found = [
+        each
+        for at, region in enumerate(report.regions)
+        for job in _jobs(region)
+        for each in occupancies(at, *job, until)
+    ]
+    return lay_out(found, report.pauses, undrawn)
+
+
+def lay_out(
+    found: Iterable[Occupancy], pauses: tuple[Span, ...] = (), undrawn: int = 0
+) -> Timeline:
+    """Jobs in as few rows per machine as they need: each takes the first free one."""
+    machines: dict[str, _Rows] = defaultdict(_Rows)
+    for each in sorted(found, key=lambda each: (each.start, each.end)):
+        machines[each.machine].take(each)
+    rows: list[str] = []
+    bars: list[Bar] = []
+    for machine in sorted(machines, key=_natural):
+        for row in machines[machine].rows:
+            bars += [Bar(*each[:-1], len(rows)) for each in row]
+            rows.append(machine)
+    return Timeline(tuple(rows), tuple(bars), pauses, undrawn)
+
+
+class _Rows:
+    """The rows of a machine while they are filled, job by job as they began."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Occupancy]] = []
+        self._taken: list[tuple[float, int]] = []  # until when, and which row
+        self._free: list[int] = []
+
+    def take(self, job: Occupancy) -> None:
+        """Put a job into the first row that is free, or into a new one."""
+        latest = job.start + min(OVERLAP, (job.end - job.start) / 2)
+        while self._taken and self._taken[0][0] <= latest:
+            heappush(self._free, heappop(self._taken)[1])
+        row = heappop(self._free) if self._free else len(self.rows)
+        if row == len(self.rows):
+            self.rows.append([])
+        self.rows[row].append(job)
+        heappush(self._taken, (job.end, row))
 
 
 def _until(report: Report) -> float:
@@ -161,32 +186,45 @@ def _until(report: Report) -> float:
     return latest + TO_COME * (latest - min(times, default=0.0))
 
 
-def _runs(at: int, region: RegionReport, until: float) -> Iterable[_Run]:
-    for number, state, job, stays in _jobs(region):
-        yield from _executions(at, number, state, stays, until)
-        if job.started is None or stays:
-            continue
-        end = job.ended
-        if end is None:
-            runs = state == TrialState.RUNNING
-            end = max(until, job.started) if runs else job.started + (job.wall_seconds or 0.0)
-        start = job.started
-        if job.ended is not None and job.last_wall_seconds is not None:
-            start = max(start, job.ended - job.last_wall_seconds)
-        machine = job.machine or (job.slot or "").rpartition("@")[2] or "unknown machine"
-        yield _Run(at, number, state, min(start, end), end, machine)
+def occupancies(
+    at: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
+) -> Iterable[Occupancy]:
+    """Where a job executed, and when.
+
+    Args:
+        at: its region's place in the report.
+        number: its trial's; None: it is a full training, or a gate.
+        state: its trial's, or which of these it is.
+        job: what is known of it.
+        stays: its executions; none: the last is drawn by what `job` says.
+        until: when a job that still runs is drawn to end.
+    """
+    yield from _executions(at, number, state, stays, until)
+    if job.started is None or stays:
+        return
+    end = job.ended
+    if end is None:
+        runs = state == TrialState.RUNNING
+        end = max(until, job.started) if runs else job.started + (job.wall_seconds or 0.0)
+    start = job.started
+    if job.ended is not None and job.last_wall_seconds is not None:
+        start = max(start, job.ended - job.last_wall_seconds)
+    machine = job.machine or (job.slot or "").rpartition("@")[2] or "unknown machine"
+    yield Occupancy(at, number, state, min(start, end), end, machine)
 
 
 def _executions(
     at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
-) -> Iterable[_Run]:
+) -> Iterable[Occupancy]:
     """Every stay of a job in a slot: the last is as the trial is, those before it were lost."""
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
         how = state if counts else LOST.get(stay.end, LOST[End.FAILED])
         end = max(until, stay.ended) if stay.end is End.RUNNING else stay.ended
-        yield _Run(at, number, how, min(stay.began, end), end, stay.machine or "unknown machine")
+        yield Occupancy(
+            at, number, how, min(stay.began, end), end, stay.machine or "unknown machine"
+        )
 
 
 def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[Stay]]]:
@@ -194,6 +232,8 @@ def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence
         yield trial.number, trial.state, trial, trial.stays
     if region.final_job is not None:
         yield None, "full training", region.final_job, region.final_stays
+    if region.gate_job is not None:
+        yield None, GATE, region.gate_job, ()
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:

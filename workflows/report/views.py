@@ -33,9 +33,6 @@ ERROR_LENGTH = 3000
 MOST_FAILURES = 20
 MOST_TEACHERS = 6
 TRIALS_NAMED = 12
-ROW_HEIGHT, DENSE_HEIGHT, MANY = 24, 19, 30  # as region_charts.js has them
-JOB_ROW_HEIGHT = 20
-MOST_TIMELINE = 640
 LEAST_BUSY = 10.0  # seconds: how busy the machines were in less says nothing
 LEAST_DEFAULT = 0.1  # of a value and its default: where that is nearer to zero, no percentage
 
@@ -303,16 +300,6 @@ def switches(scale: Scale, of: str = "") -> list[Switch]:
     return found
 
 
-def overview_height(rows: int) -> int:
-    """About how high the overview is, in pixels, so that the page doesn't jump when it is drawn."""
-    return 95 + rows * (DENSE_HEIGHT if rows > MANY else ROW_HEIGHT)
-
-
-def costs_height(rows: int) -> int:
-    """About how high the picture of costs is, in pixels."""
-    return 69 + rows * (DENSE_HEIGHT if rows > MANY else ROW_HEIGHT)
-
-
 def costs_note(report: Report) -> str:
     """Below the picture of costs: what is in it, and what is not."""
     lost = "lost are attempts that failed and executions that were cut off."
@@ -322,11 +309,6 @@ def costs_note(report: Report) -> str:
         f"Jobs by region; {lost} Boot and idle are this run's part in what the fleet's nodes cost "
         "without a job until this page was written. Until now it may be more:"
     )
-
-
-def timeline_height(rows: int) -> int:
-    """About how high a timeline is, in pixels."""
-    return 76 + min(MOST_TIMELINE, JOB_ROW_HEIGHT * rows)
 
 
 def timeline_note(timeline: Timeline) -> str:
@@ -392,9 +374,7 @@ def slices_note(row: RegionReport) -> str:
     more = (
         f" {_count(left_out, 'less important parameter')} in the table alone." if left_out else ""
     )
-    return (
-        f"The filled dot is the best trial. A click on a trial anywhere shows its row below.{more}"
-    )
+    return f"The filled dot is the best trial.{more}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from trialfleet import job_files
+from trialfleet.ctrl_c import postponed
 from trialfleet.errors import PoolError
-from trialfleet.workflows.ctrl_c import postponed
+from trialfleet.infra.pool import schedd
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.jobs.executions import events_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -58,13 +59,13 @@ def run_job(
 def _submitted(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
     own = f'{job_queue.of_run(folder)} && TrialfleetNode == "{node}"'
     over = "trialfleet's check is over"
-    job_queue.act("Remove", own, over)  # of a check that was killed
+    schedd.act("Remove", own, over)  # of a check that was killed
     try:
         _submit(place)
         yield
     finally:
         with suppress(PoolError):
-            job_queue.act("Remove", own, over)
+            schedd.act("Remove", own, over)
 
 
 def _submit(place: TrialFolder) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 from trialfleet.classads import value
 from trialfleet.errors import PoolError
 from trialfleet.files import shell_quoted
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import IDLE
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import pool_slots, prospects
 
-_RUNNING = f"JobStatus == 2 && JobUniverse == {job_queue.VANILLA_UNIVERSE}"
 _SHOWN_RUNS = 3
 
 
@@ -27,23 +27,18 @@ def waits_for(folder: RunFolder, node: str) -> str:
             return ""
         if value(job, "JobStatus") == BLOCKED:
             return "has a slot; its files are being sent to the slot's machine"
-        found = prospects(job, pool_slots())
+        slots = pool_slots()
+        found = prospects(job, slots.whole)
         if not found.willing:
             return f"waits for a slot: {found}"
-        running = _running()
-        if not running and prospects(job, pool_slots(whole=False)).willing:
+        running = job_queue.running_by_run()
+        if not running and prospects(job, slots.free).willing:
             return "a slot is free for it; HTCondor starts it within seconds"
         one = found.willing == 1
         all_busy = "the one slot is busy" if one else f"all {found.willing} slots are busy"
         return f"waits for a slot: {_busy(running) or all_busy}{_before(job)}"
     except PoolError as error:
         return f"waits, and HTCondor does not say for what: {error}"
-
-
-def _running() -> Counter[str]:
-    """How many jobs each run has in slots, by its folder; those of nobody's run under ""."""
-    jobs = job_queue.query(_RUNNING, ["TrialfleetFolder"])
-    return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
 
 
 def _busy(running: Counter[str]) -> str:
@@ -68,7 +63,7 @@ def _before(job: Any) -> str:
     first = f"(JobPrio > {priority} || JobPrio == {priority} && ClusterId < {own})"
     waits = f"(JobStatus == {IDLE} || JobStatus == {BLOCKED})"
     constraint = f"{waits} && JobUniverse == {job_queue.VANILLA_UNIVERSE} && {first}"
-    before = len(job_queue.query(constraint, ["ClusterId"]))
+    before = len(schedd.query(constraint, ["ClusterId"]))
     return f"; {_count(before)} wait{'s' if before == 1 else ''} before it" if before else ""
 
 

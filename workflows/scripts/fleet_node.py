@@ -14,11 +14,12 @@ from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.infra.fleet.aws import account
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.pool import nodes as pool_nodes
+from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling import trial_jobs
-from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections, Progress
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
 from trialfleet.infra.fleet.scaling.loop import LONGEST_PAUSE, Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.plan.folder import RunFolder
@@ -50,7 +51,7 @@ def loop(
     connections = Connections(
         inputs=up.gather_inputs,
         choose=choice.candidates,
-        look=partial(pool_nodes.look, folder=own),
+        look=partial(pool_demand.read_pool, folder=own),
         end=partial(trial_jobs.end, folder=own),
     )
     planned = load_frozen(folder.study).created if folder else None

@@ -29,6 +29,7 @@ from trialfleet.workflows.report import (
     ReportSource,
     build_report,
     render_page,
+    report_of_trials,
 )
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.job_costs import between_stays, end_stays, trial_stays
@@ -47,9 +48,25 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     Raises:
         OptimizerError: its studies can't be read, or what they held is lost.
     """
-    if not load_frozen(folder.study).study.storage:
+    frozen = load_frozen(folder.study)
+    if not frozen.study.storage:
         check_not_emptied(folder)
-    return build_report(_source(folder, load_frozen(folder.study), finished))
+    look, regions = StatusReader(folder).look(), graph_of(frozen.study).regions
+    return build_report(_source(folder, frozen, look, regions, finished))
+
+
+def report_of_region(
+    folder: RunFolder, frozen: FrozenStudy, look: Look, region: RegionGraph
+) -> Report:
+    """Return the report of one region of a run as a look at it shows it.
+
+    The storage is not read again: `report_of_trials` says what is missing for that.
+    """
+    return report_of_trials(
+        _source(folder, frozen, look, [region], None),
+        look.trials.get(region.name, ()),
+        frozen.study.space_of(region.name).distributions(),
+    )
 
 
 def write_report(folder: RunFolder, finished: datetime | None) -> Report:
@@ -64,9 +81,14 @@ def write_report(folder: RunFolder, finished: datetime | None) -> Report:
     return report
 
 
-def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -> ReportSource:
+def _source(
+    folder: RunFolder,
+    frozen: FrozenStudy,
+    look: Look,
+    regions: Iterable[RegionGraph],
+    finished: datetime | None,
+) -> ReportSource:
     study = frozen.study
-    look = StatusReader(folder).look()
     nodes = overhead(folder, finished or datetime.now(UTC))
     return ReportSource(
         study=study.name,
@@ -75,9 +97,7 @@ def _source(folder: RunFolder, frozen: FrozenStudy, finished: datetime | None) -
         direction=study.objective.direction,
         report_metric=study.compared_metric,
         report_direction=study.report_direction,
-        regions=[
-            _region(folder, frozen, region, look, finished) for region in graph_of(study).regions
-        ],
+        regions=[_region(folder, frozen, region, look, finished) for region in regions],
         storage_url=storage_url(folder, study),
         created=frozen.created,
         finished=finished,
@@ -128,6 +148,7 @@ def _region(
         stopped=status.reason,
         final=final_metrics(files),
         final_job=read_job(end_place(files, files.best)),
+        gate_job=read_job(end_place(files, files.gate)),
         defaults=space.active(space.defaults()),
         budget_trials=region.trials,
         usd=status.usd,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -27,15 +27,20 @@ from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.render import render_template
 from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.serve import charts, details, strip, views
+from trialfleet.workflows.report import chart_data, tables
+from trialfleet.workflows.report import views as report_views
+from trialfleet.workflows.report.page import libraries, own_script, script_json
+from trialfleet.workflows.report.timeline import Timeline, timeline_of
+from trialfleet.workflows.serve import details, views
 from trialfleet.workflows.serve.live import LiveRuns, Snapshot
+from trialfleet.workflows.serve.machines import timeline_of_run
 from trialfleet.workflows.serve.metrics import exposition
 from trialfleet.workflows.serve.runs import KnownRun, Runs
 from trialfleet.workflows.serve.security import Guard
 
 _ASSETS = {
     "style.css": "text/css",
-    "htmx.js": "text/javascript",
+    "libraries.js": "text/javascript",
     "page.js": "text/javascript",
     "theme.js": "text/javascript",
 }
@@ -87,13 +92,7 @@ class Pages:
             request,
             ("region", run.folder.root, slug, snapshot.number, _turn(snapshot)),
             f"{snapshot.graph[slug].name} · {snapshot.look.status.run}",
-            lambda: render_template(
-                "serve/region.html.j2",
-                page=details.region_page(snapshot, slug),
-                key=run.key,
-                charts=charts,
-                views=views,
-            ),
+            lambda: _region_part(snapshot, slug, run.key),
         )
 
     def trial(self, request: Request) -> Response:
@@ -106,7 +105,9 @@ class Pages:
             request,
             None,
             f"{page.node} · {snapshot.look.status.run}",
-            lambda: render_template("serve/trial.html.j2", page=page, key=run.key, views=views),
+            lambda: render_template(
+                "serve/trial.html.j2", page=page, run=snapshot.frozen.run, key=run.key, views=views
+            ),
         )
 
     def all(self, request: Request) -> Response:
@@ -150,19 +151,25 @@ class Pages:
             request,
             ("run", run.folder.root, path, snapshot.number, _turn(snapshot)),
             f"{status.study} · {status.run}",
-            lambda: render_template(
-                "serve/run.html.j2",
-                snapshot=snapshot,
-                status=status,
-                tiles=views.tiles(snapshot),
-                strip=strip.strip_of(snapshot),
-                days=details.days_of(status.study),
-                key=run.key,
-                only=self.runs.only,
-                report=has_report(run.folder),
-                dashboard=self._dashboard == run.folder.root,
-                views=views,
-            ),
+            lambda: self._run_part(snapshot, run),
+        )
+
+    def _run_part(self, snapshot: Snapshot, run: KnownRun) -> str:
+        status, timeline = snapshot.look.status, timeline_of_run(snapshot)
+        return render_template(
+            "serve/run.html.j2",
+            snapshot=snapshot,
+            status=status,
+            tiles=views.tiles(snapshot),
+            timeline=timeline,
+            regions_json=_regions_json(timeline, [region.name for region in status.regions]),
+            days=details.days_of(status.study),
+            key=run.key,
+            only=self.runs.only,
+            has_report=has_report(run.folder),
+            dashboard=self._dashboard == run.folder.root,
+            views=views,
+            report_views=report_views,
         )
 
     def _called(self, request: Request) -> KnownRun:
@@ -228,6 +235,31 @@ class Pages:
 def has_report(folder: RunFolder) -> bool:
     """Whether a run has a report; a link is not followed."""
     return folder.report_page.is_file() and not folder.report_page.is_symlink()
+
+
+def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
+    page = details.region_page(snapshot, slug)
+    (region,), timeline = page.report.regions, timeline_of(page.report)
+    points = chart_data.curve_points(page.report)
+    return render_template(
+        "serve/region.html.j2",
+        page=page,
+        report=page.report,
+        region=region,
+        timeline=timeline,
+        regions_json=_regions_json(timeline, [region.name]),
+        region_json=script_json(chart_data.region_data(region, points)),
+        trial_path=partial(views.trial_path, key, slug),
+        run_path=views.run_path(key),
+        views=report_views,
+        tables=tables,
+        chart_data=chart_data,
+    )
+
+
+def _regions_json(timeline: Timeline, names: Sequence[str]) -> Markup:
+    """What the pictures of all regions together draw."""
+    return script_json({"names": names, "timeline": chart_data.timeline_data(timeline)})
 
 
 def _with_version(part: str) -> tuple[str, str]:
@@ -308,8 +340,11 @@ def _text_of(name: str) -> str:
     folder = files("trialfleet.templates") / "serve"
     if name == "style.css":
         return render_template("serve/style.css.j2")
-    place = folder / "vendor" / "htmx.min.js" if name == "htmx.js" else folder / name
-    return place.read_text(encoding="utf-8")
+    if name == "libraries.js":
+        return libraries()
+    if name == "page.js":
+        return own_script(folder / "live.js")
+    return (folder / name).read_text(encoding="utf-8")
 
 
 @cache

@@ -11,49 +11,26 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import TrialfleetError
-from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.daily.overview import DayView, overview
-from trialfleet.workflows.formatting import (
-    alike,
-    duration,
-    local_time,
-    number,
-    rough_duration,
-    setting,
-)
+from trialfleet.workflows.formatting import NOTHING, rough_duration, local_time, number, setting
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Ending, Journal
 from trialfleet.workflows.models.listing import PublishedModel, models_on
 from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.report import RegionReport, Report, Trial, tables
 from trialfleet.workflows.run.run_list import ListedRun, list_runs
-from trialfleet.workflows.serve import charts, gains, strip, views
+from trialfleet.workflows.scripts.report_node import report_of_region
+from trialfleet.workflows.serve import gains, views
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.serve.runs import Runs, key_of
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.states import TrialState, trial_state
+from trialfleet.workflows.status.running import RunningTrial
 
 _LOG_BYTES = 32_768  # of the end of a log
 _SHOWN_RUNS = 30
 _SHOWN_MODELS = 30
 _SHOWN_DAYS = 14
-_SHOWN_PARAMETERS = 6  # in the table of trials; a trial's own page has all
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialRow:
-    """A trial in a table of them."""
-
-    number: int
-    node: str
-    state: str
-    tone: str
-    value: str
-    params: tuple[str, ...]
-    took: str
-    where: str
-    why: str
-    marks: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,28 +38,16 @@ class RegionPage:
     """All about a region.
 
     Attributes:
-        facts: label, text and tone.
-        history, curves: pictures; None while there is nothing to draw.
-        lanes: its trials over time, on `lanes_height` units of height.
-        parameters: the names of the columns of `TrialRow.params`.
+        report: the report of it alone.
+        facts: what the report doesn't have: label, text and tone.
+        progress: where its running trials run and how far they have come, by their nodes.
         models: its published models, the newest first.
     """
 
-    name: str
-    slug: str
-    study: str
-    run: str
-    stage: str
-    tone: str
-    metric: str
+    tile: views.Tile
+    report: Report
     facts: tuple[tuple[str, str, str], ...]
-    history: charts.Chart | None
-    curves: charts.Chart | None
-    lanes: tuple[strip.Bar, ...]
-    lanes_height: int
-    ticks: tuple[tuple[float, str], ...]
-    parameters: tuple[str, ...]
-    trials: tuple[TrialRow, ...]
+    progress: dict[str, str]
     models: tuple[ModelRow, ...]
 
 
@@ -106,8 +71,7 @@ class TrialPage:
     node: str
     region: str
     slug: str
-    run: str
-    row: TrialRow | None
+    facts: tuple[tuple[str, str, str], ...]
     settings: tuple[tuple[str, str], ...]
     metrics: tuple[tuple[str, str], ...]
     logs: tuple[tuple[str, str, str], ...]
@@ -115,43 +79,28 @@ class TrialPage:
 
 def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
     """Return all about a region of a run."""
-    graph, status = snapshot.graph[slug], snapshot.look.status
-    region = next(each for each in status.regions if each.slug == slug)
-    trials = list(snapshot.look.trials.get(region.name, ()))
-    lanes, ticks = strip.bars_of(snapshot, graph)
+    region = next(each for each in snapshot.look.status.regions if each.slug == slug)
     tile = views.tile_of(snapshot, region)
-    rows, parameters = _rows(snapshot, region, trials)
     return RegionPage(
-        name=region.name,
-        slug=slug,
-        study=status.study,
-        run=status.run,
-        stage=tile.stage,
-        tone=tile.tone,
-        metric=status.metric,
-        facts=tuple(_facts(snapshot, region)),
-        history=charts.history(trials, status.metric, status.direction),
-        curves=charts.curves(trials, status.metric, region.best_trial),
-        lanes=lanes,
-        lanes_height=strip.height_of(graph),
-        ticks=ticks,
-        parameters=parameters,
-        trials=tuple(rows),
+        tile=tile,
+        report=_report(snapshot, slug),
+        facts=tuple(_facts(snapshot, region, tile)),
+        progress=_progress(snapshot, slug),
         models=tuple(_models(snapshot.champions.folder(slug))),
     )
 
 
-def _facts(snapshot: Snapshot, region: RegionStatus) -> Iterable[tuple[str, str, str]]:
-    tile = views.tile_of(snapshot, region)
-    yield "Trials", tile.trials, ""
-    if region.best is not None:
-        yield f"Best {snapshot.look.status.metric}", number(region.best), "strong"
-    if tile.gain.value is not None:
-        yield f"Against {tile.gain.over}", f"{tile.gain.text} by {tile.gain.metric}", tile.gain.tone
-    of_trials = gains.gain_of_trials(snapshot, region)
-    if of_trials.value is not None and of_trials.over != tile.gain.over:
-        text = f"{of_trials.text} by {of_trials.metric}"
-        yield f"Trials against {of_trials.over}", text, of_trials.tone
+def _report(snapshot: Snapshot, slug: str) -> Report:
+    return report_of_region(snapshot.folder, snapshot.frozen, snapshot.look, snapshot.graph[slug])
+
+
+def _facts(
+    snapshot: Snapshot, region: RegionStatus, tile: views.Tile
+) -> Iterable[tuple[str, str, str]]:
+    """What the report doesn't say of a region: its models and what is to come."""
+    gain = tile.gain
+    if gain.value is not None:
+        yield f"Against {gain.over}", f"{gain.text} by {gain.metric}", gain.tone
     champion = snapshot.champions.of(region.slug)
     if champion:
         since = views.since(champion, snapshot.now)
@@ -159,69 +108,26 @@ def _facts(snapshot: Snapshot, region: RegionStatus) -> Iterable[tuple[str, str,
     if region.seconds_left is not None:
         yield "Last trial ends in", rough_duration(region.seconds_left), ""
     verdict = gains.verdict_of(snapshot, region.slug)
-    if verdict:
+    if verdict and not (region.gate or region.not_latest):  # else the report says it
         yield "Gate", verdict.why, "good" if verdict.promoted else "bad"
-    for label, why in (
-        ("Ended early", region.reason),
-        ("Drift", region.drift),
-        ("Not in force", region.not_latest),
-        ("Failed attempts", str(region.cause) if region.cause else None),
-    ):
-        if why:
-            yield label, why, "bad"
+    if region.drift:
+        yield "Drift", region.drift, "bad"
 
 
-def _rows(
-    snapshot: Snapshot, region: RegionStatus, trials: list[StoredTrial]
-) -> tuple[list[TrialRow], tuple[str, ...]]:
-    names = list(dict.fromkeys(name for trial in trials for name in _params(trial)))
-    names = names[:_SHOWN_PARAMETERS]
-    texts = {name: alike([p[name] for t in trials if name in (p := _params(t))]) for name in names}
-    rows = []
-    for trial in reversed(trials):
-        params = _params(trial)
-        cells = tuple(texts[name](params[name]) if name in params else "" for name in names)
-        rows.append(_row(snapshot, region, trial, cells))
-    return rows, tuple(names)
+def _progress(snapshot: Snapshot, slug: str) -> dict[str, str]:
+    """Where a region's running trials run, and how far they have come, by their nodes."""
+    region = next(each for each in snapshot.look.status.regions if each.slug == slug)
+    return {each.node: ", ".join(_parts_of_progress(each)) for each in region.running_trials}
 
 
-def _row(
-    snapshot: Snapshot, region: RegionStatus, trial: StoredTrial, cells: tuple[str, ...]
-) -> TrialRow:
-    attributes = trial.user_attrs
-    node = str(attributes.get("node", ""))
-    unfinished = snapshot.look.unfinished.get(region.name, {})
-    state = trial_state(trial.state.name, node, unfinished, stopped_early=is_stopped_early(trial))
-    job = attributes.get("job") or {}
-    running = next((each for each in region.running_trials if each.node == node), None)
-    marks = ["best"] if trial.number == region.best_trial else []
-    marks += ["default settings"] if attributes.get("baseline") is True else []
-    value = number(trial.value) if trial.value is not None else ""
-    value = f"{value} predicted" if state is TrialState.STOPPED_EARLY else value
-    if running and running.step is not None:
-        value = f"step {running.step}"
-        value += f": {number(running.value)}" if running.value is not None else ""
-    slot = running.slot if running else None
-    ranks = running.ranks if running else job.get("ranks")
-    return TrialRow(
-        number=trial.number,
-        node=node,
-        state=state.value,
-        tone={"complete": "", "failed": "bad", "running": "busy"}.get(state.value, "idle"),
-        value=value,
-        params=cells,
-        took=duration(job["wall_seconds"]) if job.get("wall_seconds") is not None else "",
-        where=f"{ranks} rank(s)"
-        if ranks is not None
-        else str(slot or job.get("slot") or job.get("machine") or ""),
-        why=str(attributes.get("error") or "") if state.value in {"failed", "pruned"} else "",
-        marks=", ".join(marks),
-    )
-
-
-def _params(trial: StoredTrial) -> dict[str, Any]:
-    found = trial.user_attrs.get("params")
-    return found if isinstance(found, dict) else {}
+def _parts_of_progress(trial: RunningTrial) -> Iterable[str]:
+    if trial.ranks is not None:
+        yield f"{trial.ranks} rank(s)"
+    elif trial.slot:
+        yield trial.slot
+    if trial.step is not None:
+        value = f": {number(trial.value)}" if trial.value is not None else ""
+        yield f"step {trial.step}{value}"
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -262,26 +168,39 @@ def _plain(value: object) -> str:
 def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
     """Return a trial of a region, or one of its nodes; None where it has none of this name."""
     graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
-    status = snapshot.look.status
-    region = next(each for each in status.regions if each.slug == slug)
-    trials = snapshot.look.trials.get(region.name, ())
-    known = {str(each.user_attrs.get("node")) for each in trials}
-    if node not in {*known, *graph.trial_nodes, graph.best, graph.gate}:
+    report = _report(snapshot, slug)
+    (region,) = report.regions
+    trials = {trial.node: trial for trial in region.trials}
+    if node not in {*trials, *graph.trial_nodes, graph.best, graph.gate}:
         return None  # nothing else of an address becomes a path
-    place = files.of_node(node)
-    trial = next((each for each in trials if each.user_attrs.get("node") == node), None)
-    params = _params(trial) if trial else _params_in(place)
-    metrics = trial.user_attrs.get("metrics") if trial else _metrics_in(place)
+    place, trial = files.of_node(node), trials.get(node)
+    params = trial.params if trial else _params_in(place)
+    metrics = trial.metrics if trial else _metrics_in(place)
     return TrialPage(
         node=node,
         region=region.name,
         slug=slug,
-        run=status.run,
-        row=_row(snapshot, region, trial, ()) if trial else None,
+        facts=(
+            *(_trial_facts(report, region, trial) if trial else ()),
+            *(("Runs", text, "") for at, text in _progress(snapshot, slug).items() if at == node),
+        ),
         settings=tuple((name, setting(value)) for name, value in params.items()),
-        metrics=tuple((name, setting(value)) for name, value in (metrics or {}).items()),
+        metrics=tuple((name, setting(value)) for name, value in metrics.items()),
         logs=tuple(_logs(place)),
     )
+
+
+def _trial_facts(
+    report: Report, region: RegionReport, trial: Trial
+) -> Iterable[tuple[str, str, str]]:
+    """The cells of the trial's row in the table of trials, but for its settings, which follow."""
+    cells = tables.trial_rows(report, region)[region.trials.index(trial)]
+    names = {item.name for item in region.settings}
+    for (title, _), cell in zip(tables.trial_columns(report, region), cells, strict=True):
+        if title not in names and cell.text not in {"", NOTHING}:
+            yield title, cell.text, cell.tone
+    if trial.error:
+        yield "Why it failed", trial.error, "bad"
 
 
 def _params_in(place: TrialFolder) -> dict[str, Any]:

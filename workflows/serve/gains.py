@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trialfleet.files import read_json
-from trialfleet.objective import Direction, gain
+from trialfleet.objective import Direction
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
-from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
+from trialfleet.workflows.formatting import NOTHING, column_decimals, is_finite, signed
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
+from trialfleet.workflows.report.model import Comparison
+from trialfleet.workflows.report.tables import gain_tone
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.run_status import RegionStatus
 
@@ -23,17 +24,33 @@ class Gain:
     """How much better a region's best settings are than what was before: positive is better.
 
     Attributes:
-        value: the difference; None while there is nothing to compare.
-        over: what they are compared with: `the model in force`, `the former model`, or `default
-            settings`.
-        text: the difference, as people read it: `0.01 better`.
-        metric: in which they are compared.
+        compared: what was before, as `default`, and these, in which metric.
+        over: what was before: `the model in force`, `the former model`, or `default settings`.
     """
 
-    value: float | None
+    compared: Comparison
     over: str
-    text: str
-    metric: str
+
+    @property
+    def value(self) -> float | None:
+        """The difference; None while there is nothing to compare."""
+        return self.compared.gain
+
+    @property
+    def metric(self) -> str:
+        """In which they are compared."""
+        return self.compared.metric
+
+    @property
+    def text(self) -> str:
+        """The difference, as people read it: `0.01 better`."""
+        if self.value is None:
+            return NOTHING
+        if not self.value:
+            return "no better"
+        decimals = column_decimals([self.compared.tuned, self.compared.default])
+        size = signed(abs(self.value), decimals).removeprefix("+")
+        return f"{size} {'better' if self.value > 0 else 'worse'}"
 
     @property
     def parts(self) -> tuple[str, str]:
@@ -44,7 +61,7 @@ class Gain:
     @property
     def tone(self) -> str:
         """The CSS class of the figure."""
-        return "" if not self.value else "good" if self.value > 0 else "bad"
+        return gain_tone(self.compared)
 
 
 def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
@@ -67,15 +84,15 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     champion = snapshot.champions.of(region.slug)
     if champion and champion.run != snapshot.look.status.run:
         study = snapshot.frozen.study
-        metric, over = study.compared_metric, "the model in force"
+        metric = study.compared_metric
         before = champion.metrics.get(metric)
         final = _final(snapshot, region.slug).get(metric)
         if before is not None and final is not None:
-            return _gain(final, before, study.compared_direction, over, metric)
-    return gain_of_trials(snapshot, region)
+            return _gain(final, before, study.compared_direction, "the model in force", metric)
+    return _gain_of_trials(snapshot, region)
 
 
-def gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
+def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """How much better a region's best trial is than that of the default settings: the report's."""
     study = snapshot.frozen.study
     metric = study.compared_metric
@@ -92,8 +109,7 @@ def _value(trial: StoredTrial | None, metric: str | None) -> float | None:
     if trial is None or trial.state.name != "COMPLETE":
         return None
     found = trial.value if metric is None else (trial.user_attrs.get("metrics") or {}).get(metric)
-    is_number = isinstance(found, int | float) and math.isfinite(found)
-    return found if is_number else None
+    return found if is_finite(found) else None
 
 
 def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
@@ -107,14 +123,8 @@ def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
 def _gain(
     now: float | None, before: float | None, direction: Direction, over: str, metric: str
 ) -> Gain:
-    value = gain(now, before, direction)
-    if value is None:
-        return Gain(value=None, over=over, text=NOTHING, metric=metric)
-    if not value:
-        return Gain(value=value, over=over, text="no better", metric=metric)
-    size = signed(abs(value), column_decimals([now, before])).removeprefix("+")
-    text = f"{size} {'better' if value > 0 else 'worse'}"
-    return Gain(value=value, over=over, text=text, metric=metric)
+    compared = Comparison(metric=metric, direction=direction, default=before, tuned=now)
+    return Gain(compared=compared, over=over)
 
 
 def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:

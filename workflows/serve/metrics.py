@@ -16,13 +16,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from trialfleet.infra.pool.machines import State
 from trialfleet.workflows.serve.gains import gain_of
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.serve.nodes import PoolNodes
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import RunState, Stage
 
-_NODE_STATES = ("well", "sick", "draining")
+_NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
 _FINISHED = ("complete", "failed", "pruned", "stopped early")
 _UNDER_WAY = ("running", "queued", "held")
 
@@ -116,7 +117,7 @@ class _Metrics(Collector):
 
     def _of_nodes(self) -> Iterator[Metric]:
         nodes = GaugeMetricFamily("trialfleet_nodes", "Nodes in the pool.", labels=("state",))
-        counts = Counter(node.state for node in self._nodes.nodes)
+        counts = Counter(node.state() for node in self._nodes.nodes)
         for state in _NODE_STATES:
             nodes.add_metric([state], counts[state])
         price = GaugeMetricFamily(
@@ -124,7 +125,7 @@ class _Metrics(Collector):
         )
         price.add_metric([], self._nodes.price)
         jobs = GaugeMetricFamily("trialfleet_nodes_jobs", "Jobs that the nodes run.")
-        jobs.add_metric([], sum(node.jobs for node in self._nodes.nodes))
+        jobs.add_metric([], sum(len(node.jobs) for node in self._nodes.nodes))
         yield from (nodes, price, jobs)
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from trialfleet.workflows.formatting import NOTHING, number, rough_duration, shortened, usd
+from trialfleet.workflows.formatting import NOTHING, rough_duration, shortened, usd
 from trialfleet.workflows.models.listing import Standing, was_rolled_back
 from trialfleet.workflows.serve.answers import Answers
 from trialfleet.workflows.serve.champions import Champion
@@ -45,7 +45,6 @@ class Tile:
     stage: str
     tone: str
     gain: Gain
-    best: str
     age: str
     trials: str
     shares: tuple[float, float, float]
@@ -134,7 +133,7 @@ def _nodes(snapshot: Snapshot) -> tuple[str, str, str]:
     if not found:
         return "Nodes", NOTHING, "the pool can't be asked" if snapshot.nodes.notice else "none"
     price = f"{snapshot.nodes.price:.2f} USD/h" if snapshot.nodes.price else ""
-    unwell = sum(node.state != "well" for node in found)
+    unwell = sum(node.state() != "well" for node in found)
     return "Nodes", str(len(found)), price or (f"{unwell} not well" if unwell else "all well")
 
 
@@ -146,7 +145,6 @@ def tiles(snapshot: Snapshot) -> list[Tile]:
 
 def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
     """Return a region at a glance."""
-    status = snapshot.look.status
     under_way = [f"{region.running} running"] if region.running else []
     under_way += [f"{region.on_hold} on hold"] if region.on_hold else []
     under_way += [f"{region.failed} failed"] if region.failed else []
@@ -160,7 +158,6 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
         stage=Standing.ROLLED_BACK.value if in_force else region.stage.value,
         tone="idle" if in_force else _TONES.get(region.stage, "idle"),
         gain=gain_of(snapshot, region),
-        best=f"{status.metric} {number(region.best)}" if region.best is not None else "",
         age=_age(snapshot, region),
         trials=" · ".join([f"{region.finished} of {region.budget}", *under_way]),
         shares=(

@@ -13,9 +13,15 @@ from trialfleet.workflows.costs.budget import Spending
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB, cost, slot_price
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.jobs.current import end_place, in_lane, lane_of, shared_nodes
-from trialfleet.workflows.jobs.job_log import Stay, read_between, read_stays, stays_of, total
+from trialfleet.workflows.jobs.job_log import (
+    JobNotes,
+    Stay,
+    read_between,
+    read_stays,
+    stays_of,
+    total,
+)
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
-from trialfleet.workflows.record_shapes import JobNotes
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:

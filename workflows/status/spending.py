@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trialfleet.files import read_record, write_json
-from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
+from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.formatting import usd
@@ -66,8 +66,8 @@ class Spending:
 
 def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending | None:
     """Return what a run's fleet costs; None while no autoscaler has reported anything of it."""
-    report = _autoscaler_report(folder, run, fleet) if fleet else None
-    if fleet is None or report is None:
+    report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
+    if fleet is None or report is None or report["run"] != run:  # of all trials: not its money
         return None
     step: dict[str, Any] = report.get("step") or {}
     spent, cap = float(step.get("spent", 0.0)), fleet.price_cap.run
@@ -83,14 +83,8 @@ def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending 
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
     """Return what the autoscaler of a run's fleet last said of trials that it can't give a node."""
-    report = _autoscaler_report(folder, run, fleet) or {}
+    report = run_report(folder.fleet_state, fleet.called, run) or {}
     return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
-
-
-def _autoscaler_report(folder: RunFolder, run: str, fleet: Fleet) -> dict[str, Any] | None:
-    """The last report of the autoscaler, if it was one of this run."""
-    reports = map(read_report, (folder.fleet_state, default_report(fleet.called)))
-    return next((one for one in reports if one is not None and one.get("run") == run), None)
 
 
 def _trouble(report: dict[str, Any]) -> str | None:

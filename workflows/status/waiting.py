@@ -56,6 +56,6 @@ class Waiting:
             notes = scaling_notes(self._folder, self._frozen.run, fleet)
             return tuple(f"trials wait: {note}" for note in notes)
         job = job_queue.one_idle(self._folder)
-        found = prospects(job, pool_slots()) if job is not None else None
+        found = prospects(job, pool_slots().whole) if job is not None else None
         stuck = found is not None and (found.hopeless or not found.slots or found.unwilling)
         return (f"trials wait: {found}",) if stuck else ()

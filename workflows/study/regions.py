@@ -37,7 +37,7 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
     if isinstance(value, list):
         names = _LISTED.validate_python(value)
         _refuse_doubled(names)
-        return names
+        return dict.fromkeys(names)
     read = RegionGlob.model_validate if _is_glob(value) else _TABLE.validate_python
     return read(value, context=info.context)
 
@@ -56,8 +56,8 @@ def _refuse_doubled(names: list[str]) -> None:
 
 
 Regions = Annotated[
-    RegionList | RegionGlob | RegionTable,
-    WrapValidator(_regions),
+    RegionGlob | RegionTable,
+    WrapValidator(_regions, json_schema_input_type=RegionList | RegionGlob | RegionTable),
     Field(
         description="A list of names; a table of names, where regions differ; or {glob: FILES}: a "
         "region for every file that matches."

@@ -86,15 +86,15 @@ def _regions(study: Study, folder: Path) -> dict[str, Region]:
             raise UnusableStudyError(Problem(("data",), text))
         found = regions_of_glob(study.regions.glob, folder, ("regions", "glob"))
         return {name: Region(data=[file]) for name, file in found.items()}
-    table = study.regions if isinstance(study.regions, dict) else dict.fromkeys(study.regions)
+    table = study.listed_regions
     whole: dict[str, Region] = {}
     absent: list[_Absent] = []
     problems: list[Problem] = []
     for name, region in table.items():
         try:
-            whole[name] = _region(study, name, region or Region(), folder)
+            whole[name] = _region(study, name, region, folder)
         except AbsentError as error:
-            patterns = (region or Region()).data_or(study.data)
+            patterns = region.data_or(study.data)
             absent += [_Absent(name, patterns, problem) for problem in error.problems]
         except UnusableStudyError as error:
             problems += error.problems
@@ -181,7 +181,7 @@ def _check_s3_keys(study: Study, regions: Mapping[str, Region]) -> None:
 
 
 def _data_keys(study: Study, region: str) -> Keys:
-    own = study.regions.get(region) if isinstance(study.regions, dict) else None
+    own = study.listed_regions.get(region)
     return ("data",) if own is None or own.data is None else ("regions", region, "data")
 
 

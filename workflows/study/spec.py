@@ -259,13 +259,19 @@ class Study(Section):
         """The number of trials that share a GPU; None for trials that have none."""
         return shares_of(self.accelerator, self.resources, self.fleet)
 
+    @property
+    def listed_regions(self) -> dict[str, Region]:
+        """The regions that the file names; none where it has a glob for them."""
+        if isinstance(self.regions, RegionGlob):
+            return {}
+        return {name: region or Region() for name, region in self.regions.items()}
+
     # -- its day -------------------------------------------------------------------------------
 
     @property
     def is_dated(self) -> bool:
         """Whether its data is another each day."""
-        own = self.regions if isinstance(self.regions, dict) else {}
-        given = [self.data, *(region.data or [] for region in own.values() if region)]
+        given = [self.data, *(region.data or [] for region in self.listed_regions.values())]
         return any(DATE in pattern for patterns in given for pattern in patterns)
 
     def dated(self, day: date | None) -> tuple[Study, date | None]:
@@ -276,21 +282,17 @@ class Study(Section):
         """
         if not self.is_dated:
             return self, day
-        own = self.regions if isinstance(self.regions, dict) else {}
         zone = self.daily.tzinfo if self.daily else None
         day = day or datetime.now(UTC).astimezone(zone).date()
-        regions = {name: region and region.dated(str(day)) for name, region in own.items()}
+        regions = {name: one.dated(str(day)) for name, one in self.listed_regions.items()}
         data = [pattern.replace(DATE, str(day)) for pattern in self.data]
         return self.model_copy(update={"data": data, "regions": regions or self.regions}), day
 
     def absent(self, folder: Path) -> dict[str, str]:
         """Return the regions whose data isn't there, and which path that is."""
-        if isinstance(self.regions, RegionGlob):
-            return {}
-        table = self.regions if isinstance(self.regions, dict) else dict.fromkeys(self.regions)
         found = {
-            name: absent_data(name, (region or Region()).data_or(self.data), folder)
-            for name, region in table.items()
+            name: absent_data(name, region.data_or(self.data), folder)
+            for name, region in self.listed_regions.items()
         }
         return {name: path for name, path in found.items() if path}
 
@@ -298,10 +300,8 @@ class Study(Section):
         """Return the study without some of its regions."""
         if isinstance(self.regions, RegionGlob):
             return self
-        kept = [name for name in self.regions if name not in names]
-        own = self.regions
-        regions = {name: own[name] for name in kept} if isinstance(own, dict) else kept
-        return self.model_copy(update={"regions": regions})
+        kept = {name: own for name, own in self.regions.items() if name not in names}
+        return self.model_copy(update={"regions": kept})
 
     # -- the normal form ---------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class Study(Section):
     def region_table(self) -> dict[str, Region]:
         """The regions of a resolved study, by name."""
         assert isinstance(self.regions, dict), "the study is not resolved"
-        return {name: region or Region() for name, region in self.regions.items()}
+        return self.listed_regions
 
     @property
     def compared_metric(self) -> str:

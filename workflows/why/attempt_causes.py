@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from trialfleet.workflows.jobs.troubles import EVICTED, STUCK
 from trialfleet.workflows.why.answer import Blame, Kind
 
-CHECK = "trialfleet run STUDY --check"
-
 # How each begins or what is in it, in this order.
 _WORDS: tuple[tuple[str, Kind], ...] = (
     (rf"^{EVICTED}: ", Kind.EVICTIONS),

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trialfleet.files import shell_quoted
+from trialfleet.infra.pool.machines import Machine
 from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault
 from trialfleet.workflows.jobs.troubles import JobTrouble
@@ -21,6 +22,9 @@ from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.states import RunState, Stage, TrialState
 from trialfleet.workflows.study.frozen import run_again
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.commands.status import NodeStatus
 
 Htcondor = Literal["answers", "pool-down", "schedd-down"]
 STALE = timedelta(minutes=5)  # an autoscaler that is alive reports at least this often
@@ -302,32 +306,46 @@ class InstanceFacts:
     """An instance of a fleet.
 
     Attributes:
-        state: AWS's word; empty: AWS lists no such instance.
-        reason: why it ended, in AWS's words and by its code.
-        stage: how far it is, as `fleet status` has it.
-        why: what `fleet status` says of it.
-        note: what its agent says in the pool, or the reason of its draining.
-        healthy: what its probe found.
-        lease: when its lease ends.
+        instance: its id.
+        node: what `fleet status` says of it; None: AWS lists no such instance, or can't be asked.
+        machine: what it says of itself; None: the pool doesn't know it, or can't be asked.
         aws_away: why AWS can't be asked.
         pool_away: why the pool can't be asked.
-        lost: trials whose last stay was there and was cut off.
         fleet_file: the study or file of its fleet.
     """
 
     instance: str
-    state: str = ""
-    reason: str = ""
-    stage: str = ""
-    why: str = ""
-    note: str = ""
-    healthy: bool | None = None
-    lifecycle: str = ""
-    minutes: float = 0.0
-    boot_minutes: float = 20.0
-    lease: datetime | None = None
-    trials: tuple[str, ...] = ()
+    node: NodeStatus | None = None
+    machine: Machine | None = None
     aws_away: str = ""
     pool_away: str = ""
     fleet_file: str = ""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def stage(self) -> str:
+        """How far it is, as `fleet status` has it; as the pool has it where AWS isn't asked."""
+        if self.node or not self.machine:
+            return self.node.stage if self.node else ""
+        state = self.machine.state()
+        return "joined" if state == "well" else state
+
+    @property
+    def why(self) -> str:
+        """What `fleet status` says of it."""
+        return self.node.why if self.node else ""
+
+    @property
+    def state(self) -> str:
+        """AWS's word; empty: AWS lists no such instance."""
+        return self.node.instance.state if self.node else ""
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, in AWS's words and by its code."""
+        return self.node.instance.ended if self.node else ""
+
+    @property
+    def note(self) -> str:
+        """Why it drains, in the words of whoever asked for it."""
+        return self.machine.why_draining if self.machine else ""

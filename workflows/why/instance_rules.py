@@ -93,9 +93,10 @@ def _ended(node: InstanceFacts) -> Answer | None:
 
 
 def _lease_over(node: InstanceFacts) -> Answer | None:
-    if node.lease is None or node.now < node.lease:
+    lease = node.node.instance.expires if node.node and node.state == "running" else None
+    if lease is None or node.now < lease:
         return None
-    why = f"its lease ended at {node.lease:%H:%M} UTC, and nobody renewed it"
+    why = f"its lease ended at {lease:%H:%M} UTC, and nobody renewed it"
     return _answer(node, Kind.LEASE, f"{why}{f': {node.note}' if node.note else ''}")
 
 
@@ -109,9 +110,8 @@ def _draining(node: InstanceFacts) -> Answer | None:
 def _sick(node: InstanceFacts) -> Answer | None:
     if node.stage != "sick":
         return None
-    if node.healthy is None:
-        return _answer(node, Kind.BOOTING, node.why)
-    return _answer(node, Kind.SICK, node.why)
+    is_probed = node.machine is not None and node.machine.healthy is not None
+    return _answer(node, Kind.SICK if is_probed else Kind.BOOTING, node.why)
 
 
 def _booting(node: InstanceFacts) -> Answer | None:
@@ -120,14 +120,15 @@ def _booting(node: InstanceFacts) -> Answer | None:
     if node.pool_away:
         return _answer(node, Kind.POOL_DOWN, node.pool_away, blame=Blame.POOL)
     failed = re.search(r"\bfailed\b", node.why) and node.stage == "booted"
-    if node.minutes >= node.boot_minutes or failed:
+    if failed or (node.node and node.node.is_late):
         advice = "see what its log says: docs/node-does-not-join.md"
         return _answer(node, Kind.BOOT_FAILED, node.why, blame=Blame.NODE, advice=advice)
     return _answer(node, Kind.BOOTING, f"it boots: {node.why}")
 
 
 def _well(node: InstanceFacts) -> Answer:
-    runs = ", ".join(node.trials[:3])
+    trials = node.machine.trials if node.machine else ()
+    runs = ", ".join(trial.node for trial in trials[:3])
     what = f"it runs {runs}" if runs else "it is in the pool and free"
     note = f"; {node.note}" if node.note else ""
     return _answer(node, Kind.WELL, f"nothing is wrong: {what}{note}")

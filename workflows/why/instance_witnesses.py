@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.commands import status as fleet_status
 from trialfleet.infra.fleet.commands.status import NodeStatus
-from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.pool import nodes as pool_nodes
-from trialfleet.infra.fleet.pool.nodes import PoolNode
+from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.pool.machines import Machine
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_fleet
@@ -28,25 +26,15 @@ def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
         folder: a run that may have asked for it: its study has the fleet; None: the file here.
     """
     fleet, file = _fleet(folder)
-    pool, pool_away = _in_pool(instance)
+    machine, pool_away = _in_pool(instance)
     node, aws_away = _in_aws(instance, fleet, folder) if fleet else (None, "no fleet is known here")
     return InstanceFacts(
         instance=instance,
-        state=node.state if node else "",
-        reason=node.ended if node else "",
-        stage=node.stage if node else _stage(pool),
-        why=node.why if node else "",
-        note=_note(pool),
-        healthy=pool.healthy if pool else None,
-        lifecycle=node.lifecycle if node else "",
-        minutes=node.age_minutes if node else 0.0,
-        boot_minutes=up.BOOT_MINUTES,
-        lease=node.expires if node and node.state == "running" else None,
-        trials=tuple(trial.node for trial in pool.trials) if pool else (),
+        node=node,
+        machine=machine,
         aws_away=aws_away,
         pool_away=pool_away,
         fleet_file=file,
-        now=datetime.now(UTC),
     )
 
 
@@ -65,9 +53,9 @@ def _fleet(folder: Path | None) -> tuple[Fleet | None, str]:
     return None, ""
 
 
-def _in_pool(instance: str) -> tuple[PoolNode | None, str]:
+def _in_pool(instance: str) -> tuple[Machine | None, str]:
     try:
-        return next((n for n in pool_nodes.nodes() if n.instance == instance), None), ""
+        return next((n for n in pool_demand.fleet_machines() if n.instance == instance), None), ""
     except PoolError as error:
         return None, f"the pool can't be asked: {error}"
 
@@ -82,20 +70,4 @@ def _in_aws(instance: str, fleet: Fleet, folder: Path | None) -> tuple[NodeStatu
         found = fleet_status.status(aws, fleet).nodes
     except (FleetError, InputError) as error:
         return None, f"AWS can't be asked: {error}"
-    return next((node for node in found if node.instance == instance), None), ""
-
-
-def _stage(pool: PoolNode | None) -> str:
-    """How far it is where AWS isn't asked."""
-    if pool is None:
-        return ""
-    if pool.draining:
-        return "draining"
-    return "sick" if pool.healthy is False else "joined"
-
-
-def _note(pool: PoolNode | None) -> str:
-    if pool is None:
-        return ""
-    drained = pool.drain_reason.removeprefix(pool_nodes.OURS) if pool.draining else ""
-    return pool.note or drained
+    return next((node for node in found if node.instance.id == instance), None), ""

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.classads import plain, value
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.collector import machine_named
+from trialfleet.infra.pool.machines import machines_of
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.matching import machine_slots, pool_slots, prospects
+from trialfleet.workflows.plan.matching import pool_slots, prospects
 from trialfleet.workflows.why.facts import Queued
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
-
-_RUNNING = "JobStatus == 2 && JobUniverse == 5"
 
 
 def queued_job(folder: RunFolder, node: str) -> Queued | None:
@@ -41,19 +41,17 @@ def waiting_job(job: Any, folder: str) -> Queued:
         return Queued(job=named, seconds=seconds, blocked=True)
     try:
         slots = pool_slots()
-        free = pool_slots(whole=False)
-        running = job_queue.query(_RUNNING, ["TrialfleetFolder"])
+        running = job_queue.running_by_run()
     except PoolError:
         return Queued(job=named, seconds=seconds)
-    own = sum(ad.get("TrialfleetFolder") == folder for ad in running)
     return Queued(
         job=named,
         seconds=seconds,
-        prospects=prospects(job, slots),
-        free=prospects(job, free).willing,
-        draining=_draining(job, slots),
-        own=own,
-        foreign=len(running) - own,
+        prospects=prospects(job, slots.whole),
+        free=prospects(job, slots.free).willing,
+        draining=_draining(job, slots.whole),
+        own=running[folder],
+        foreign=running.total() - running[folder],
     )
 
 
@@ -62,27 +60,14 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
     stay = [slot for slot in slots if slot.get("Draining") is not True]
     if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
         return ""
-    words = [_word(slot) for slot in slots if slot.get("Draining") is True]
-    return next(filter(None, words), "no reason was given")
+    draining = [machine for machine in machines_of(map(plain, slots)) if machine.draining]
+    return next(filter(None, (one.why_draining for one in draining)), "no reason was given")
 
 
 def word_of_machine(machine: str) -> str:
     """Return why a machine of the pool takes no trials, in its own words; empty if it does."""
-    try:
-        slots = machine_slots(machine)
-    except PoolError:
-        return ""
-    return next(filter(None, map(_word, slots)), "")
-
-
-def _word(slot: ClassAd) -> str:
-    says = plain(slot)
-    note = str(says.get("TrialfleetNote", ""))
-    if says.get("Draining") is True:
-        return (note or str(says.get("DrainReason", ""))).removeprefix("trialfleet: ")
-    if says.get("TrialfleetGpuHealthy") is False:
-        return f"its GPU failed the probe: {says.get('TrialfleetGpuReason') or 'no reason given'}"
-    return note
+    found = machine_named(machine)
+    return found.why() if found and found.state() != "well" else ""
 
 
 def job_ad(job: str) -> Any:

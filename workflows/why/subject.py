@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from trialfleet.errors import InputError, PoolError
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import where_tools_work
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
@@ -175,7 +175,7 @@ def _job(word: str, run: str | None) -> Subject:
     cluster = word.partition(".")[0]
     names = ["TrialfleetFolder", "TrialfleetRegion", "TrialfleetNode", "DAGNodeName"]
     try:
-        ads = job_queue.query(f"ClusterId == {cluster}", names)
+        ads = schedd.query(f"ClusterId == {cluster}", names)
     except PoolError:
         ads = []
     if ads and "TrialfleetFolder" in ads[0]:

@@ -10,8 +10,6 @@ from trialfleet.workflows.jobs.troubles import JobTrouble
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.why.facts import Queued, RunFacts, Scaling
 
-_SOON = 30.0  # seconds that matching, or the first boot's report, may take
-
 # AWS's names for what is wrong, as the autoscaler repeats them; or its own words. In this order.
 _OF_AWS: tuple[tuple[str, Kind], ...] = (
     (r"RequestLimitExceeded|Throttl|request limit", Kind.THROTTLE),

@@ -17,7 +17,7 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.errors import PoolError
 from trialfleet.files import read_record
-from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
+from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
 from trialfleet.workflows.dagman.failing import service_trouble
@@ -319,9 +319,7 @@ def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
     fleet = frozen.study.fleet
     if fleet is None:
         return Scaling(None, wanted=False)
-    places = (files.fleet_state, default_report(fleet.called))
-    reports = (report for place in places if (report := read_report(place)))
-    own = next((report for report in reports if report.get("run") in {frozen.run, ""}), None)
+    own = run_report(files.fleet_state, fleet.called, frozen.run)
     return Scaling(own, wanted=autoscale_of(frozen.study) != "off" or own is not None)
 
 

@@ -11,6 +11,7 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
+from trialfleet.infra.fleet.spec.price_cap import nodes_within
 
 MOST_REASONS = 20  # shown in an error; a study over all regions would drop hundreds
 PRICELESS = (
@@ -94,7 +95,7 @@ def _against(offer: Candidate, fleet: Fleet) -> str | None:
         return "AWS lists no spot price" if offer.lifecycle == "spot" else PRICELESS
     if offer.lifecycle == "spot" and ceiling is not None and offer.price > ceiling:
         return f"costs {offer.price:g} USD/h, over spot.ceiling, which is {ceiling:g}"
-    if cap is not None and offer.price > cap:
+    if nodes_within(cap, 0.0, offer.price) < 1:
         return f"costs {offer.price:g} USD/h, over price_cap.hour, which is {cap:g}"
     return None
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 from pydantic import TypeAdapter
 
-from trialfleet.files import read_json, write_json
+from trialfleet.files import read_json, unless_damaged, write_json
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 
 if TYPE_CHECKING:
@@ -117,10 +117,7 @@ def _shipped() -> Table:
 
 def _refreshed() -> Table:
     """Return what the cache holds; one that is damaged is worth no more than none."""
-    try:
-        return _TABLE.validate_json(cache_file().read_bytes())
-    except (OSError, ValueError):
-        return {}
+    return unless_damaged(lambda: _TABLE.validate_json(cache_file().read_bytes()), {})
 
 
 def _history(aws: Aws, aws_region: str, types: list[Any]) -> list[SpotPriceTypeDef]:

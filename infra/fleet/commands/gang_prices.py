@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trialfleet.errors import InputError
-from trialfleet.infra.fleet.pool.nodes import Room
 from trialfleet.infra.fleet.scaling.packing import never_begins
 from trialfleet.infra.fleet.scaling.saved_state import room_of
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
+from trialfleet.infra.fleet.spec.price_cap import nodes_within
+from trialfleet.infra.pool.machines import Room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) ->
     cap = fleet.price_cap.hour
     pairs = [(held, one) for held, one in zip(slots, candidates, strict=True) if held]
     cheapest = min(-(-gang.min // held) * one.price for held, one in pairs)
-    if cap is not None and cheapest > cap:
+    if nodes_within(cap, 0.0, cheapest) < 1:
         raise InputError(
             f"a gang begins with {gang.min} jobs (resources.nodes.min), whose nodes cost "
             f"{cheapest:.2f} USD per hour at the least, over price_cap.hour, which is {cap:g}"

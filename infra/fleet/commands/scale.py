@@ -11,14 +11,14 @@ from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.instances.launch import Launched, Progress
 from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.lifecycle import up as fleet_up
-from trialfleet.infra.fleet.pool import nodes as pool_nodes
-from trialfleet.infra.fleet.pool.nodes import Room
+from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.scaling import decision as scaling
 from trialfleet.infra.fleet.scaling import draining
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.saved_state import Watch
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.machines import Room
 
 
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
@@ -49,7 +49,7 @@ def _shrink(
     aws: Aws, fleet: Fleet, count: int, living: Sequence[Instance], progress: Progress
 ) -> list[str]:
     now, room = datetime.now(UTC), Room(gpus=fleet.needs.gpus * fleet.shares)
-    nodes = Watch(now).nodes(living, pool_nodes.nodes(fleet.called), {}, room, now)
+    nodes = Watch(now).nodes(living, pool_demand.fleet_machines(fleet.called), {}, room, now)
     limits = Limits(
         min_nodes=0,
         max_nodes=fleet.nodes.max,

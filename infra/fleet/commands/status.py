@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -14,14 +14,19 @@ from trialfleet.infra.fleet.commands.boot_log import last_messages
 from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.pool import nodes as pool_nodes
-from trialfleet.infra.fleet.pool.nodes import Demand, PoolNode, PoolView, RunningTrial
+from trialfleet.infra.fleet.pool import demand as pool_demand
+from trialfleet.infra.fleet.pool.demand import Demand, PoolView
 from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.machines import Machine
 
 # asked: AWS starts it · booted: it runs and is not in the pool · joined: it takes trials
 Stage = Literal["asked", "booted", "joined", "sick", "draining", "ending", "ended"]
+_OF_INSTANCE = (
+    *("aws_region", "zone", "type", "lifecycle", "state", "price", "launched", "expires"),
+    *("address", "run", "ended"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,49 +34,88 @@ class NodeStatus:
     """One instance, joined with what the pool knows of it.
 
     Attributes:
-        stage: how far it is, see `Stage`.
-        state: AWS's own word.
-        why: what it waits for, or why it takes no trials, or not on all of its GPUs; empty while it
-            does.
-        price: USD per hour at launch; None if nobody knows.
-        age_minutes: since its launch.
+        instance: as AWS has it.
+        machine: what it says of itself; None before it has joined, or if the pool can't be asked.
+        at: when this was so.
+        wants_gpus: trials of the fleet want GPUs.
+        boot_message: what it logged last, where the pool doesn't know it; empty: nothing.
         cost: USD so far.
-        expires: the end of its lease.
-        gpus: GPUs that it has by its own account; None before it has joined.
-        gpu: their name.
-        bandwidth: copying on the GPU, measured, in GB/s; None if not measured.
-        launch_microseconds: of an empty kernel; None if not measured.
-        driver_option: what became of the NVIDIA module's option.
-        trials: what it runs.
-        idle_minutes: since its last job; None while it has one, or before it has joined.
-        machine: its name in the pool.
-        ended: why it ended, by AWS's code and in its words; empty while it doesn't.
+        pool_answers: the pool can be asked.
     """
 
-    instance: str
-    aws_region: str
-    zone: str
-    type: str
-    lifecycle: str
-    stage: Stage
-    state: str
-    why: str
-    price: float | None
-    launched: datetime
-    age_minutes: float
+    instance: Instance
+    machine: Machine | None
+    at: datetime
+    wants_gpus: bool
+    boot_message: str
     cost: float
-    expires: datetime | None
-    address: str
-    run: str
-    gpus: int | None = None
-    gpu: str = ""
-    bandwidth: float | None = None
-    launch_microseconds: float | None = None
-    driver_option: str = ""
-    trials: tuple[RunningTrial, ...] = ()
-    idle_minutes: float | None = None
-    machine: str = ""
-    ended: str = ""
+    pool_answers: bool = True
+
+    @property
+    def stage(self) -> Stage:
+        """How far it is."""
+        if not self.instance.alive:
+            return "ended" if self.instance.state == "terminated" else "ending"
+        if self.instance.state != "running" or self.machine is None:
+            return "asked" if self.instance.state == "pending" else "booted"
+        state = self.machine.state(self.wants_gpus)
+        return "joined" if state == "well" else state
+
+    @property
+    def why(self) -> str:
+        """What it waits for, or why it takes no trials, or not on all of its GPUs; else nothing."""
+        stage, state, logged = self.stage, self.instance.state, self.boot_message
+        if self.machine is not None and stage in {"draining", "sick", "joined"}:
+            why = self.machine.why(self.wants_gpus)
+            return f"draining: {why or 'no reason given'}" if stage == "draining" else why
+        if stage == "asked":
+            return "AWS is starting it"
+        if stage == "booted" and not self.pool_answers:
+            return "the pool can't be asked"
+        if stage == "booted" and state == "running":
+            since = f"{self.age_minutes:.0f} minutes after its launch"
+            if self.is_late:
+                since += f", which is more than the {up.BOOT_MINUTES} that it may take"
+            return f"not in the pool {since}; {logged or 'it has reported nothing of its boot yet'}"
+        ends = {"ending": "AWS is ending it", "ended": "it has ended"}
+        return "; ".join(filter(None, (ends.get(stage, f"it is {state}"), logged)))
+
+    @property
+    def age_minutes(self) -> float:
+        """Minutes since its launch."""
+        return _minutes(self.instance.launched, self.at)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it should have joined by now."""
+        return self.age_minutes >= up.BOOT_MINUTES
+
+    @property
+    def gpus(self) -> int | None:
+        """The number of GPUs that it has by its own account; None before it has joined."""
+        return self.machine.total.gpus // self.machine.shares if self.machine else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the status as plain data; what a node says of itself once it has joined."""
+        instance, machine = self.instance, self.machine
+        idle_since = machine.idle_since if machine else None
+        found = {
+            "instance": instance.id,
+            **{name: getattr(instance, name) for name in _OF_INSTANCE},
+            "stage": self.stage,
+            "why": self.why,
+            "age_minutes": self.age_minutes,
+            "cost": self.cost,
+            "gpus": self.gpus,
+            "gpu": machine.gpu if machine else "",
+            "bandwidth": machine.bandwidth if machine else None,
+            "launch_microseconds": machine.launch_microseconds if machine else None,
+            "driver_option": machine.driver_option if machine else "",
+            "trials": machine.trials if machine else (),
+            "idle_minutes": _minutes(idle_since, self.at) if idle_since else None,
+            "machine": machine.name if machine else "",
+        }
+        return dict(plain(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +150,8 @@ class FleetStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""
-        return {"schema": 1, **plain(asdict(self))}
+        nodes = [node.to_json() for node in self.nodes]
+        return {"schema": 1, **plain(vars(self) | {"nodes": nodes})}
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
@@ -120,13 +165,19 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     view, pool_notice = _look(fleet, run)
     here = {node.instance: node for node in view.nodes} if view else {}
     absent = [i for i in instances if i.id not in here and i.state != "pending"]
-    words = last_messages(aws, fleet, absent)
+    messages = last_messages(aws, fleet, absent)
     nodes = tuple(
-        _node_status(i, here.get(i.id), words.get(i.id, ""), record, now) for i in instances
+        NodeStatus(
+            instance=i,
+            machine=here.get(i.id),
+            at=now,
+            wants_gpus=fleet.brings_gpus,
+            boot_message=messages.get(i.id, ""),
+            cost=record.lifetimes[i.id].cost(now),
+            pool_answers=view is not None,
+        )
+        for i in instances
     )
-    if view is None:
-        why = "the pool can't be asked"
-        nodes = tuple(replace(n, why=why) if n.stage == "booted" else n for n in nodes)
     return FleetStatus(
         fleet=fleet.called,
         at=now,
@@ -156,77 +207,6 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> ledge
     return _record(aws, fleet, listed, now or datetime.now(UTC))[0]
 
 
-def _node_status(
-    instance: Instance, pool: PoolNode | None, words: str, record: ledgers.Ledger, now: datetime
-) -> NodeStatus:
-    stage = _stage(instance, pool)
-    known = NodeStatus(
-        instance=instance.id,
-        aws_region=instance.aws_region,
-        zone=instance.zone,
-        type=instance.type,
-        lifecycle=instance.lifecycle,
-        stage=stage,
-        state=instance.state,
-        why=_why(stage, instance, pool, words, now),
-        price=instance.price,
-        launched=instance.launched,
-        age_minutes=_minutes(instance.launched, now),
-        cost=record.lifetimes[instance.id].cost(now),
-        expires=instance.expires,
-        address=instance.address,
-        run=instance.run,
-        ended=instance.ended,
-    )
-    if pool is None:
-        return known
-    return replace(
-        known,
-        gpus=pool.total.gpus // pool.shares,
-        gpu=pool.gpu,
-        bandwidth=pool.bandwidth,
-        launch_microseconds=pool.launch_microseconds,
-        driver_option=pool.driver_option,
-        trials=pool.trials,
-        idle_minutes=_minutes(pool.idle_since, now) if pool.idle_since else None,
-        machine=pool.machine,
-    )
-
-
-def _stage(instance: Instance, pool: PoolNode | None) -> Stage:
-    if not instance.alive:
-        return "ended" if instance.state == "terminated" else "ending"
-    if instance.state != "running" or pool is None:
-        return "asked" if instance.state == "pending" else "booted"
-    if pool.draining:
-        return "draining"
-    fit = pool.healthy is True or (pool.healthy is None and not pool.total.gpus)
-    return "joined" if fit else "sick"
-
-
-def _why(stage: Stage, instance: Instance, pool: PoolNode | None, words: str, now: datetime) -> str:
-    if pool is not None and stage in {"draining", "sick", "joined"}:
-        return _why_in_pool(stage, pool)
-    if stage == "asked":
-        return "AWS is starting it"
-    if stage == "booted" and instance.state == "running":
-        minutes = _minutes(instance.launched, now)
-        since = f"{minutes:.0f} minutes after its launch"
-        if minutes >= up.BOOT_MINUTES:
-            since += f", which is more than the {up.BOOT_MINUTES} that it may take"
-        return f"not in the pool {since}; {words or 'it has reported nothing of its boot yet'}"
-    ends = {"ending": "AWS is ending it", "ended": "it has ended"}
-    return "; ".join(filter(None, (ends.get(stage, f"it is {instance.state}"), words)))
-
-
-def _why_in_pool(stage: Stage, pool: PoolNode) -> str:
-    if stage == "draining":
-        return f"draining: {pool.why_draining or 'no reason given'}"
-    if stage == "sick":
-        return pool.why_sick if pool.healthy is False else "its GPU has not been probed yet"
-    return pool.note or pool.reason
-
-
 def _record(
     aws: Aws, fleet: Fleet, instances: Sequence[Instance], now: datetime
 ) -> tuple[ledgers.Ledger, str]:
@@ -237,7 +217,7 @@ def _record(
 
 def _look(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:
     try:
-        return pool_nodes.look(fleet.called, run), ""
+        return pool_demand.read_pool(fleet.called, run), ""
     except PoolError as error:
         return None, f"the pool can't be asked, so nobody knows which nodes are in it: {error}"
 

@@ -25,6 +25,7 @@ from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance, Lifecycle
+from trialfleet.infra.fleet.spec.price_cap import nodes_within
 
 Progress = Callable[[str], None]
 WINDOW = timedelta(minutes=10)  # a request's name is good for so long
@@ -210,12 +211,8 @@ class _Order:
         return made
 
     def _affordable(self, candidate: Candidate, wanted: int) -> int:
-        cap = self.fleet.price_cap.hour
-        if cap is None:
-            return wanted
-        # An instance whose price nobody can tell counts as one of the kind that is asked for.
-        spent = sum(candidate.price if one.price is None else one.price for one in self.living)
-        return min(wanted, math.floor((cap - spent) / candidate.price + 1e-9))
+        used = sum(one.price_or(candidate.price) for one in self.living)
+        return min(wanted, nodes_within(self.fleet.price_cap.hour, used, candidate.price))
 
     def _run_instances(self, aws_region: str, request: dict[str, Any]) -> list[Instance]:
         ec2 = self.aws.ec2(aws_region)

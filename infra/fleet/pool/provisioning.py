@@ -10,9 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from trialfleet.errors import InputError, PoolError
-from trialfleet.infra.fleet.pool.queries import job_ads, use_pool
-from trialfleet.infra.pool.connection import local_schedd
+from trialfleet.errors import InputError
+from trialfleet.infra.pool import schedd
 
 PROVISIONED = 2
 LOOKS = 3  # in a row, so that a moment between two jobs isn't taken for the end
@@ -39,13 +38,7 @@ class Graph:
 
     def start(self) -> None:
         """Let DAGMan start the graph's nodes."""
-        use_pool()
-        import htcondor2
-
-        try:
-            local_schedd().edit(self.job, "ProvisionerState", str(PROVISIONED))
-        except htcondor2.HTCondorException as error:
-            raise PoolError(f"ProvisionerState of job {self.job} can't be set: {error}") from error
+        schedd.edit(self.job, "ProvisionerState", str(PROVISIONED))
 
     def is_started(self) -> bool:
         """Tell whether a former life of this job has let DAGMan start."""
@@ -77,5 +70,5 @@ def nothing_left(dagman: Mapping[str, Any]) -> bool:
 def _ad(job: str, attributes: list[str]) -> dict[str, Any] | None:
     """Return attributes of a job; None if the queue has no such job any more."""
     cluster, _, proc = job.partition(".")
-    found = job_ads(f"ClusterId == {int(cluster)} && ProcId == {int(proc or 0)}", attributes)
-    return dict(found[0]) if found else None
+    found = schedd.query(f"ClusterId == {int(cluster)} && ProcId == {int(proc or 0)}", attributes)
+    return found[0] if found else None

@@ -1,4 +1,4 @@
-"""What is asked of HTCondor's collector and schedd about a fleet."""
+"""What is asked of HTCondor's schedd about a fleet."""
 
 from __future__ import annotations
 
@@ -6,21 +6,12 @@ import shutil
 from collections.abc import Iterable
 from typing import Any
 
-from trialfleet.classads import plain
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.connection import connect, local_schedd, use
+from trialfleet.infra.pool import schedd
+from trialfleet.infra.pool.connection import connect, use
 
 # A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
 TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
-NODE_ATTRIBUTES = [
-    *("Name", "Machine", "SlotType", "NumDynamicSlots", "NumDynamicSlotsTime"),
-    *("MyCurrentTime", "LastHeardFrom", "Draining", "DrainReason"),
-    *("JobId", "IsDataSlot", "GlobalJobId", "Cpus", "Memory", "GPUs"),
-    *("TotalSlotCpus", "TotalSlotMemory", "TotalSlotGPUs", "TrialfleetTrialsPerGpu"),
-    *("TrialfleetInstance", "TrialfleetGpuHealthy", "TrialfleetGpuReason"),
-    *("TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetLaunchMicroseconds"),
-    *("TrialfleetDriverOption", "TrialfleetNote"),
-]
 JOB_ATTRIBUTES = [
     *("JobStatus", "GlobalJobId", "ClusterId", "RequestCpus", "RequestGPUs", "RequestMemory"),
     *("Requirements", "EnteredCurrentStatus", "TrialfleetRun", "TrialfleetFolder"),
@@ -30,32 +21,9 @@ AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
 Ad = dict[str, Any]
 
 
-def node_ads(fleet: str | None) -> list[Ad]:
-    """Return the ads of the slots of a fleet's nodes, or of every fleet's."""
-    constraint = "TrialfleetInstance isnt undefined"
-    if fleet is not None:
-        constraint += f" && TrialfleetFleet =?= {quoted(fleet)}"
-    use_pool()
-    import htcondor2
-
-    try:
-        kind = htcondor2.AdTypes.Startd
-        ads = htcondor2.Collector().query(kind, constraint, NODE_ATTRIBUTES)
-        return [plain(ad) for ad in ads]
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor's collector does not answer: {error}") from error
-
-
-def job_ads(constraint: str, attributes: list[str] = JOB_ATTRIBUTES) -> list[Ad]:
-    """Return attributes of the queue's jobs that satisfy a ClassAd constraint."""
-    use_pool()
-    import htcondor2
-
-    try:
-        ads = local_schedd().query(constraint=constraint, projection=attributes)
-        return [plain(ad, as_text=AS_TEXT) for ad in ads]
-    except htcondor2.HTCondorException as error:
-        raise PoolError(f"HTCondor's schedd does not answer: {error}") from error
+def trial_ads() -> list[Ad]:
+    """Return the ads of trials' jobs in the queue."""
+    return schedd.query(TRIALS, JOB_ATTRIBUTES, AS_TEXT)
 
 
 def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
@@ -75,18 +43,13 @@ def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
     return own
 
 
-def use_pool() -> None:
-    """Make this process talk to the pool that it is meant for; PoolError where there is none."""
-    use(connect())
-
-
 def tool(name: str) -> str:
     """Return the path of one of HTCondor's tools.
 
     Raises:
         PoolError: there is no pool, or no such tool on PATH.
     """
-    use_pool()
+    use(connect())
     found = shutil.which(name)
     if found is None:
         raise PoolError(f"{name} is not on PATH: HTCondor's tools are not installed here")

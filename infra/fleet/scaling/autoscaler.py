@@ -19,15 +19,17 @@ from typing import Any
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory, launch, lease
+from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import down, up
-from trialfleet.infra.fleet.pool import nodes as pool_nodes
-from trialfleet.infra.fleet.pool.nodes import PoolNode, PoolView, Room
+from trialfleet.infra.fleet.pool import demand as pool_demand
+from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import draining, ledger, money, trial_jobs
 from trialfleet.infra.fleet.scaling.accounting import Books
 from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.decision import (
     Decision,
     Node,
+    Phase,
     Removal,
     decide,
     phase,
@@ -38,11 +40,12 @@ from trialfleet.infra.fleet.scaling.money import Stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, room_of, usual_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
+from trialfleet.infra.fleet.spec.price_cap import run_cap_reached
+from trialfleet.infra.pool.machines import Machine, Room
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
 RENEWED = 2 / 3  # a lease is renewed when less than this part of it is left
-Progress = Callable[[str], None]
 
 
 def unfailing(progress: Progress) -> Progress:
@@ -113,13 +116,9 @@ class Connections:
 
     inputs: Callable[[Aws, Fleet], up.NodeInputs]
     choose: Callable[[Aws, Fleet], Sequence[Candidate]]
-    look: Callable[[str, str], PoolView] = pool_nodes.look
+    look: Callable[[str, str], PoolView] = pool_demand.read_pool
     end: Callable[[str, Stop], int] = trial_jobs.end
-    drain: Callable[[PoolNode, Removal], str] = field(
-        default=lambda node, removal: draining.drain(
-            node, removal.reason, only_idle=removal.only_idle
-        )
-    )
+    drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ticks: Callable[[], float] = time.monotonic
 
@@ -183,18 +182,14 @@ class Autoscaler:
         count = len(nodes) or len(unheard)  # a region that is silent may have some
         stop = money.stop(limits, count, wanted=bool(view.demand.waiting or least))
         ended, limits, trouble = self._end_trials(stop, limits)
-        decision = decide(demand, nodes, self._paused(limits, nodes, now), now)
+        phases = {node.id: phase(node, limits, now) for node in nodes}
+        decision = decide(demand, nodes, self._paused(limits, phases, now), now)
         drained, refused = self._drain(decision, nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
         launched = self._launch(decision, candidates, now)
-        return Step(
-            at=now,
-            nodes=dict(sorted(Counter(phase(node, limits, now) for node in nodes).items())),
-            waiting=view.demand.waiting,
-            running=view.demand.running,
-            price_per_hour=sum(instance.price or 0.0 for instance in living),
-            spent=limits.spent,
-            since=self._books.since,
+        return replace(
+            self._seen(view, living, now),
+            nodes=dict(sorted(Counter(phases.values()).items())),
             launched=tuple(launched),
             drained=drained,
             terminated=decision.terminate,
@@ -207,8 +202,11 @@ class Autoscaler:
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
         """Return a step without a decision, because the clock was just set."""
         self._watch.blinded()
-        view = self._look()
         note = f"the clock was set: for {SETTLED_SECONDS:.0f} s nodes neither come nor go"
+        return replace(self._seen(self._look(), living, now), notes=(*troubles, note))
+
+    def _seen(self, view: PoolView, living: Sequence[Instance], now: datetime) -> Step:
+        """Return a step in which nothing was done."""
         return Step(
             at=now,
             nodes={},
@@ -217,7 +215,6 @@ class Autoscaler:
             price_per_hour=sum(instance.price or 0.0 for instance in living),
             spent=self._books.spent(now),
             since=self._books.since,
-            notes=(*troubles, note),
         )
 
     # --- Looking ----------------------------------------------------------------------------------
@@ -271,8 +268,7 @@ class Autoscaler:
             paused=paused,
         )
 
-    def _paused(self, limits: Limits, nodes: Sequence[Node], now: datetime) -> Limits:
-        phases = {node.id: phase(node, limits, now) for node in nodes}
+    def _paused(self, limits: Limits, phases: Mapping[str, Phase], now: datetime) -> Limits:
         reasons = (limits.paused, self._unfit.reason(phases, now), self._capacity.reason(now))
         return replace(limits, paused="; ".join(filter(None, reasons)))
 
@@ -284,8 +280,7 @@ class Autoscaler:
         Returns:
             Which leases could not be renewed and why.
         """
-        cap = self._fleet.price_cap.run
-        if cap is not None and self._books.spent(now) >= cap:
+        if run_cap_reached(self._fleet.price_cap.run, self._books.spent(now)):
             return []
         soon = now + RENEWED * timedelta(minutes=self._fleet.lease_minutes)
         due = [i for i in living if i.expires is None or i.expires < soon]
@@ -317,11 +312,11 @@ class Autoscaler:
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
         """Ask nodes to drain; return those that were asked, and who can't be, in words."""
-        pool = {node.id: node.pool for node in nodes if node.pool}
+        machines = {node.id: node.machine for node in nodes if node.machine}
 
         def ask(removal: Removal) -> str:
             try:
-                return self._connections.drain(pool[removal.instance], removal)
+                return self._connections.drain(machines[removal.instance], removal)
             except PoolError as error:
                 return str(error)
 

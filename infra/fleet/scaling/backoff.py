@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trialfleet.infra.fleet.pool.nodes import Demand, Group, Room
+from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.decision import Node, Phase
 from trialfleet.infra.fleet.spec.machines import Candidate
+from trialfleet.infra.pool.machines import Room
 
 FIRST_UNMATCHED, LONGEST_UNMATCHED = timedelta(minutes=30), timedelta(hours=12)
 NOTICES = ("rebalance recommendation", "spot interruption")  # how a node's note on AWS's begins
@@ -121,7 +122,7 @@ class Notices:
     ) -> list[Candidate]:
         """Return the candidates with such pools at their end, for a while after the notice."""
         for node in nodes:
-            if node.pool and node.pool.note.startswith(NOTICES):
+            if node.machine and node.machine.note.startswith(NOTICES):
                 self._given[node.instance.type, node.instance.zone] = now
         shunned = {pool for pool, given in self._given.items() if now - given < SHUNNED}
         return sorted(

@@ -7,14 +7,16 @@ drained before they end. A node that runs a trial is drained only where a cap is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
-from trialfleet.infra.fleet.pool.nodes import OURS, Demand, Group, PoolNode, Room
-from trialfleet.infra.fleet.scaling.limits import Limits, how_many
+from trialfleet.infra.fleet.pool.demand import Demand, Group
+from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.fleet.spec.price_cap import nodes_within, run_cap_reached
+from trialfleet.infra.pool.machines import OURS, Machine, Room
 
 SILENT_MINUTES = 5.0  # a node that the collector has lost for so long is given up
 MATCH_MINUTES = 5.0  # trials that wait so long beside a node free for so long don't match it
@@ -42,13 +44,13 @@ class Node:
     Attributes:
         instance: as AWS lists it; one whose price nobody knows counts as a new one.
         room: what it will have once it has joined.
-        pool: what it says of itself; None while the collector doesn't know it.
+        machine: what it says of itself; None while the collector doesn't know it.
         seen: when the collector last knew it; None: never.
     """
 
     instance: Instance
     room: Room
-    pool: PoolNode | None = None
+    machine: Machine | None = None
     seen: datetime | None = None
 
     @property
@@ -92,22 +94,21 @@ class Decision:
 def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
     """Return what to launch, drain and terminate, where `nodes` are all that cost money."""
     fleet = _Fleet(nodes, limits, now)
-    if reason := limits.cap_reached():
-        return _wind_down(fleet, reason)
+    if reason := run_cap_reached(limits.run_cap, limits.spent):  # all go, their trials saved first
+        return replace(_without(fleet, fleet.by_use(), reason), reasons=(reason,))
     free, allowance = fleet.free(), _allowance(fleet)
     packing = pack(demand.idle, free, limits.room, allowance.nodes)
     wanted = pack(demand.idle, free, limits.room).new
     over = _over_the_hour_cap(fleet)
     idle = _idle_too_long(fleet, packing.used, over)
     launch, held_back = _launch(fleet, packing.new, wanted, allowance)
-    return Decision(
+    cap = f"all nodes together cost more than the cap of ${limits.hour_cap or 0.0:.2f} per hour"
+    rest = _without(fleet, over, cap)
+    return replace(
+        rest,
         launch=launch,
         least=max(1, least_new(demand.idle, free, limits.room, launch)),
-        drain=(
-            *(_too_dear(fleet, node) for node in over if node.pool),
-            *(_was_idle(fleet, node) for node in idle),
-        ),
-        terminate=(*_ended(fleet), *(_too_dear(fleet, node) for node in over if not node.pool)),
+        drain=(*rest.drain, *(_was_idle(fleet, node) for node in idle)),
         reasons=tuple(filter(None, (_unfit(packing, limits.room), held_back))),
     )
 
@@ -125,7 +126,7 @@ def unmatched_trials(
     found = []
     for group in demand.idle:
         if group.since is not None and _minutes(group.since, now) >= MATCH_MINUTES:
-            rooms = {n.id: n.pool.free for n in free if n.pool}
+            rooms = {n.id: n.machine.free for n in free if n.machine}
             fitting = [n for n in free if n.id in pack([group], rooms, Room(), 0).used]
             found += [(group, node) for node in fitting][:1]
     return found
@@ -135,25 +136,20 @@ def phase(node: Node, limits: Limits, now: datetime) -> Phase:
     """Return where a node stands."""
     if node.instance.state in {"stopping", "stopped"}:
         return "lost"
-    if node.pool is not None:
-        return _phase_in_pool(node.pool, limits, now)
+    if node.machine is not None:
+        return _phase_in_pool(node.machine, limits, now)
     if node.seen is not None:
         return "silent" if _minutes(node.seen, now) < SILENT_MINUTES else "lost"
     return "coming" if _minutes(node.instance.launched, now) < limits.boot_minutes else "late"
 
 
-def _phase_in_pool(node: PoolNode, limits: Limits, now: datetime) -> Phase:
+def _phase_in_pool(node: Machine, limits: Limits, now: datetime) -> Phase:
     if node.idle_since is None:
         return "draining" if node.draining else "busy"
     if node.draining:
         long_ago = _minutes(node.idle_since, now) >= limits.idle_minutes
         return "drained" if long_ago or node.drain_reason.startswith(OURS) else "withdrawn"
-    return "idle" if _takes_trials(node, limits.room) else "sick"
-
-
-def _takes_trials(node: PoolNode, room: Room) -> bool:
-    """False for a node whose GPU has not passed the probe, where trials want one."""
-    return node.healthy is True or not room.gpus
+    return "sick" if node.is_sick(bool(limits.room.gpus)) else "idle"
 
 
 class _Fleet:
@@ -178,12 +174,13 @@ class _Fleet:
         What can be left empty so is what costs most. Where a silent node's trials are is unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
+        wants_gpus = bool(self.limits.room.gpus)
         usable = self.among(order)
         usable.sort(key=lambda n: (order.index(self.phase(n)), self.price(n), n.id))
         return {
-            node.id: node.pool.free if node.pool else node.room
+            node.id: node.machine.free if node.machine else node.room
             for node in usable
-            if node.pool is None or _takes_trials(node.pool, self.limits.room)
+            if node.machine is None or not node.machine.is_sick(wants_gpus)
         }
 
     def by_use(self) -> list[Node]:
@@ -197,14 +194,14 @@ class _Fleet:
         )
 
     def price(self, node: Node) -> float:
-        return self.limits.price if node.instance.price is None else node.instance.price
+        return node.instance.price_or(self.limits.price)
 
     def rate(self, nodes: Iterable[Node]) -> float:
         """USD per hour of nodes."""
         return sum(self.price(node) for node in nodes)
 
     def idle_minutes(self, node: Node) -> float:
-        idle_since = node.pool and node.pool.idle_since
+        idle_since = node.machine and node.machine.idle_since
         return _minutes(idle_since, self.now) if idle_since else 0.0
 
 
@@ -226,7 +223,7 @@ def _allowance(fleet: _Fleet) -> _Allowance:
     }
     if limits.hour_cap is not None:
         text = f"the cap is ${limits.hour_cap:.2f} per hour, and ${rate:.2f} is used"
-        bounds[text] = how_many(limits.hour_cap - rate, limits.price)
+        bounds[text] = nodes_within(limits.hour_cap, rate, limits.price)
     if limits.run_cap is not None:
         left = limits.run_cap - limits.spent
         text = f"${left:.2f} is left of the run's cap of ${limits.run_cap:.2f}"
@@ -275,12 +272,10 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
 
     Those of no use first, then idle ones, then those that run something; the dearest first.
     """
-    if fleet.limits.hour_cap is None:
-        return []
-    going = fleet.by_use()
-    excess = fleet.rate(fleet.besides(LEAVING)) - fleet.limits.hour_cap
+    going, limits = fleet.by_use(), fleet.limits
+    rate = fleet.rate(fleet.besides(LEAVING))
     over: list[Node] = []
-    while going and excess - fleet.rate(over) > 1e-9:
+    while going and nodes_within(limits.hour_cap, rate - fleet.rate(over), limits.price) < 0:
         over.append(going.pop(0))
     return over
 
@@ -292,25 +287,18 @@ def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) ->
     which are drained; the dearest first.
     """
     fleet = _Fleet(nodes, limits, now)
-    going = fleet.by_use()
     surplus = max(0, len(fleet.besides(LEAVING)) - count)
-    reason = f"the fleet is scaled to {count} node(s)"
-    going = going[:surplus]
-    return Decision(
-        drain=tuple(Removal(instance=n.id, reason=reason) for n in going if n.pool),
-        terminate=(
-            *_ended(fleet),
-            *(Removal(instance=n.id, reason=reason) for n in going if not n.pool),
-        ),
-    )
+    return _without(fleet, fleet.by_use()[:surplus], f"the fleet is scaled to {count} node(s)")
 
 
-def _wind_down(fleet: _Fleet, reason: str) -> Decision:
-    """Return the decision where the money is spent: every node goes, its trials saved first."""
-    joined = fleet.among({"sick", "busy", "idle"})
-    drain = (Removal(instance=node.id, reason=reason) for node in joined)
-    coming = (Removal(instance=node.id, reason=reason) for node in fleet.among({"coming"}))
-    return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming), reasons=(reason,))
+def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
+    """Return the decision by which nodes go: those in the pool are drained, the others end now.
+
+    So do those that are of no use any more.
+    """
+    drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
+    coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
+    return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming))
 
 
 # --- Why ------------------------------------------------------------------------------------------
@@ -327,8 +315,8 @@ def _ended(fleet: _Fleet) -> tuple[Removal, ...]:
 def _why_gone(node: Node, limits: Limits, now: datetime) -> str:
     if node.instance.state not in {"pending", "running"}:
         return f"it is {node.instance.state}"
-    if node.pool is not None:
-        return ": ".join(filter(None, ("it is drained", node.pool.why_draining)))
+    if node.machine is not None:
+        return ": ".join(filter(None, ("it is drained", node.machine.why_draining)))
     if node.seen is not None:
         return f"the pool has not heard of it for {_minutes(node.seen, now):.0f} minutes"
     return f"it has not joined within {limits.boot_minutes:g} minutes of its launch"
@@ -336,14 +324,9 @@ def _why_gone(node: Node, limits: Limits, now: datetime) -> str:
 
 def _was_idle(fleet: _Fleet, node: Node) -> Removal:
     reason = f"idle for {fleet.idle_minutes(node):.0f} minutes"
-    if fleet.phase(node) == "sick" and node.pool:
-        reason = node.pool.why_sick
+    if fleet.phase(node) == "sick" and node.machine:
+        reason = node.machine.why_sick
     return Removal(instance=node.id, reason=reason, only_idle=True)
-
-
-def _too_dear(fleet: _Fleet, node: Node) -> Removal:
-    reason = f"all nodes together cost more than the cap of ${fleet.limits.hour_cap:.2f} per hour"
-    return Removal(instance=node.id, reason=reason)
 
 
 def _unfit(packing: Packing, room: Room) -> str:

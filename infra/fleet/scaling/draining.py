@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.fleet.pool.nodes import OURS, PoolNode, nodes
+from trialfleet.infra.fleet.instances.launch import Progress
+from trialfleet.infra.fleet.pool.demand import fleet_machines
 from trialfleet.infra.fleet.pool.queries import tool
+from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.machines import OURS, Machine
 from trialfleet.infra.pool.processes import wait_until
 
 TOOL_SECONDS = 30  # a node that doesn't answer for so long can't be drained
@@ -24,14 +28,14 @@ DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is the
 IS_IDLE = 'State =!= "Claimed" || Activity =?= "Idle"'
 # What a node answers that drains already, where the collector has not heard of that yet.
 IN_PROGRESS = "Draining already in progress"
-Progress = Callable[[str], None]
 
 
-def drain(node: PoolNode, reason: str, *, only_idle: bool = False, program: str = "") -> str:
+def drain(node: Machine, removal: Removal, program: str = "") -> str:
     """Ask a node to take no more jobs and to let go of those that it has.
 
     Asked of a node that drains already, it changes nothing. The node's ad says the reason as
-    `DrainReason`, after `OURS`. With `only_idle` a node that runs something by now stays as it is.
+    `DrainReason`, after `OURS`. One that is to go only while it is idle stays as it is if it runs
+    something by now.
 
     Returns:
         Why it could not be asked; empty where it could.
@@ -42,8 +46,8 @@ def drain(node: PoolNode, reason: str, *, only_idle: bool = False, program: str 
     program = program or tool("condor_drain")
     if node.draining:
         return ""
-    check = ["-check", IS_IDLE] if only_idle else []
-    command = [program, "-graceful", "-reason", OURS + reason, *check, node.slot]
+    check = ["-check", IS_IDLE] if removal.only_idle else []
+    command = [program, "-graceful", "-reason", OURS + removal.reason, *check, node.slot]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=TOOL_SECONDS
@@ -58,7 +62,7 @@ def drain(node: PoolNode, reason: str, *, only_idle: bool = False, program: str 
 
 def undrained(instances: Iterable[str], fleet: str | None = None) -> set[str]:
     """Return those of these instances on whose nodes a job runs or may yet."""
-    return {node.instance for node in _undrained(set(instances), nodes(fleet))}
+    return {node.instance for node in _undrained(set(instances), fleet_machines(fleet))}
 
 
 def drain_instances(
@@ -79,13 +83,14 @@ def drain_instances(
     wanted = {instance.id for instance in instances}
     try:
         program = tool("condor_drain")
-        joined = [node for node in nodes() if node.instance in wanted]
+        joined = [node for node in fleet_machines() if node.instance in wanted]
         with ThreadPoolExecutor(AT_ONCE) as threads:  # one that doesn't answer delays no other
-            answers = threads.map(lambda node: drain(node, reason, program=program), joined)
+            orders = (Removal(instance=node.instance, reason=reason) for node in joined)
+            answers = threads.map(drain, joined, orders, repeat(program))
             refused = list(zip(joined, answers, strict=True))
         asked = {node.instance for node, refusal in refused if not refusal}
         _wait(asked, progress, seconds)
-        left = _undrained(asked, nodes())
+        left = _undrained(asked, fleet_machines())
     except PoolError as error:
         return [f"the nodes can't be drained: {error}"]
     return [
@@ -99,7 +104,7 @@ def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
 
     def gone() -> bool:
         nonlocal last_printed
-        left = _undrained(asked, nodes())
+        left = _undrained(asked, fleet_machines())
         text = ", ".join(f"{described(node)} on {node.instance}" for node in left if node.jobs)
         if text not in {"", last_printed}:
             progress(f"waiting for {text} to leave")
@@ -109,12 +114,12 @@ def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
     wait_until(gone, seconds=seconds, poll=1.0)
 
 
-def described(node: PoolNode) -> str:
+def described(node: Machine) -> str:
     """Return what a node runs, in words."""
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
 
-def _undrained(instances: set[str], known: Iterable[PoolNode]) -> list[PoolNode]:
+def _undrained(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
     return [
         node
         for node in known

@@ -22,3 +22,15 @@ def read_report(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return report
+
+
+def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
+    """Return the last report of the autoscaler that serves a run: the run's own, or of all trials.
+
+    Args:
+        own: where an autoscaler that the run started reports.
+        fleet: the fleet's name.
+        run: the run's id.
+    """
+    reports = filter(None, map(read_report, (own, default_report(fleet))))
+    return next((report for report in reports if report.get("run") in {run, ""}), None)

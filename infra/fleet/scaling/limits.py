@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trialfleet.infra.fleet.pool.nodes import Room
-
-UNBOUNDED = 1_000_000
+from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, nodes_within
+from trialfleet.infra.pool.machines import Room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +38,6 @@ class Limits:
     spent: float = 0.0
     paused: str = ""
 
-    def cap_reached(self) -> str:
-        """Say that the run's cap is reached; nothing where it isn't, or there is none."""
-        if self.run_cap is None or self.spent < self.run_cap:
-            return ""
-        return f"the run's cap of ${self.run_cap:.2f} is reached: ${self.spent:.2f} is spent"
-
     def run_pays_for(self, rate: float) -> int:
         """Return how many new nodes the rest of the run's cap pays for until they are of use.
 
@@ -53,11 +46,4 @@ class Limits:
         if self.run_cap is None:
             return UNBOUNDED
         left = self.run_cap - self.spent
-        return how_many(left * 60 / self.boot_minutes - rate, self.price)
-
-
-def how_many(money: float, price: float) -> int:
-    """Return how many of a price money buys."""
-    if price <= 0:
-        return UNBOUNDED
-    return max(0, int(money / price + 1e-9))  # 0.3 is three times 0.1
+        return nodes_within(left * 60 / self.boot_minutes, rate, self.price)

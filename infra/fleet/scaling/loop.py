@@ -17,7 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -26,8 +26,9 @@ from typing import Any, Literal
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.files import locked, write_json
 from trialfleet.infra.fleet.dataclass_json import plain
+from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.pool.provisioning import Graph
-from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Progress, Step, unfailing
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, unfailing
 from trialfleet.infra.fleet.scaling.last_report import default_report
 
 PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool
@@ -58,7 +59,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""
-        return {"schema": 1, **plain(asdict(self))}
+        return {"schema": 1, **plain(self)}
 
 
 class Loop:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.spec.price_cap import run_cap_reached
 
 NO_MONEY = "no money is left: "  # how the reason begins with which a trial's job is removed
 
@@ -38,7 +39,7 @@ def stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
     cap, spent = limits.run_cap, limits.spent
     if cap is None:
         return None
-    reason, share = limits.cap_reached(), cap * (1 - limits.reserve)
+    reason, share = run_cap_reached(cap, spent), cap * (1 - limits.reserve)
     if not reason and wanted and not nodes and limits.run_pays_for(0.0) < 1:
         # Nothing costs anything any more, so that the cap would never be reached.
         reason = (

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trialfleet.infra.fleet.pool.nodes import Group, Room
-from trialfleet.infra.fleet.scaling.limits import UNBOUNDED
+from trialfleet.infra.fleet.pool.demand import Group
+from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED
+from trialfleet.infra.pool.machines import Room
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trialfleet.infra.fleet.pool.nodes import PoolNode, Room
 from trialfleet.infra.fleet.scaling.decision import Node
 from trialfleet.infra.fleet.spec.machines import Instance, InstanceType
+from trialfleet.infra.pool.machines import Machine, Room
 
 UNLISTED = timedelta(minutes=2)  # by then AWS lists what it launched
 # Of the memory that AWS names, the firmware and the kernel keep some.
@@ -59,7 +59,7 @@ class Watch:
     def nodes(
         self,
         instances: Iterable[Instance],
-        pool: Iterable[PoolNode],
+        pool: Iterable[Machine],
         rooms: Mapping[str, Room],
         usual: Room,
         now: datetime,
@@ -78,11 +78,11 @@ class Watch:
         self._seen = {node.id: node.seen for node in nodes if node.seen}
         return nodes
 
-    def _node(self, instance: Instance, pool: PoolNode | None, room: Room) -> Node:
+    def _node(self, instance: Instance, machine: Machine | None, room: Room) -> Node:
         return Node(
             instance=replace(instance, launched=max(instance.launched, self._began)),
-            room=pool.total if pool else room,
-            pool=pool,
+            room=machine.total if machine else room,
+            machine=machine,
             seen=self._seen.get(instance.id),
         )
 
@@ -90,6 +90,6 @@ class Watch:
 def usual_room(room: Room, kind: str, nodes: Iterable[Node]) -> Room:
     """Return what a new node of a type will offer: no more than those that have joined do."""
     for node in nodes:
-        if node.pool and node.instance.type == kind:
-            room = room.within(node.pool.total)
+        if node.machine and node.instance.type == kind:
+            room = room.within(node.machine.total)
     return room

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from trialfleet.errors import first_of
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
-from trialfleet.infra.fleet.pool.nodes import Room
 from trialfleet.infra.fleet.scaling.packing import never_begins
 from trialfleet.infra.fleet.scaling.saved_state import room_of
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.pool.machines import Room
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from trialfleet.errors import PoolError
-from trialfleet.infra.fleet.pool.queries import TRIALS, job_ads, of_run, quoted
+from trialfleet.infra.fleet.pool.queries import TRIALS, of_run, quoted
 from trialfleet.infra.fleet.scaling.money import Stop
-from trialfleet.infra.pool.connection import local_schedd
+from trialfleet.infra.pool import schedd
 
 # Those that are in the queue for some moments more, at their end: removed, completed.
 OVER = "(JobStatus == 3 || JobStatus == 4)"
@@ -28,15 +25,8 @@ def end(run: str, stop: Stop, folder: str = "") -> int:
     wanted = f"{TRIALS} && TrialfleetRun =?= {quoted(run)} && !{OVER}"
     if not stop.finals:
         wanted += ' && TrialfleetMode =?= "tune"'
-    jobs = of_run(job_ads(wanted, ["TrialfleetRun", "TrialfleetFolder"]), run, folder)
-    if jobs:
-        own = quoted(str(jobs[0].get("TrialfleetFolder")))
-        import htcondor2
-
-        remove: Any = htcondor2.JobAction.Remove
-        why: Any = (stop.reason, 0)  # 25.14 drops a reason that stands without its code
-        try:
-            local_schedd().act(remove, f"{wanted} && TrialfleetFolder =?= {own}", reason=why)
-        except htcondor2.HTCondorException as error:
-            raise PoolError(f"trials can't be removed from the queue: {error}") from error
-    return len(jobs)
+    jobs = of_run(schedd.query(wanted, ["TrialfleetRun", "TrialfleetFolder"]), run, folder)
+    if not jobs:
+        return 0
+    own = quoted(str(jobs[0].get("TrialfleetFolder")))
+    return schedd.act("Remove", f"{wanted} && TrialfleetFolder =?= {own}", stop.reason)

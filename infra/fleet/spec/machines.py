@@ -86,6 +86,10 @@ class Instance:
     tags: dict[str, str] = field(default_factory=dict)
     ended: str = ""
 
+    def price_or(self, new: float) -> float:
+        """USD per hour; that of a new node where nobody knows its own."""
+        return new if self.price is None else self.price
+
     @property
     def alive(self) -> bool:
         """True while it costs money or is about to."""

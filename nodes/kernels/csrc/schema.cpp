@@ -1,5 +1,5 @@
 // The operators' schemas, and the only place of them: where this library isn't built, ops.py reads
-// these very lines and defines the operators by pure torch. ops.py says what each one computes.
+// these very lines and defines the operators by pure torch. plain.py says what each one computes.
 
 #include <torch/library.h>
 

@@ -81,7 +81,7 @@ class HiddenLayer(nn.Linear):
         width = self.out_features
         return self._together(
             ops.bias_relu_dropout(
-                product, _own(self.bias), probability, random, number, place, width
+                product, _own(self.bias), random, number, probability, place, width
             )
         )
 

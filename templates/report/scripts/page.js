@@ -1,6 +1,5 @@
-// Draws pictures when they come into view and anew when the theme, the width, the filter or a
-// switch changes; filters and sorts; opens the region that the address names. Without it the page
-// has everything but the pictures.
+// What the report and the live page share: draws pictures when they come into view and anew when the
+// theme, the width or a switch changes; sorts tables. Without it they have everything but pictures.
 
 const PICTURES = {
   overview: overviewPicture,
@@ -15,14 +14,30 @@ const PICTURES = {
   slice: slicePicture,
 };
 
+// About how high pictures are with their legends, so that the page doesn't jump when they are drawn.
+const HEIGHTS = {
+  overview: ({ rows }) => rows.length * rowHeight(rows) + 95,
+  timeline: ({ rows }, place) => (place ? 200 : 76 + Math.min(640, 20 * rows.length)),
+  costs: ({ rows }) => rows.length * rowHeight(rows) + 69,
+  history: 320,
+  curves: 300,
+  parallel: 380,
+  contour: 360,
+  scatter: 360,
+  slice: 190,
+};
+
 const OF_ALL = ["overview", "timeline", "costs"]; // pictures of all regions together
 const LEAST_WIDTH = 240; // narrower ones are drawn so wide and shrunk
-const figures = [...document.querySelectorAll(".figure")];
 const drawn = new Map(); // figure to the width that it was drawn with
+
+function isOfAll(figure) {
+  return OF_ALL.includes(figure.dataset.picture);
+}
 
 function draw(figure) {
   const { picture, place, block: id } = figure.dataset;
-  const ofAll = OF_ALL.includes(picture);
+  const ofAll = isOfAll(figure);
   const data = ofAll ? block("regions-data")[picture] : block(id);
   const width = figure.clientWidth;
   if (!width) return;
@@ -36,103 +51,12 @@ function redraw(chosen = () => true) {
   for (const figure of drawn.keys()) if (chosen(figure)) draw(figure);
 }
 
-// ---- The filter: text and state ----
-
-const filter = { text: "", group: "" };
-const regions = [...document.querySelectorAll("details.region")].sort(
-  (a, b) => a.dataset.region - b.dataset.region,
-);
-const hidden = new Set();
-
-function shown(region) {
-  return !hidden.has(region);
-}
-
-function applyFilter() {
-  const wanted = filter.text.trim().toLowerCase();
-  regions.forEach((region, at) => {
-    const named = block("regions-data").names[at].toLowerCase().includes(wanted);
-    const grouped = !filter.group || region.dataset.group === filter.group;
-    if (named && grouped) hidden.delete(at);
-    else hidden.add(at);
-  });
-  for (const each of document.querySelectorAll("[data-region]")) {
-    each.hidden = hidden.has(Number(each.dataset.region));
-  }
-  for (const group of document.querySelectorAll(".group")) {
-    group.hidden = !group.querySelector(".region:not([hidden])");
-  }
-  for (const chip of document.querySelectorAll("[data-chip]")) {
-    chip.setAttribute("aria-pressed", String(chip.dataset.chip === filter.group));
-  }
-  const told = document.getElementById("shown");
-  if (told) told.textContent = `${regions.length - hidden.size} of ${regions.length} regions shown`;
-  redraw((figure) => OF_ALL.includes(figure.dataset.picture));
-}
-
-function setFilter(change) {
-  Object.assign(filter, change);
-  applyFilter();
-}
-
-const search = document.getElementById("filter");
-search?.addEventListener("input", () => setFilter({ text: search.value }));
-
-function clearFilter() {
-  if (search) search.value = "";
-  setFilter({ text: "", group: "" });
-}
-
-// ---- Opening regions ----
-
-function anchor(slug) {
-  return `#region-${encodeURIComponent(slug)}`;
-}
-
-function go(slug) {
-  if (location.hash === anchor(slug)) openNamed();
-  else location.hash = anchor(slug);
-}
-
-function openNamed() {
-  let id = location.hash.slice(1);
-  try {
-    id = decodeURIComponent(id);
-  } catch {
-    return;
-  }
-  const region = document.getElementById(id);
-  if (!region || !region.matches("details.region")) return;
-  if (region.hidden) clearFilter();
-  region.open = true;
-  region.scrollIntoView();
-  region.querySelector("summary").focus({ preventScroll: true });
-}
-
-function openAll(open) {
-  for (const region of regions) if (!region.hidden) region.open = open;
-}
-
-// Shows the row of the trial that is pointed at in a picture.
-function showTrial(picture) {
-  const trial = picture.value?.trial ?? picture.value;
-  const number = typeof trial === "number" ? trial : trial?.number;
-  const table = picture.closest(".region").querySelector("details.trials");
-  const rows = [...(table?.querySelectorAll("tbody tr") ?? [])];
-  const row = rows.find((each) => each.cells[0].textContent === String(number));
-  if (!row) return;
-  table.open = true;
-  for (const each of rows) each.classList.toggle("shown", each === row);
-  row.scrollIntoView({ block: "center" });
-}
-
 // ---- Tables ----
 
-function sort(header) {
+// Sorts a table by a column: downwards first by numbers, then the other way at each further call.
+function sort(header, up = !isSortedUp(header)) {
   const table = header.closest("table");
   const numeric = header.dataset.kind === "number";
-  const before = header.getAttribute("aria-sort");
-  const up = before ? before === "descending" : !numeric;
   const column = header.cellIndex;
   const keyed = [...table.tBodies[0].rows].map((row) => [keyOf(row.cells[column]), row]);
   const text = new Intl.Collator("en", { numeric: true });
@@ -143,6 +67,11 @@ function sort(header) {
   for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
   header.setAttribute("aria-sort", up ? "ascending" : "descending");
   table.tBodies[0].append(...keyed.map(([, row]) => row));
+}
+
+function isSortedUp(header) {
+  const before = header.getAttribute("aria-sort");
+  return before ? before === "ascending" : header.dataset.kind === "number";
 }
 
 // What a cell sorts by: its key, else its text; nothing where it says nothing.
@@ -173,94 +102,101 @@ function showColumns(button) {
   hint(table.closest(".scroll"));
 }
 
-const scrollers = [...document.querySelectorAll(".scroll")];
 const widths = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     if (target.matches(".scroll")) hint(target);
     else if (drawn.has(target) && drawn.get(target) !== target.clientWidth) draw(target);
   }
 });
-for (const scroller of scrollers) {
-  scroller.addEventListener("scroll", () => hint(scroller), { passive: true });
-  widths.observe(scroller);
-}
 
 // ---- The theme ----
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const button = document.getElementById("theme");
 
 function isDark() {
   return root.dataset.theme ? root.dataset.theme === "dark" : dark.matches;
 }
 
-function theme(name) {
-  if (name) root.dataset.theme = name;
+function showTheme() {
+  const button = document.getElementById("theme");
+  if (!button) return;
+  button.hidden = false;
   button.textContent = isDark() ? "Light" : "Dark";
+}
+
+function changeTheme() {
+  showTheme();
   redraw();
 }
 
-button.hidden = false;
-button.addEventListener("click", () => theme(isDark() ? "light" : "dark"));
-dark.addEventListener("change", () => theme());
-theme();
+dark.addEventListener("change", changeTheme);
 
 // ---- What the reader does ----
 
 // One of a switch's options is pressed at a time.
-function choose(option) {
-  const group = option.closest("[data-switch]");
-  for (const each of group.querySelectorAll("button")) {
+function press(option) {
+  for (const each of option.closest("[data-switch]").querySelectorAll("button")) {
     each.setAttribute("aria-pressed", String(each === option));
   }
-  redraw((figure) => figure.dataset.block === group.dataset.block);
+}
+
+function choose(option) {
+  press(option);
+  const { block: id } = option.closest("[data-switch]").dataset;
+  redraw((figure) => figure.dataset.block === id);
 }
 
 document.addEventListener("click", (event) => {
   const header = event.target.closest?.(".sortable thead th button")?.closest("th");
   if (header) sort(header);
-  const chip = event.target.closest?.("[data-chip]");
-  if (chip) setFilter({ group: chip.dataset.chip });
   const option = event.target.closest?.("[data-switch] button");
   if (option) choose(option);
   const more = event.target.closest?.("[data-more]");
   if (more) showColumns(more);
-  const all = event.target.closest?.("[data-open-all]");
-  if (all) openAll(all.dataset.openAll === "true");
-  const picture = event.target.closest?.(".region .figure svg");
-  if (picture && !coarse && !event.target.closest(".brush")) showTrial(picture);
+  if (event.target.closest?.("#theme")) {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    changeTheme();
+  }
+  const picture = event.target.closest?.(".figure svg");
+  if (picture && !coarse && !event.target.closest(".brush")) openPointed(picture);
 });
 
-root.classList.add("scripted");
-for (const each of document.querySelectorAll(".needs-script")) each.hidden = false;
+// What the pointer is at in a picture: the number of a trial, and its region's place.
+function pointed(picture) {
+  const found = picture.value?.trial ?? picture.value;
+  const number = typeof found === "number" ? found : found?.number;
+  return { number, region: picture.value?.region };
+}
 
 const seen = new IntersectionObserver(
   (entries) => {
-    for (const entry of entries) {
-      if (!entry.isIntersecting) continue;
-      seen.unobserve(entry.target);
-      draw(entry.target);
-      widths.observe(entry.target);
-    }
+    for (const { isIntersecting, target } of entries) if (isIntersecting) drawAndWatch(target);
   },
   { rootMargin: "200px" },
 );
-for (const figure of figures) seen.observe(figure);
 
-// On paper: light, as wide as the paper, every picture of the regions that are open.
-let screenTheme;
-addEventListener("beforeprint", () => {
-  screenTheme = root.dataset.theme;
-  root.dataset.theme = "light";
-  root.classList.add("printing");
-  for (const figure of figures) if (!figure.closest("details:not([open])")) draw(figure);
-});
-addEventListener("afterprint", () => {
-  root.classList.remove("printing");
-  if (screenTheme) root.dataset.theme = screenTheme;
-  else delete root.dataset.theme;
-  redraw();
-});
+function heightOf({ dataset: { picture, place } }) {
+  const height = HEIGHTS[picture] ?? 0;
+  return typeof height === "number" ? height : height(block("regions-data")[picture], place);
+}
 
-addEventListener("hashchange", openNamed);
-addEventListener("load", openNamed); // not before: the browser's own jump would take the focus
+function drawAndWatch(figure) {
+  seen.unobserve(figure);
+  draw(figure);
+  widths.observe(figure);
+}
+
+// Begins to look after what is on the page now.
+function watch() {
+  root.classList.add("scripted");
+  for (const each of document.querySelectorAll(".needs-script")) each.hidden = false;
+  showTheme();
+  for (const figure of document.querySelectorAll(".figure")) {
+    figure.style.minHeight = `${heightOf(figure)}px`;
+    seen.observe(figure);
+  }
+  for (const scroller of document.querySelectorAll(".table > .scroll")) {
+    scroller.addEventListener("scroll", () => hint(scroller), { passive: true });
+    widths.observe(scroller);
+  }
+}

@@ -246,22 +246,19 @@ function pairPicture(data, width, id, kind) {
     (trial) => trial.value !== null && at(trial, 0) !== null && at(trial, 1) !== null,
   );
   const left = parameterAxis(other, "left", 0.3 * width);
-  const margin = [34, 14, 44, left.width + 16];
-  const bottom = parameterAxis(one, "bottom", width - margin[1] - margin[3], width / 80);
+  const bottom = parameterAxis(one, "bottom", width - left.width - 28, width / 80);
   const channels = { x: (trial) => at(trial, 0), y: (trial) => at(trial, 1) };
   const good = (trial) => all.good(trial.value);
   const colors = { type: "linear", domain: [0, 1], clamp: true, interpolate: ramp() };
   const best = trials.filter((trial) => trial.number === data.best);
-  const picture = frame({
+  const picture = field({
     width,
     height: 330,
-    margin,
-    x: bottom.scale,
-    y: left.scale,
+    left,
+    bottom,
+    names: [other.name, one.name],
     color: colors,
     marks: [
-      ...left.marks,
-      ...bottom.marks,
       ...(kind === "contour"
         ? [
             Plot.contour(trials, {
@@ -284,8 +281,6 @@ function pairPicture(data, width, id, kind) {
         strokeWidth: 1,
       }),
       Plot.dot(best, { ...channels, r: 8, stroke: "var(--ink)", strokeWidth: 2 }),
-      axisName(other.name, "left"),
-      axisName(one.name, "bottom"),
       ...tip(trials, channels, (trial) => trialLines(data, trial)),
     ],
   });
@@ -339,10 +334,7 @@ function slicePicture(data, width, id, place) {
         ...left.marks,
         ...bottom.marks,
         ...trialDots(trials, x, all),
-        Plot.dot(
-          trials.filter((trial) => trial.number === data.best),
-          { x, y, r: 5.5, fill: "var(--tuned)" },
-        ),
+        bestDot(data, trials, x, y),
         axisName(parameter.name, "bottom"),
         ...tip(trials, { x, y }, (trial) => trialLines(data, trial)),
       ],

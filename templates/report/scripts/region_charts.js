@@ -2,6 +2,43 @@
 
 const ROW = 24;
 
+function rowHeight(rows) {
+  return rows.length > 30 ? 19 : ROW;
+}
+
+// A row per region: its name, which leads to it, what `marks` draw along an axis of numbers, and a
+// figure that is told at its end.
+function rowsPicture(rows, { width, scale, told, title, tipAt, lines, marks, ...more }) {
+  const { head = 0, padding = 0, toldColor = "var(--muted)" } = more;
+  const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
+  const side = Math.max(44, d3.max(rows, (row) => textWidth(told(row))) + 16);
+  const axis = { most: width < 500 ? 4 : 8, room: width - names - side };
+  const bottom = numberAxis("bottom", scale, axis);
+  const hasTop = head && rows.length > 15;
+  const y = (row) => String(row.region);
+  const picture = frame({
+    width,
+    height: rows.length * more.rowHeight + head + 44,
+    margin: [head, side, 44, names],
+    x: bottom.scale,
+    y: { type: "band", domain: rows.map(y), axis: null, padding },
+    marks: [
+      ...bottom.marks,
+      ...(hasTop ? numberAxis("top", scale, { ...axis, grid: false }).marks : []),
+      ...marks(y),
+      besideRows(rows, "left", y, (row) => fitted(row.name, names - 14), {
+        href: (row) => (row.slug === null ? null : anchor(row.slug)),
+        fill: "currentColor",
+      }),
+      besideRows(rows, "right", y, told, { fill: toldColor }),
+      axisName(title, "bottom"),
+      label(rows, Plot.pointerY, { x: tipAt, y }, lines),
+    ],
+  });
+  picture.addEventListener("click", () => picture.value?.slug && !coarse && go(picture.value.slug));
+  return picture;
+}
+
 // Tuned against default settings, a row per region that the filter shows, greatest gain first.
 function overviewPicture(data, width, id) {
   const gains = choice("show", id) === "gain";
@@ -18,13 +55,6 @@ function overviewPicture(data, width, id) {
   const values = rows.flatMap((row) => [from(row), to(row)]).filter((value) => value !== null);
   const all = layout(values.length ? values : [0], scale, axisChoice(id, gains ? "gain-" : ""));
   const signed = differences(rows.map((row) => row.gain).filter((gain) => gain !== null));
-  const height = rows.length * (data.rows.length > 30 ? 19 : ROW) + 70;
-  const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
-  const told = Math.max(44, d3.max(rows, (row) => textWidth(signed(row.gain))) + 16);
-  const axis = { most: width < 500 ? 4 : 8, room: width - names - told };
-  const bottom = numberAxis("bottom", all, axis);
-  const top = rows.length > 15 ? numberAxis("top", all, { ...axis, grid: false }).marks : [];
-  const y = (row) => row.slug;
   const tone = (row) => `var(--${row.gain < 0 ? "failed" : "tuned"})`;
   const place = (value) => (row) => {
     const at = value(row);
@@ -35,15 +65,17 @@ function overviewPicture(data, width, id) {
     [from(row), to(row)].some((v) => v !== null && all.outside(v)),
   );
   const better = gains ? "positive is better" : `${data.better} is better`;
-  const picture = frame({
+  const picture = rowsPicture(rows, {
     width,
-    height,
-    margin: [26, told, 44, names],
-    x: bottom.scale,
-    y: { type: "band", domain: rows.map(y), axis: null, padding: 0 },
-    marks: [
-      ...bottom.marks,
-      ...top,
+    rowHeight: rowHeight(data.rows),
+    scale: all,
+    head: 26,
+    told: (row) => (row.gain === null ? "" : signed(row.gain)),
+    toldColor: (row) => (row.gain < 0 ? "var(--failed)" : "var(--muted)"),
+    title: `${oneLine(data.metric, 30)}${gains ? ", gain" : ""} (${better})`,
+    tipAt: place((row) => to(row) ?? from(row)),
+    lines: (row) => overviewLines(row, signed),
+    marks: (y) => [
       Plot.ruleY(rows, { y, stroke: "var(--rule)" }),
       gains ? Plot.ruleX([0], { stroke: "var(--default)" }) : null,
       Plot.link(compared, {
@@ -63,37 +95,9 @@ function overviewPicture(data, width, id) {
         strokeWidth: 2,
       }),
       Plot.dot(rows, { x: place(to), y, r: 5.5, fill: tone }),
-      Plot.text(rows, {
-        y,
-        text: (row) => fitted(row.name, names - 14),
-        href: (row) => anchor(row.slug),
-        frameAnchor: "left",
-        textAnchor: "end",
-        dx: -10,
-        fill: "currentColor",
-      }),
-      Plot.text(compared, {
-        y,
-        text: (row) => signed(row.gain),
-        frameAnchor: "right",
-        textAnchor: "start",
-        dx: 12,
-        fill: (row) => (row.gain < 0 ? "var(--failed)" : "var(--muted)"),
-      }),
-      axisName(`${oneLine(data.metric, 30)}${gains ? ", gain" : ""} (${better})`, "bottom"),
-      Plot.text(["gain"], {
-        frameAnchor: "top-right",
-        textAnchor: "start",
-        dx: 12,
-        dy: -15,
-        fill: "var(--muted)",
-      }),
-      label(rows, Plot.pointerY, { x: place((row) => to(row) ?? from(row)), y }, (row) =>
-        overviewLines(row, signed),
-      ),
+      besideRows(["gain"], "top-right", undefined, String, { dy: -15 }),
     ],
   });
-  picture.addEventListener("click", () => picture.value && !coarse && go(picture.value.slug));
   const signs = [["dot tuned", "tuned settings"]];
   if (!gains) signs.unshift(["dot default", "default settings"]);
   if (compared.some((row) => row.gain < 0)) signs.push(["dot failed", "tuned is worse"]);
@@ -132,20 +136,16 @@ function costsPicture(data, width) {
     let from = 0;
     return row.parts.map((usd, at) => ({ row, at, from, to: (from += usd) }));
   });
-  const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
-  const told = Math.max(44, d3.max(rows, (row) => textWidth(row.told[0])) + 16);
-  const scale = { kind: "linear", domain: [0, d3.max(rows, (row) => row.usd)] };
-  const axis = { most: width < 500 ? 4 : 8, room: width - names - told };
-  const bottom = numberAxis("bottom", scale, axis);
-  const y = (row) => String(row.region);
-  const picture = frame({
+  const picture = rowsPicture(rows, {
     width,
-    height: rows.length * (data.rows.length > 30 ? 19 : ROW) + 44,
-    margin: [0, told, 44, names],
-    x: bottom.scale,
-    y: { type: "band", domain: rows.map(y), axis: null, padding: 0.3 },
-    marks: [
-      ...bottom.marks,
+    rowHeight: rowHeight(data.rows),
+    scale: { kind: "linear", domain: [0, d3.max(rows, (row) => row.usd)] },
+    padding: 0.3,
+    told: (row) => row.told[0],
+    title: "USD",
+    tipAt: "usd",
+    lines: costLines,
+    marks: (y) => [
       Plot.barX(bars, {
         x1: "from",
         x2: "to",
@@ -153,28 +153,8 @@ function costsPicture(data, width) {
         fill: (bar) => COSTS[bar.at][2],
         fillOpacity: 0.75,
       }),
-      Plot.text(rows, {
-        y,
-        text: (row) => fitted(row.name, names - 14),
-        href: (row) => (row.slug === null ? null : anchor(row.slug)),
-        frameAnchor: "left",
-        textAnchor: "end",
-        dx: -10,
-        fill: "currentColor",
-      }),
-      Plot.text(rows, {
-        y,
-        text: (row) => row.told[0],
-        frameAnchor: "right",
-        textAnchor: "start",
-        dx: 12,
-        fill: "var(--muted)",
-      }),
-      axisName("USD", "bottom"),
-      label(rows, Plot.pointerY, { x: "usd", y }, costLines),
     ],
   });
-  picture.addEventListener("click", () => picture.value?.slug && !coarse && go(picture.value.slug));
   const there = COSTS.filter((_, at) => rows.some((row) => row.parts[at] > 0));
   return [legend(there.map(([text, mark]) => [`bar ${mark}`, text])), picture];
 }
@@ -191,6 +171,7 @@ function costLines(row) {
 const STATE_COLORS = {
   complete: "var(--tuned)",
   "full training": "var(--default)",
+  gate: "var(--good)",
   failed: "var(--failed)",
   running: "var(--running)",
 };
@@ -199,17 +180,7 @@ const LOST = ["failed attempt", "cut off"]; // executions of a job that was star
 // Machines as groups of rows, jobs as bars over the time of day. A region's own picture shows only
 // its jobs.
 function timelinePicture(data, width, id, place) {
-  const region = place === undefined ? null : Number(place);
-  const bars = data.bars
-    .map(([at, trial, state, from, to, row]) => ({
-      region: at,
-      trial,
-      state: data.states[state],
-      from,
-      to,
-      row,
-    }))
-    .filter((bar) => (region === null ? shown(bar.region) : bar.region === region));
+  const bars = barsOf(data, place);
   if (!bars.length) return [note("HTCondor told no times of the jobs that are shown.")];
   const used = [...new Set(bars.map((bar) => bar.row))].sort((a, b) => a - b);
   const size = Math.max(4, Math.min(20, 640 / used.length));
@@ -226,6 +197,12 @@ function timelinePicture(data, width, id, place) {
     end = Math.max(start + 1, d3.max(bars, (bar) => bar.to));
   const axis = timeAxis(data, start, end, width - left - 12);
   const color = (bar) => STATE_COLORS[bar.state] ?? "var(--muted)";
+  const sides = {
+    x1: (bar) => axis.place(bar.from),
+    x2: (bar) => Math.max(axis.place(bar.to), axis.place(bar.from) + axis.domain[1] / 900),
+    y1: (bar) => position.get(bar.row) + 0.1,
+    y2: (bar) => position.get(bar.row) + 0.9,
+  };
   const middle = (bar) => (axis.place(bar.from) + axis.place(bar.to)) / 2;
   const picture = frame({
     width,
@@ -237,10 +214,7 @@ function timelinePicture(data, width, id, place) {
       ...axis.marks,
       Plot.ruleY(machines.slice(1), { y: "top", stroke: "var(--rule)" }),
       Plot.rect(bars, {
-        x1: (bar) => axis.place(bar.from),
-        x2: (bar) => Math.max(axis.place(bar.to), axis.place(bar.from) + axis.domain[1] / 900),
-        y1: (bar) => position.get(bar.row) + 0.1,
-        y2: (bar) => position.get(bar.row) + 0.9,
+        ...sides,
         fill: color,
         fillOpacity: 0.75,
         stroke: "var(--surface)",
@@ -249,24 +223,19 @@ function timelinePicture(data, width, id, place) {
       Plot.rect(
         bars.filter((bar) => LOST.includes(bar.state)),
         {
-          x1: (bar) => axis.place(bar.from),
-          x2: (bar) => Math.max(axis.place(bar.to), axis.place(bar.from) + axis.domain[1] / 900),
-          y1: (bar) => position.get(bar.row) + 0.1,
-          y2: (bar) => position.get(bar.row) + 0.9,
+          ...sides,
           fill: "none",
           stroke: "var(--failed)",
           strokeDasharray: "3,2",
           className: "lost",
         },
       ),
-      Plot.text(named, {
-        y: ({ top, many }) => top + many / 2,
-        text: ({ name }) => fitted(name, left - 12),
-        frameAnchor: "left",
-        textAnchor: "end",
-        dx: -8,
-        fill: "var(--muted)",
-      }),
+      besideRows(
+        named,
+        "left",
+        ({ top, many }) => top + many / 2,
+        ({ name }) => fitted(name, left - 12),
+      ),
       axisName("UTC", "bottom"),
       label(
         bars,
@@ -282,6 +251,16 @@ function timelinePicture(data, width, id, place) {
   const paused = d3.sum(axis.pauses, ([from, to]) => to - from);
   if (paused) signs.push(["bar paused", `paused for ${duration(paused)}, not to scale`]);
   return [legend(signs), picture];
+}
+
+// The jobs of the region at `place`, else of all that the filter shows.
+function barsOf(data, place) {
+  const isDrawn = place === undefined ? shown : (region) => region === Number(place);
+  return data.bars
+    .filter(([region]) => isDrawn(region))
+    .map(([region, trial, state, from, to, row]) => {
+      return { region, trial, state: data.states[state], from, to, row };
+    });
 }
 
 // The time of day from `start` to `end`, on which a pause takes a thirtieth of the width at most.
@@ -338,10 +317,11 @@ function clock(span) {
 
 function barLines(data, bar) {
   const name = block("regions-data").names[bar.region];
+  const end = bar.state === "gate" ? "gate" : "full training";
   const exact = d3.utcFormat("%H:%M:%S");
   const time = (seconds) => exact(new Date(1000 * (data.start + seconds)));
   return [
-    `${oneLine(name, 40)} · ${bar.trial === null ? "full training" : `trial ${bar.trial}`}`,
+    `${oneLine(name, 40)} · ${bar.trial === null ? end : `trial ${bar.trial}`}`,
     ...(bar.trial === null && !LOST.includes(bar.state) ? [] : [bar.state]),
     `${time(bar.from)} to ${time(bar.to)} UTC, ${duration(bar.to - bar.from)}`,
     oneLine(data.rows[bar.row], 60),

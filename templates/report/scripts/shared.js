@@ -208,8 +208,9 @@ function layout(values, scale, { log, near }) {
 
 // An axis of numbers: Plot's scale, the marks for its grid and texts, the width of its texts. On a
 // bottom axis, `room` pixels long, texts stay apart.
-function numberAxis(side, { kind, domain }, { most = 5, grid = true, room = Infinity } = {}) {
-  const { places, text } = ticks(kind, ...domain, most);
+function numberAxis(side, { kind, domain }, choices = {}) {
+  const { most = 5, grid = true, room = Infinity, whole = false } = choices;
+  const { places, text } = ticks(kind, ...domain, most, whole);
   const scale = { type: kind, domain };
   const texts = apart({ scale, places, texts: places.map(text), room });
   return axisOf(side, scale, places, texts, grid);
@@ -230,6 +231,31 @@ function axisOf(side, scale, places, texts, grid) {
   ];
   if (grid) marks.unshift(lines(places, { stroke: "var(--rule)", strokeOpacity: 1 }));
   return { scale, marks, width: d3.max(texts, textWidth) ?? 0 };
+}
+
+// A plot between an axis on the left and one at the bottom, each with its name.
+function field({ width, height, left, bottom, names, marks, ...scales }) {
+  return frame({
+    width,
+    height,
+    margin: [34, 14, 42, left.width + 14],
+    x: bottom.scale,
+    y: left.scale,
+    ...scales,
+    marks: [
+      ...left.marks,
+      ...bottom.marks,
+      axisName(names[0], "left"),
+      axisName(names[1], "bottom"),
+      ...marks,
+    ],
+  });
+}
+
+// A text beside each row of a picture: before the frame, or behind it.
+function besideRows(rows, side, y, text, more = {}) {
+  const anchor = side === "left" ? { textAnchor: "end", dx: -10 } : { textAnchor: "start", dx: 12 };
+  return Plot.text(rows, { y, text, frameAnchor: side, ...anchor, fill: "var(--muted)", ...more });
 }
 
 // A plot in the page's style; `height` is of all of it.

@@ -13,26 +13,19 @@ function historyPicture(data, width, id) {
   });
   const last = d3.max(data.trials, (trial) => trial.number);
   const left = numberAxis("left", all);
-  const whole = d3
-    .ticks(0, Math.max(1, last), Math.min(last || 1, width / 70))
-    .filter(Number.isInteger);
+  const across = { kind: "linear", domain: [-0.5, last + 0.5] };
+  const most = Math.min(last || 1, width / 70);
+  const bottom = numberAxis("bottom", across, { most, whole: true, grid: false });
   const y = (trial) => (trial.value === null ? all.domain[0] : all.clamp(trial.value));
   const beyond = complete.filter((trial) => all.outside(trial.value));
   const hasDefault = data.default !== null && !all.outside(data.default);
-  const picture = frame({
+  const picture = field({
     width,
     height: 300,
-    margin: [34, 14, 42, left.width + 14],
-    y: left.scale,
-    x: { type: "linear", domain: [-0.5, last + 0.5], axis: null },
+    left,
+    bottom,
+    names: [data.metric, "trial"],
     marks: [
-      ...left.marks,
-      Plot.axisX(whole, {
-        tickSize: 0,
-        label: null,
-        fill: "var(--muted)",
-        tickFormat: (at) => number(at, 9),
-      }),
       hasDefault
         ? Plot.ruleY([data.default], {
             stroke: "var(--default)",
@@ -57,17 +50,7 @@ function historyPicture(data, width, id) {
         stroke: "var(--failed)",
         strokeWidth: 2,
       }),
-      Plot.dot(
-        complete.filter((trial) => trial.number === data.best),
-        {
-          x: "number",
-          y,
-          r: 5.5,
-          fill: "var(--tuned)",
-        },
-      ),
-      axisName(data.metric, "left"),
-      axisName("trial", "bottom"),
+      bestDot(data, complete, "number", y),
       ...tip([...complete, ...failed], { x: "number", y }, (trial) => trialLines(data, trial)),
     ],
   });
@@ -107,6 +90,11 @@ function trialDots(trials, x, all) {
   ];
 }
 
+function bestDot(data, trials, x, y) {
+  const best = trials.filter((trial) => trial.number === data.best);
+  return Plot.dot(best, { x, y, r: 5.5, fill: "var(--tuned)" });
+}
+
 // How the objective is laid out in all of a region's pictures, as its switch says.
 function objective(data, id) {
   const values = data.trials.map((trial) => trial.value).filter((value) => value !== null);
@@ -130,13 +118,9 @@ function importancePicture(data, width) {
       y: { type: "band", domain: rows.map(y), axis: null, padding: 0.4 },
       marks: [
         Plot.barX(rows, { x: part, y, fill: "var(--tuned)" }),
-        Plot.text(rows, {
-          y,
-          text: ([name]) => fitted(name, names - 14),
+        besideRows(rows, "left", y, ([name]) => fitted(name, names - 14), {
           title: y,
-          frameAnchor: "left",
-          textAnchor: "end",
-          dx: -8,
+          fill: "currentColor",
         }),
         Plot.text(rows, {
           x: part,
@@ -150,6 +134,8 @@ function importancePicture(data, width) {
     }),
   ];
 }
+
+const CURVE_COLORS = { failed: "var(--failed)", running: "var(--running)" };
 
 // What trials reported while they trained, over their steps.
 function curvesPicture(data, width, id) {
@@ -173,26 +159,22 @@ function curvesPicture(data, width, id) {
   const best = (point) => point.trial.number === data.best;
   const channels = { x: "step", y: "value", z: (point) => point.trial.number };
   const lines = (part, style) => Plot.line(part, { ...channels, ...style, clip: "frame" });
-  const picture = frame({
+  const picture = field({
     width,
     height: 280,
-    margin: [34, 14, 42, left.width + 14],
-    x: bottom.scale,
-    y: left.scale,
+    left,
+    bottom,
+    names: [data.metric, "step"],
     marks: [
-      ...left.marks,
-      ...bottom.marks,
       lines(
         points.filter((point) => !best(point)),
         {
-          stroke: (point) => (point.trial.state === "failed" ? "var(--failed)" : "var(--muted)"),
-          strokeOpacity: 0.45,
+          stroke: (point) => CURVE_COLORS[point.trial.state] ?? "var(--muted)",
+          strokeOpacity: (point) => (point.trial.state === "running" ? 1 : 0.45),
           strokeWidth: 1.2,
         },
       ),
       lines(points.filter(best), { stroke: "var(--tuned)", strokeWidth: 2.5 }),
-      axisName(data.metric, "left"),
-      axisName("step", "bottom"),
       ...tip(
         points.filter((point) => !all.outside(point.value)),
         { x: "step", y: "value" },
@@ -207,7 +189,9 @@ function curvesPicture(data, width, id) {
     ["line trial", "trial"],
     ["line tuned", "best trial"],
   ];
-  if (points.some((point) => point.trial.state === "failed"))
-    signs.push(["line failed", "failed trial"]);
+  for (const state of Object.keys(CURVE_COLORS)) {
+    if (points.some((point) => point.trial.state === state))
+      signs.push([`line ${state}`, `${state} trial`]);
+  }
   return [legend(signs), picture];
 }

@@ -134,7 +134,7 @@ def linear(s: Scale) -> Fused:
     narrow = bias.to(s.dtype)
 
     def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return ops.bias_relu_dropout(functional.linear(x, weight), bias, 0.0, rng, 0)
+        return ops.bias_relu_dropout(functional.linear(x, weight), bias, rng, 0, 0.0)
 
     def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return functional.relu(functional.linear(x, weight) + bias.to(x.dtype))
@@ -358,18 +358,9 @@ def gather(s: Scale) -> Fused:
     )
 
 
-def plain_gather(
-    numeric: Tensor,
-    categorical: Tensor,
-    target: Tensor,
-    order: Tensor,
-    cursor: Tensor,
-    first_code: Tensor,
-    weight: Tensor,
-    rows: int,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
+def plain_gather(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The batch at the cursor: its numbers beside its embeddings, its codes, its target."""
+    numeric, categorical, target, order, cursor, first_code, weight, rows, dtype = given
     chosen = order[cursor + torch.arange(rows, device=order.device)]
     codes = categorical[chosen] + first_code
     joined = torch.cat([numeric[chosen], weight[codes].flatten(1)], 1).to(dtype)

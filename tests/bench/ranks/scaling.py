@@ -24,9 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench.ranks.sandboxes import row, trained
+from tests.bench.ranks.step_model import Link, Step, summed
 from trialfleet.nodes.tabular import table
-from trialfleet.workflows.gang.scaling import Step, summed
-from trialfleet.workflows.gang.traffic import Link, gradient_bytes, weights_of
 
 TIMED = Path(__file__).with_name("timed.py")
 LINKED = Path(__file__).with_name("linked.py")
@@ -83,8 +82,8 @@ def step_by(hidden: int, batch: int, seconds: dict[Key, float]) -> Step:
     """Return the step of a network by what one rank takes for a batch and for a part of it."""
     whole, part = seconds[hidden, batch, 1], seconds[hidden, batch // PART, 1]
     compute = min(whole, (whole - part) * PART / (PART - 1))
-    weights = weights_of(COLUMNS, [], 1, {"embedding": 1, "hidden": hidden, "layers": LAYERS})
-    traffic = summed(gradient_bytes(weights, "float32"))
+    weights = (COLUMNS + 1 + (LAYERS - 1) * (hidden + 1)) * hidden + hidden + 1
+    traffic = summed(4 * weights)  # float32
     return Step(rows=batch, compute=compute, overhead=whole - compute, traffic=traffic)
 
 

@@ -14,9 +14,10 @@ from trialfleet.infra.fleet.commands.boot_log import last_line
 from trialfleet.infra.fleet.commands.status import FleetStatus
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.pool import nodes as pool_nodes
-from trialfleet.infra.fleet.pool.nodes import Demand, Group, PoolNode, PoolView, Room, RunningTrial
+from trialfleet.infra.fleet.pool import demand as pool_demand
+from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
 
 FLEET = fleet(nodes={"min": 1, "max": 4}, price_cap={"hour": 5, "run": 50})
 LOG = """2026-11-20T12:00:01Z driver: present
@@ -33,14 +34,14 @@ def raised(account: Account, count: int) -> list[str]:
 def seen(
     account: Account,
     monkeypatch: pytest.MonkeyPatch,
-    *nodes: PoolNode,
+    *nodes: Machine,
     minutes: float = 30,
     run: str = "",
 ) -> FleetStatus:
     """Return the status some minutes later, with these nodes in the pool."""
     waiting = Demand(idle=(Group(need=ONE_GPU, jobs=3),))
     view = PoolView(nodes=nodes, demand=waiting)
-    monkeypatch.setattr(pool_nodes, "look", lambda _fleet, _run: view)
+    monkeypatch.setattr(pool_demand, "read_pool", lambda _fleet, _run: view)
     now = datetime.now(UTC) + timedelta(minutes=minutes)
     return fleet_status.status(account.aws, FLEET, run=run, now=now)
 
@@ -57,14 +58,14 @@ def test_joined_nodes_tell_what_they_are_and_what_they_run(
             pool_node(idle, driver_option="already 0"),
             pool_node(busy, idle=None, trials=(trial,)),
         )
-        first, second = status.nodes
-        assert (first.instance, first.zone, first.type) == (idle, HOME + "a", "g5.xlarge")
-        assert (first.lifecycle, first.stage, first.why) == ("spot", "joined", "")
-        assert (first.gpus, first.gpu, first.bandwidth) == (1, "NVIDIA A10G", 481.5)
-        assert (first.driver_option, first.trials) == ("already 0", ())
-        assert second.trials == (trial,)
-        assert second.idle_minutes is None
-        assert first.cost == pytest.approx(0.2, abs=0.001)
+        first, second = (node.to_json() for node in status.nodes)
+        assert (first["instance"], first["zone"], first["type"]) == (idle, HOME + "a", "g5.xlarge")
+        assert (first["lifecycle"], first["stage"], first["why"]) == ("spot", "joined", "")
+        assert (first["gpus"], first["gpu"], first["bandwidth"]) == (1, "NVIDIA A10G", 481.5)
+        assert (first["driver_option"], first["trials"]) == ("already 0", [])
+        assert second["trials"] == [{"run": "r1", "region": "JFK", "node": "JFK.l1.t03"}]
+        assert second["idle_minutes"] is None
+        assert first["cost"] == pytest.approx(0.2, abs=0.001)
         assert status.spent == pytest.approx(0.4, abs=0.002)
         assert status.price_per_hour == pytest.approx(0.8)
         assert status.stages == {"joined": 2}
@@ -79,6 +80,14 @@ def test_the_status_is_plain_json(monkeypatch: pytest.MonkeyPatch) -> None:
         content = seen(account, monkeypatch, pool_node(name)).to_json()
         assert json.loads(json.dumps(content)) == content
         assert content["nodes"][0]["bandwidth"] == 481.5
+        assert sorted(content["nodes"][0]) == sorted(
+            [
+                *("instance", "aws_region", "zone", "type", "lifecycle", "stage", "state", "why"),
+                *("price", "launched", "age_minutes", "cost", "expires", "address", "run", "ended"),
+                *("gpus", "gpu", "bandwidth", "launch_microseconds", "driver_option", "trials"),
+                *("idle_minutes", "machine"),
+            ]
+        )
         assert datetime.fromisoformat(content["nodes"][0]["launched"]).tzinfo
 
 
@@ -94,7 +103,7 @@ def test_a_node_that_has_not_joined_tells_the_last_line_of_its_log(
         )
         status = seen(account, monkeypatch, minutes=5)
         (node,) = status.nodes
-        assert (node.instance, node.type, node.zone) == (name, "g5.xlarge", "eu-west-1a")
+        assert node.instance.id == name
         assert node.why == (
             "not in the pool 5 minutes after its launch;"
             " its log ends: 2026-11-20T12:00:09Z htcondor failed:"
@@ -127,7 +136,7 @@ def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
             pool_node(three, draining=True, note="3 jobs failed here within 60 s"),
             pool_node(four, healthy=None),
         )
-        assert {node.instance: (node.stage, node.why) for node in status.nodes} == {
+        assert {node.instance.id: (node.stage, node.why) for node in status.nodes} == {
             one: ("sick", "its GPU failed the probe: Xid 79"),
             two: ("draining", "draining: idle for 10 minutes"),
             three: ("draining", "draining: 3 jobs failed here within 60 s"),
@@ -145,6 +154,17 @@ def test_a_sick_gpu_among_others_is_told_of_a_node_that_takes_trials(
         (node,) = seen(account, monkeypatch, joined).nodes
         assert (node.stage, node.why) == ("joined", "GPU 1: hung")
         assert node.gpus == 2, "each of which two trials share"
+
+
+def test_nodes_of_a_fleet_without_gpus_are_not_sick(monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_account() as account:
+        (one,) = raised(account, 1)
+        without = pool_node(one, healthy=False, reason="no GPU", total=Room(cpus=4))
+        view = PoolView(nodes=(without,), demand=Demand())
+        monkeypatch.setattr(pool_demand, "read_pool", lambda _fleet, _run: view)
+        of_cpus = fleet(instance_types=["c6i.large"])
+        (node,) = fleet_status.status(account.aws, of_cpus).nodes
+        assert (node.stage, node.why) == ("joined", "")
 
 
 def test_ended_nodes_stay_in_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +191,7 @@ def test_a_pool_that_does_not_answer_is_said_first(monkeypatch: pytest.MonkeyPat
 
     with new_account() as account:
         raised(account, 1)
-        monkeypatch.setattr(pool_nodes, "look", silent)
+        monkeypatch.setattr(pool_demand, "read_pool", silent)
         status = fleet_status.status(account.aws, FLEET)
         (notice,) = status.notices
         assert notice.startswith("the pool can't be asked, so nobody knows which nodes are in it")

@@ -22,10 +22,11 @@ from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.pool import nodes as pool_nodes
-from trialfleet.infra.fleet.pool.nodes import Demand, PoolNode, PoolView
+from trialfleet.infra.fleet.pool import demand as pool_demand
+from trialfleet.infra.fleet.pool.demand import Demand, PoolView
 from trialfleet.infra.fleet.scaling.loop import Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.pool.machines import Machine
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.plan.planning import write_plan
@@ -145,10 +146,11 @@ class Nodes:
         self.instance = instance.id
         monkeypatch.setattr("trialfleet.infra.fleet.aws.clients.Aws", lambda: account.aws)
 
-    def facts(self, *nodes: PoolNode, **changes: Any) -> InstanceFacts:
+    def facts(self, *nodes: Machine, **changes: Any) -> InstanceFacts:
         view = PoolView(nodes=nodes, demand=Demand())
-        self._patch.setattr(pool_nodes, "look", lambda *_: view)
-        return replace(instance_facts(self.instance, self._folder.root), **changes)
+        self._patch.setattr(pool_demand, "read_pool", lambda *_: view)
+        found = instance_facts(self.instance, self._folder.root)
+        return replace(found, node=replace(found.node, **changes)) if found.node else found
 
     def joined(self, **changes: Any) -> Answer:
         return why_instance(self.facts(pool_node(self.instance, **changes)))
@@ -171,7 +173,8 @@ def test_a_node_that_is_well_sick_or_leaves(nodes: Nodes) -> None:
 
 def test_a_node_that_boots_or_never_joins(nodes: Nodes) -> None:
     named("booting", why_instance(nodes.facts()))
-    named("boot failed", why_instance(nodes.facts(minutes=25.0, stage="booted")))
+    late = datetime.now(UTC) + timedelta(minutes=25)
+    named("boot failed", why_instance(nodes.facts(at=late)))
 
 
 def test_a_lease_that_nobody_renews(nodes: Nodes, cloud: Account) -> None:
@@ -183,8 +186,11 @@ def test_a_lease_that_nobody_renews(nodes: Nodes, cloud: Account) -> None:
 def test_a_node_that_has_ended(nodes: Nodes, cloud: Account) -> None:
     cloud.client("ec2").terminate_instances(InstanceIds=[nodes.instance])
     named("ended", why_instance(nodes.facts()))
+    found = nodes.facts().node
+    assert found is not None
     taken = "Server.SpotInstanceTermination: Spot instance termination"
-    named("spot ended", why_instance(nodes.facts(reason=taken)))
+    ended = replace(found.instance, ended=taken)
+    named("spot ended", why_instance(nodes.facts(instance=ended)))
     nodes.instance = "i-0ffffffffffffffff"
     named("lost", why_instance(nodes.facts()))
 
@@ -197,7 +203,7 @@ def test_what_can_not_be_asked_is_said(
     def away(*_: object) -> PoolView:
         raise PoolError("no HTCondor")
 
-    monkeypatch.setattr(pool_nodes, "look", away)
+    monkeypatch.setattr(pool_demand, "read_pool", away)
     answer = why_instance(instance_facts(nodes.instance, nodes._folder.root))
     assert answer.kind == "unknown"
     assert "AuthFailure" in answer.why

@@ -10,11 +10,11 @@ from typing import Any
 import classad2
 
 from trialfleet.classads import plain
-from trialfleet.infra.fleet.pool.nodes import PoolNode, Room, read_nodes
 from trialfleet.infra.fleet.pool.queries import AS_TEXT
 from trialfleet.infra.fleet.scaling.decision import Node
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.machines import Machine, Room, machines_of
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ROOM = Room(gpus=1, cpus=4, memory_mb=15_000)
@@ -82,12 +82,12 @@ def job_ad(job: str = "7.0", **changes: Any) -> dict[str, Any]:
 
 
 @cache
-def _usual_node() -> PoolNode:
-    (node,) = read_nodes([slot_ad()])
+def _usual_node() -> Machine:
+    (node,) = machines_of([slot_ad()])
     return node
 
 
-def pool_node(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any) -> PoolNode:
+def pool_node(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any) -> Machine:
     """A node in the pool: idle for so many minutes, or busy."""
     node = replace(_usual_node(), instance=instance, slot=f"slot1@{instance}")
     full = {"jobs": ("7.0",), "free": Room(cpus=3, memory_mb=11_000)} if idle is None else {}
@@ -100,7 +100,7 @@ def joined(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any) -
     price = changes.pop("price", 0.5)
     return replace(
         launched(instance, 60, price=price),
-        pool=pool_node(instance, idle=idle, **changes),
+        machine=pool_node(instance, idle=idle, **changes),
         seen=NOW,
     )
 

@@ -12,11 +12,12 @@ from tests.fleet.mock_aws.moto_account import Account, account, candidate, fleet
 from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU, pool_node
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.instances import inventory
-from trialfleet.infra.fleet.pool.nodes import Demand, Group, PoolNode, PoolView
+from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
 from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.scaling.money import Stop
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
+from trialfleet.infra.pool.machines import Machine
 
 
 class World:
@@ -41,7 +42,7 @@ class World:
         self.fleet = fleet(**{"zones": ["eu-west-1a"], **changes})
         self.now = datetime.now(UTC)
         self.ticks = 0.0
-        self.pool: dict[str, PoolNode] = {}
+        self.pool: dict[str, Machine] = {}
         self.waiting = 0
         self.waiting_since: datetime | None = None
         self.candidates: list[Candidate] = [candidate()]
@@ -118,7 +119,7 @@ class World:
         ended, self.waiting = self.waiting, 0
         return ended
 
-    def _drain(self, node: PoolNode, removal: Removal) -> str:
+    def _drain(self, node: Machine, removal: Removal) -> str:
         if node.instance == self.undrainable:
             raise PoolError("condor_drain is not on PATH")
         if not self.unwilling:

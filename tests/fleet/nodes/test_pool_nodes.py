@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import classad2
@@ -9,46 +8,40 @@ import pytest
 from tests.fleet.mock_aws.nodes_at_hand import NOW, ROOM, dynamic_ad, job_ad, slot_ad
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.dataclass_json import plain
-from trialfleet.infra.fleet.pool.nodes import (
-    Demand,
-    Group,
-    Room,
-    RunningTrial,
-    read_demand,
-    read_nodes,
-)
-from trialfleet.infra.fleet.pool.queries import NODE_ATTRIBUTES, of_run
+from trialfleet.infra.fleet.pool.demand import Demand, Group, read_demand
+from trialfleet.infra.fleet.pool.queries import of_run
+from trialfleet.infra.pool.machines import ATTRIBUTES, Room, RunningTrial, machines_of
 
 
 def test_an_idle_node_tells_what_it_has_and_since_when_it_is_idle() -> None:
-    (node,) = read_nodes([slot_ad()])
+    (node,) = machines_of([slot_ad()])
     assert (node.instance, node.slot) == ("i-1", "slot1@i-1")
     assert (node.total, node.free) == (ROOM, ROOM)
     assert (node.healthy, node.reason, node.gpu) == (True, "", "NVIDIA A10G")
     assert (node.bandwidth, node.launch_microseconds) == (481.5, None)
     assert node.idle_since == NOW - timedelta(seconds=60)
     assert not node.draining
-    assert plain(asdict(node))["idle_since"] == "2026-11-20T11:59:00+00:00"
+    assert plain(node)["idle_since"] == "2026-11-20T11:59:00+00:00"
 
 
 def test_what_is_asked_of_the_collector_has_all_that_is_read() -> None:
     ad = slot_ad(TrialfleetTrialsPerGpu=2, TrialfleetDriverOption="set", DrainReason="why")
-    asked = {name: ad[name] for name in NODE_ATTRIBUTES if name in ad}
-    assert read_nodes([asked]) == read_nodes([ad])
-    assert read_nodes([asked])[0].shares == 2
+    asked = {name: ad[name] for name in ATTRIBUTES if name in ad}
+    assert machines_of([asked]) == machines_of([ad])
+    assert machines_of([asked])[0].shares == 2
 
 
 def test_idleness_is_right_where_the_nodes_clock_is_wrong() -> None:
     seconds = int(NOW.timestamp()) + 4_000
     ad = slot_ad(MyCurrentTime=seconds, NumDynamicSlotsTime=seconds - 300)
-    (node,) = read_nodes([ad])
+    (node,) = machines_of([ad])
     assert node.idle_since == NOW - timedelta(seconds=300)
 
 
 def test_a_busy_node_tells_which_trials_run_there() -> None:
     whole = slot_ad(NumDynamicSlots=2, GPUs=0, Cpus=2, Memory=7_000)
     ads = [dynamic_ad(job="8.0"), whole, dynamic_ad(job="7.0")]
-    (node,) = read_nodes(ads, [job_ad("7.0"), job_ad("9.0")])
+    (node,) = machines_of(ads, [job_ad("7.0"), job_ad("9.0")])
     assert node.idle_since is None
     assert node.free == Room(gpus=0, cpus=2, memory_mb=7_000)
     assert node.jobs == ("7.0", "8.0")  # 8.0 is nobody's trial
@@ -58,14 +51,14 @@ def test_a_busy_node_tells_which_trials_run_there() -> None:
 def test_a_slot_that_keeps_the_files_which_trials_share_runs_none() -> None:
     kept = dynamic_ad(job="7.0", Name="data1_2@i-1", IsDataSlot=True)  # and 7.0 is its first trial
     whole, job = slot_ad(NumDynamicSlots=2), job_ad("7.0")
-    (node,) = read_nodes([whole, kept, dynamic_ad(job="7.0")], [job])
+    (node,) = machines_of([whole, kept, dynamic_ad(job="7.0")], [job])
     assert (node.jobs, len(node.trials), node.idle_since) == (("7.0",), 1, None)
-    (node,) = read_nodes([whole, kept], [])
+    (node,) = machines_of([whole, kept], [])
     assert (node.jobs, node.trials, node.idle_since) == ((), (), None)
 
 
 def test_a_slot_that_is_claimed_but_runs_nothing_is_not_idle() -> None:
-    (node,) = read_nodes([slot_ad(NumDynamicSlots=1)])
+    (node,) = machines_of([slot_ad(NumDynamicSlots=1)])
     assert (node.idle_since, node.jobs) == (None, ())
 
 
@@ -85,26 +78,24 @@ def test_expressions_are_evaluated_and_odd_values_pass_for_unknown() -> None:
         TrialfleetGpuHealthy=classad2.ExprTree("NoSuchAttribute > 1"),
         TrialfleetGpuReason=7,
     )
-    (node,) = read_nodes([ad])
+    (node,) = machines_of([ad])
     assert (node.bandwidth, node.healthy, node.reason) == (402.0, None, "")
 
 
 def test_what_the_probe_did_not_measure_is_unknown() -> None:
     nothing = classad2.Value.Undefined
     ad = slot_ad(TrialfleetBandwidth=nothing, TrialfleetLaunchMicroseconds=nothing, Cpus=nothing)
-    (node,) = read_nodes([ad])
+    (node,) = machines_of([ad])
     assert (node.bandwidth, node.launch_microseconds, node.free.cpus) == (None, None, 0)
 
 
 def test_of_a_startd_that_was_restarted_the_later_ad_counts() -> None:
     old, new = slot_ad(LastHeardFrom=int(NOW.timestamp()) - 50, GPUs=0), slot_ad()
-    assert read_nodes([new, old]) == read_nodes([old, new]) == read_nodes([new])
+    assert machines_of([new, old]) == machines_of([old, new]) == machines_of([new])
 
 
-def test_slots_of_other_machines_are_left_out() -> None:
-    other = slot_ad()
-    del other["TrialfleetInstance"]
-    assert read_nodes([other, dynamic_ad("i-2")]) == ()
+def test_a_machine_of_which_only_cut_slots_are_known_is_left_out() -> None:
+    assert machines_of([dynamic_ad("i-2")]) == ()
 
 
 def test_demand_counts_trials_that_wait_and_that_run() -> None:

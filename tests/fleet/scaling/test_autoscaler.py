@@ -15,7 +15,7 @@ from tests.fleet.mock_aws.small_world import World, world
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import down
-from trialfleet.infra.fleet.pool.nodes import Demand, Group
+from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step
 from trialfleet.infra.fleet.scaling.backoff import NOTICES, UnfitNodes, UnmatchedTrials

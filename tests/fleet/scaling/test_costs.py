@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -113,7 +112,7 @@ def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
         assert by_run(read_costs(["demo"], now=here.now).items) == pytest.approx(costs)
 
         # without AWS what the autoscaler has told on this machine counts
-        write_json(RunFolder(runs["r1"].folder).fleet_state, {"step": plain(asdict(last))})
+        write_json(RunFolder(runs["r1"].folder).fleet_state, {"step": plain(last)})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)
             found = read_costs(now=here.now)

@@ -22,12 +22,13 @@ from tests.pool.conftest import MakePool, make_pool, session_folder, work  # noq
 from tests.pool.watching import WaitFor, active
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.pool import nodes as pool_nodes
-from trialfleet.infra.fleet.pool.nodes import PoolNode, Room, RunningTrial
+from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.scaling import draining
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections, Step
+from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool.embedded import Pool
+from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
 
 pytestmark = pytest.mark.pool
 REALLY_SLEEP = time.sleep  # nobody sleeps in a test's own AWS account
@@ -83,8 +84,12 @@ def submit_trial(folder: Path) -> None:
     subprocess.run(["condor_submit", "trial.sub"], cwd=folder, check=True, capture_output=True)
 
 
-def the_node() -> PoolNode:
-    (node,) = pool_nodes.nodes("demo")
+def removal(reason: str, *, only_idle: bool = False) -> Removal:
+    return Removal(instance="i-1", reason=reason, only_idle=only_idle)
+
+
+def the_node() -> Machine:
+    (node,) = pool_demand.fleet_machines("demo")
     return node
 
 
@@ -98,22 +103,22 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     assert idle.total.gpus == idle.free.gpus == 2
     assert idle.idle_since is not None
     assert 0 <= (datetime.now(UTC) - idle.idle_since).total_seconds() < 120
-    assert pool_nodes.nodes("another") == []
+    assert pool_demand.fleet_machines("another") == ()
 
     submit_trial(work)
     wait_for(lambda: the_node().trials)
     busy = the_node()
     assert busy.trials == (RunningTrial(run="r1", region="JFK", node="JFK.l1.t03"),)
     assert (busy.idle_since, busy.free.gpus) == (None, 1)
-    view = pool_nodes.look("demo", "r1")
+    view = pool_demand.read_pool("demo", "r1")
     assert (view.demand.running, view.demand.waiting) == (1, 0)
     (group,) = view.demand.active
     assert group.need == Room(gpus=1, cpus=1, memory_mb=100)
     assert "HAS_GPU" in group.requirements
     assert group.since is not None
-    assert pool_nodes.look(run="r2").demand == pool_nodes.Demand()
+    assert pool_demand.read_pool(run="r2").demand == pool_demand.Demand()
 
-    refusal = draining.drain(idle, "idle", only_idle=True)
+    refusal = draining.drain(idle, removal("idle", only_idle=True))
     assert refusal.startswith("Draining check expression is false on slot1_1@")
     assert not the_node().draining
 
@@ -126,9 +131,9 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     assert (drained.idle_since is not None, drained.jobs) == (True, ())
     assert draining.undrained(["i-1", "i-2"]) == set()
     # The trial waits with its checkpoint.
-    wait_for(lambda: pool_nodes.look(run="r1").demand.waiting == 1)
+    wait_for(lambda: pool_demand.read_pool(run="r1").demand.waiting == 1)
     assert "saved" in checkpoint_of_the_trial()
-    assert draining.drain(drained, "again") == ""
+    assert draining.drain(drained, removal("again")) == ""
 
 
 def checkpoint_of_the_trial() -> str:
@@ -140,15 +145,15 @@ def checkpoint_of_the_trial() -> str:
 
 @pytest.mark.usefixtures("node_pool")
 def test_an_idle_node_is_drained_by_the_reason_given() -> None:
-    assert draining.drain(the_node(), "idle for 10 minutes", only_idle=True) == ""
+    assert draining.drain(the_node(), removal("idle for 10 minutes", only_idle=True)) == ""
     assert draining.drain_instances([instance("i-1")], "down", lambda _: None) == []
     assert the_node().drain_reason == "trialfleet: idle for 10 minutes"
 
 
 def test_what_cannot_be_drained_is_said(node_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = replace(the_node(), slot="slot1@nowhere")
-    assert "slot1@nowhere" in draining.drain(gone, "down")
-    monkeypatch.setattr(draining, "nodes", lambda _fleet=None: [gone])
+    assert "slot1@nowhere" in draining.drain(gone, removal("down"))
+    monkeypatch.setattr(draining, "fleet_machines", lambda _fleet=None: [gone])
     (refused,) = draining.drain_instances([instance("i-1")], "down", lambda _: None)
     assert refused.startswith("i-1 can't be drained: ")
     monkeypatch.undo()

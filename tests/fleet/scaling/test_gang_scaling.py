@@ -22,7 +22,7 @@ from tests.fleet.mock_aws.nodes_at_hand import (
     launched,
 )
 from tests.fleet.mock_aws.small_world import world
-from trialfleet.infra.fleet.pool.nodes import Demand, Group, PoolView, read_demand
+from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView, read_demand
 from trialfleet.infra.fleet.scaling.decision import decide, unmatched_trials
 from trialfleet.infra.fleet.scaling.packing import least_new, pack
 

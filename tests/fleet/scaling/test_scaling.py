@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fleet.mock_aws.nodes_at_hand import LIMITS, NOW, ONE_GPU, ROOM, ago, joined, launched
-from trialfleet.infra.fleet.pool.nodes import Demand, Group, Room
+from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.decision import (
     GONE,
     LEAVING,
@@ -23,6 +23,7 @@ from trialfleet.infra.fleet.scaling.decision import (
 )
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.packing import pack
+from trialfleet.infra.pool.machines import Room
 
 NOTHING = Demand()
 
@@ -156,7 +157,7 @@ def test_a_spent_run_drains_what_runs_and_ends_what_does_not() -> None:
     nodes = [joined("i-busy", idle=None), joined("i-idle"), launched("i-coming")]
     spent = replace(LIMITS, run_cap=10, spent=10.2, min_nodes=2)
     decision = decide(waiting(5), nodes, spent, NOW)
-    assert (decision.launch, ids(decision.drain)) == (0, ["i-busy", "i-idle"])
+    assert (decision.launch, ids(decision.drain)) == (0, ["i-idle", "i-busy"])
     assert ids(decision.terminate) == ["i-coming"]
     assert decision.reasons == ("the run's cap of $10.00 is reached: $10.20 is spent",)
 
@@ -262,7 +263,7 @@ def test_no_running_trial_is_disturbed_unless_a_cap_is_exceeded(
     demand: Demand, nodes: list[Node], limits: Limits
 ) -> None:
     decision = decide(demand, nodes, limits, NOW)
-    busy = {node.id for node in nodes if node.pool and node.pool.idle_since is None}
+    busy = {node.id for node in nodes if node.machine and node.machine.idle_since is None}
     assert busy.isdisjoint(ids(decision.terminate))
     staying = [node for node in nodes if phase(node, limits, NOW) not in LEAVING]
     over_hour = limits.hour_cap is not None and rate(staying, limits) > limits.hour_cap
@@ -280,10 +281,10 @@ def test_only_nodes_idle_for_long_go_and_never_below_the_minimum(
     decision = decide(demand, nodes, free, NOW)
     by_id = {node.id: node for node in nodes}
     for name in ids(decision.drain):
-        pool = by_id[name].pool
-        assert pool is not None
-        assert pool.idle_since is not None
-        assert (NOW - pool.idle_since).total_seconds() / 60 >= limits.idle_minutes
+        machine = by_id[name].machine
+        assert machine is not None
+        assert machine.idle_since is not None
+        assert (NOW - machine.idle_since).total_seconds() / 60 >= limits.idle_minutes
     before = sum(phase(node, limits, NOW) in OPEN for node in nodes)
     after = sum(phase(node, limits, NOW) in OPEN for node in left_after(nodes, decision))
     assert after >= min(before, limits.min_nodes)

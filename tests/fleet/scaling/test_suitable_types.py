@@ -6,8 +6,8 @@ import pytest
 
 from tests.fleet.mock_aws import moto_account
 from tests.fleet.mock_aws.moto_account import Account
-from trialfleet.infra.fleet.pool.nodes import Room
 from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
+from trialfleet.infra.pool.machines import Room
 
 TYPES = ["g5.xlarge", "g5.2xlarge"]  # 4 and 8 cpus, 16 and 32 GiB, one GPU each
 

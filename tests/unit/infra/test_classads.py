@@ -9,6 +9,7 @@ import classad2
 import pytest
 
 from trialfleet.classads import from_json, plain, text, value
+from trialfleet.infra.pool.machines import machines_of
 from trialfleet.nodes.agent import condor
 from trialfleet.nodes.probe import privileged_readings
 from trialfleet.workflows.dagman.files import NodeStatus, read_node_status
@@ -78,7 +79,8 @@ def test_a_slot_that_does_not_say_what_it_has_holds_no_job() -> None:
 def test_why_repeats_no_word_that_a_machine_did_not_say(
     says: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "machine_slots", lambda _: [ad(**says)])
+    (machine,) = machines_of([plain(ad(Name="slot1@vm", TotalSlotGPUs=1, **says))])
+    monkeypatch.setattr(slots, "machine_named", lambda _: machine)
     assert slots.word_of_machine("vm") == word
 
 

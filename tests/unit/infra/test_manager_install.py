@@ -320,7 +320,7 @@ def test_daemons_that_do_not_answer_are_told_with_their_logs(
     monkeypatch: pytest.MonkeyPatch, computer: Computer
 ) -> None:
     some = ("condor_master", "condor_schedd")
-    monkeypatch.setattr(pool_status, "daemons_and_slots", lambda _: (some, ()))
+    monkeypatch.setattr(pool_status, "daemons_and_machines", lambda _: (some, ()))
     expected = r"condor_collector, condor_negotiator doesn't answer within 0 s: .*journalctl"
     with pytest.raises(PoolError, match=expected):
         install.wait_for_answer(computer.target)

@@ -23,6 +23,7 @@ from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import Pool, default_folder
 from trialfleet.infra.pool.environment import extended_path, inherited_environment, tail
 from trialfleet.infra.pool.htcondor_package import Installation
+from trialfleet.infra.pool.machines import Room, machines_of
 from trialfleet.workflows.cli.printing.pool_view import pool_view
 
 UNPACKED = Installation(Path("/cache/usr"), "25.14.1", unpacked=True)
@@ -345,11 +346,25 @@ def test_slots_are_read_from_json_and_ordered_by_number(monkeypatch: pytest.Monk
         {"MyType": "Scheduler", "Name": "h"},
     ]
     monkeypatch.setattr(pool_status, "ads_of", lambda *_: ads)
-    daemons, slots = pool_status.daemons_and_slots({})
+    daemons, machines = pool_status.daemons_and_machines({})
     assert daemons == ("condor_schedd",)
-    assert [slot.name for slot in slots] == ["slot1@h", "slot1_2@h", "slot1_10@h"]
-    assert slots[0].partitionable
-    assert (slots[1].gpus, slots[1].has_gpu, slots[1].memory) == (1, True, 5)
+    status = pool_status.PoolStatus(
+        state="up", folder=Path("pool"), condor_config=Path("conf"), machines=machines
+    )
+    slots = status.to_json()["slots"]
+    assert [slot["name"] for slot in slots] == ["slot1@h", "slot1_2@h", "slot1_10@h"]
+    assert slots[0]["partitionable"]
+    assert slots[1] == {
+        "name": "slot1_2@h",
+        "machine": "h",
+        "state": "Unknown",
+        "activity": "Unknown",
+        "cpus": 0,
+        "memory": 5,
+        "gpus": 1,
+        "partitionable": False,
+        "has_gpu": True,
+    }
 
 
 def test_a_tool_that_is_missing_means_nothing(tmp_path: Path) -> None:
@@ -395,17 +410,27 @@ def test_of_a_machine_what_is_in_use_and_what_is_free() -> None:
         {"Name": "slot1@g", "Machine": "g.lan", "State": "Unclaimed", "Cpus": 8, "Memory": 9},
         {"Name": "slot2@g", "Machine": "g.lan", "State": "Owner", "Cpus": 8, "Memory": 9},
     ]
-    slots = [pool_status.read_slot(ad) for ad in ads]
-    found = pool_status.machines_of(slots)
-    assert found == (
-        pool_status.Machine("g.lan", 0, 8, 0, 9, 0, 0),
-        pool_status.Machine("h", 3, 1, 8, 7, 1, 3),
-    )
+    found = machines_of(ads)
+    assert [(one.in_use, one.offered) for one in found] == [
+        (Room(), Room(cpus=8, memory_mb=9)),
+        (Room(gpus=1, cpus=3, memory_mb=8), Room(gpus=3, cpus=1, memory_mb=7)),
+    ]
     status = pool_status.PoolStatus(
         state="up", folder=Path("pool"), condor_config=Path("conf"), machines=found, runs=3,
         trials={"idle": 5, "running": 2}, jobs={"held": 1, "idle": 6, "running": 2},
         clocks=1,
     )  # fmt: skip
+    content = status.to_json()
+    assert (content["state"], content["clocks"], len(content["slots"])) == ("up", 1, 5)
+    assert content["machines"][1] == {
+        "name": "h",
+        "cpus_in_use": 3,
+        "cpus_free": 1,
+        "memory_in_use": 8,
+        "memory_free": 7,
+        "gpus_in_use": 1,
+        "gpus_free": 3,
+    }
     terminal = Console(width=120)
     with terminal.capture() as shown:
         terminal.print(pool_view(status))

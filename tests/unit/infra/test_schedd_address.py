@@ -9,7 +9,7 @@ import htcondor2
 import pytest
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.fleet.pool import queries
+from trialfleet.infra.pool import schedd
 from trialfleet.workflows.dagman import job_queue
 
 
@@ -18,17 +18,16 @@ def _no_address_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stands in for a local ad as a storm met it: HTCondor adds the address a minute later."""
     ad = classad2.ClassAd({"MyType": "Scheduler", "CondorVersion": "$CondorVersion: 25.14.1 $"})
     monkeypatch.setattr(htcondor2.Collector, "locate", lambda *_words: ad)
-    for module in (job_queue, queries):
-        monkeypatch.setattr(module, "use" if module is job_queue else "use_pool", lambda *_: None)
-    monkeypatch.setattr(job_queue, "connect", dict)
+    monkeypatch.setattr(schedd, "use", lambda *_: None)
+    monkeypatch.setattr(schedd, "connect", dict)
 
 
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda: job_queue.query("true", ["ClusterId"]),
-        lambda: job_queue.act("Hold", "false", "no reason"),
-        lambda: queries.job_ads("true"),
+        lambda: schedd.query("true", ["ClusterId"]),
+        lambda: schedd.act("Hold", "false", "no reason"),
+        lambda: job_queue.one_job("true"),
     ],
 )
 def test_is_a_pool_that_is_away_for_now(ask: Callable[[], object]) -> None:

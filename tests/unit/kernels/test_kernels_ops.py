@@ -68,7 +68,7 @@ def test_activation_and_its_mask_are_right(
     bias = cases.normal(columns, seed=1).to(dtype if bias_like_x else torch.float32)
     rng = torch.tensor([cases.SEED, cases.STEP])
     mask = cases.kept(x.shape, cases.SEED, cases.STEP, layer, p)
-    y = ops.bias_relu_dropout(x, bias, p, rng, layer)
+    y = ops.bias_relu_dropout(x, bias, rng, layer, p)
     assert y.dtype == dtype
     cases.close(y, cases.activation(x, bias, mask, p))
     assert torch.equal(y > 0, plain.bias_relu_dropout(x, bias, rng, layer, p) > 0)
@@ -102,7 +102,7 @@ def test_a_part_of_a_layer_drops_what_the_whole_would(
 
 def test_activation_keeps_what_is_not_a_number() -> None:
     x = torch.tensor([[float("nan"), float("inf"), -float("inf"), -1.0]])
-    y = ops.bias_relu_dropout(x, torch.zeros(4), 0.0, torch.tensor([1, 2]), 0)
+    y = ops.bias_relu_dropout(x, torch.zeros(4), torch.tensor([1, 2]), 0, 0.0)
     torch.testing.assert_close(
         y, torch.tensor([[float("nan"), float("inf"), 0, 0]]), equal_nan=True
     )
@@ -111,7 +111,7 @@ def test_activation_keeps_what_is_not_a_number() -> None:
 def test_dropout_drops_its_share_anew_at_each_step_and_layer() -> None:
     ones, bias = torch.ones(200, 500), torch.zeros(500)
     masks = [
-        ops.bias_relu_dropout(ones, bias, 0.3, torch.tensor([seed, step]), layer) > 0
+        ops.bias_relu_dropout(ones, bias, torch.tensor([seed, step]), layer, 0.3) > 0
         for seed, step, layer in [(1, 1, 0), (2, 1, 0), (1, 2, 0), (1, 1, 1)]
     ]
     for i, mask in enumerate(masks):
@@ -139,7 +139,7 @@ def test_losses_of_one_output_are_right(name: str, rows: int, dtype: torch.dtype
 def check_loss(name: str, outputs: Tensor, target: Tensor) -> None:
     expected, expected_gradient = cases.with_gradient(cases.LOSSES[name], outputs, target)
     outputs.requires_grad_()
-    loss = ops.mean_loss(name, outputs, target)
+    loss = getattr(KERNELS, name)(outputs, target)[0]
     backward(loss)
     assert loss.dtype == (torch.float64 if outputs.dtype == torch.float64 else torch.float32)
     assert outputs.grad is not None
@@ -177,7 +177,7 @@ def test_gather_embed_is_right_and_so_is_its_gradient(
     weight = of_batch["weight"].double().requires_grad_()
     expected, expected_target = cases.gathered(of_batch, weight)
     of_batch["weight"].requires_grad_()
-    joined, got = ops.gather_embed(**of_batch)
+    joined, _, got = ops.gather_embed(**of_batch)
     assert joined.dtype == dtype
     cases.close(joined.detach(), expected.detach(), dtype)
     assert torch.equal(got, expected_target)
@@ -351,7 +351,7 @@ def test_gradients_are_those_of_differences(name: str) -> None:
 
 def test_a_gradient_of_any_layout_is_taken() -> None:
     x, bias, rng, layer, p, *_ = cases.arguments()["bias_relu_dropout"]
-    y = ops.bias_relu_dropout(x, bias, p, rng, layer)
+    y = ops.bias_relu_dropout(x, bias, rng, layer, p)
     backward(y.sum())  # an expanded 1, with strides of 0
     torch.testing.assert_close(x.grad, (y > 0) / (1 - p))
     torch.testing.assert_close(bias.grad, ((y > 0) / (1 - p)).sum(0))
@@ -360,21 +360,21 @@ def test_a_gradient_of_any_layout_is_taken() -> None:
 def test_a_bias_in_half_precision_has_a_gradient_in_half_precision() -> None:
     x = cases.normal(6, 5).bfloat16().requires_grad_()
     bias = cases.normal(5).bfloat16().requires_grad_()
-    backward(ops.bias_relu_dropout(x, bias, 0.0, torch.tensor([1, 2]), 0).sum())
+    backward(ops.bias_relu_dropout(x, bias, torch.tensor([1, 2]), 0, 0.0).sum())
     assert bias.grad is not None
     assert bias.grad.dtype == torch.bfloat16
 
 
 def test_a_loss_may_be_scaled() -> None:
     logits, target = cases.arguments()["sigmoid_bce"]
-    (gradient,) = torch.autograd.grad(3 * ops.mean_loss("sigmoid_bce", logits, target), logits)
-    (once,) = torch.autograd.grad(ops.mean_loss("sigmoid_bce", logits, target), logits)
+    (gradient,) = torch.autograd.grad(3 * KERNELS.sigmoid_bce(logits, target)[0], logits)
+    (once,) = torch.autograd.grad(KERNELS.sigmoid_bce(logits, target)[0], logits)
     torch.testing.assert_close(gradient, 3 * once)
 
 
 def test_a_second_derivative_is_refused_not_wrong() -> None:
     logits, target = cases.arguments()["sigmoid_bce"]
-    squared = ops.mean_loss("sigmoid_bce", logits, target).square()
+    squared = KERNELS.sigmoid_bce(logits, target)[0].square()
     (gradient,) = torch.autograd.grad(squared, logits, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         backward(gradient.sum())
@@ -410,8 +410,8 @@ def test_parameters_are_stepped_without_a_graph(optimizer: str) -> None:
 
 
 def a_step(x: Tensor, bias: Tensor, rng: Tensor, target: Tensor, of_step: dict[str, Any]) -> Tensor:
-    y = ops.bias_relu_dropout(x, bias, 0.3, rng, 0)
-    loss = ops.mean_loss("softmax_cross_entropy", y, target) + ops.exp(x).mean()
+    y = ops.bias_relu_dropout(x, bias, rng, 0, 0.3)
+    loss: Tensor = KERNELS.softmax_cross_entropy(y, target)[0] + ops.exp(x).mean()
     take_adamw_step(of_step)
     return loss
 
@@ -538,7 +538,7 @@ def test_a_wrong_argument_is_refused_by_name(
 def test_a_class_that_there_is_not_is_refused(target: int) -> None:
     logits = cases.normal(3, 5).float()
     with pytest.raises((ValueError, RuntimeError), match=str(target)):
-        ops.mean_loss("softmax_cross_entropy", logits, torch.tensor([0, target, 1]))
+        KERNELS.softmax_cross_entropy(logits, torch.tensor([0, target, 1]))
 
 
 @pytest.mark.parametrize("part", ["order", "categorical"])

@@ -8,8 +8,8 @@ import classad2
 import pytest
 
 from tests.conftest import MakeRun
-from trialfleet.infra.fleet.pool.nodes import Room
 from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
+from trialfleet.infra.pool.machines import Room
 from trialfleet.workflows.plan.matching import Prospects, clauses, prospects
 from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.plan.pool_choices import PoolLook, settle

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from tests.unit.study.study_texts import TRAINER as TRAINER_LINE
 from tests.unit.study.study_texts import error_of, with_line
 from tests.unit.tabular.small_trials import make_table
+from trialfleet import ctrl_c
 from trialfleet.errors import InputError
 from trialfleet.nodes.tabular.table import read_table
-from trialfleet.workflows import ctrl_c
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan import tables as planning
@@ -600,17 +600,3 @@ def test_settings_are_compared_on_rows_that_chose_none_of_them(place: Path) -> N
     objective = {"metric": "test_auc", "direction": "maximize"}
     assert study(place, objective=objective).compared_metric == "test_auc"
     assert study(place, trainer={"command": ["python3"]}, target=None).compared_metric == "val_auc"
-
-
-def test_a_plan_has_what_gangs_send_and_gain_in_words_and_as_data(place: Path) -> None:
-    run = Run(planned(place, regions={"north": {"nodes": {"min": 2, "max": 4}}, "south": {}}).root)
-    told = [line for line in plan_text(run).splitlines() if line.startswith("  gangs  ")]
-    assert [line.split(":")[0] for line in told] == ["  gangs    north"] * 3
-    (gang,) = json.loads(json.dumps(plan_summary(run)))["gangs"]
-    assert (gang["region"], gang["ranks"]) == ("north", 4)
-    assert [speed["gbits"] for speed in gang["speeds"]] == [10, 100]
-    alone = place / "alone"
-    alone.mkdir()
-    assert (
-        plan_summary(Run(write_plan(study(place), run="r2", out=alone / "r2").root))["gangs"] == []
-    )

@@ -99,9 +99,9 @@ def test_a_study_is_valid(block: Block, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(export, "NEEDED", "json")  # mlflow needn't be installed
     study, _ = study_of(YAML(typ="safe").load(block.text)).dated(date(2026, 11, 22))
     files = [] if isinstance(study.trainer, str) else study.trainer.files
-    names = study.regions if isinstance(study.regions, list) else list(dict(study.regions))
-    own = [] if isinstance(study.regions, list) else [r for _, r in dict(study.regions).items()]
-    data = [*study.data, *(place for region in own if region for place in region.data or [])]
+    names = list(study.listed_regions)
+    own = study.listed_regions.values()
+    data = [*study.data, *(place for region in own for place in region.data or [])]
     secrets = [
         place
         for each in study.notify

@@ -28,8 +28,8 @@ from trialfleet.workflows.report.chart_data import costs_data
 from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.serve.details import trial_page
 from trialfleet.workflows.serve.live import LiveRun
+from trialfleet.workflows.serve.machines import timeline_of_run
 from trialfleet.workflows.serve.nodes import NodeReader
-from trialfleet.workflows.serve.strip import bars_of
 from trialfleet.workflows.status import status
 from trialfleet.workflows.status.job_costs import region_spending, region_usd
 from trialfleet.workflows.status.region_state import jobs_without_trial, unfinished_of
@@ -195,9 +195,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
 def test_the_page_knows_trials_by_their_lane(views: Views) -> None:
     views.files.trial("A.l1").agent_log.write_text("said\n")
     snapshot = LiveRun(views.folder, NodeReader()).read()
-    assert {(bar.node, bar.lane) for bar in bars_of(snapshot, views.graph)[0]} == {
-        ("A.l1.t01", 0), ("A.l1.t02", 0)
-    }  # fmt: skip
+    assert [(bar.trial, bar.end - bar.start) for bar in timeline_of_run(snapshot).bars] == [(0, 10)]
     page = trial_page(snapshot, "A", "A.l1.t01")
     assert page is not None
     assert ("Output of the job's agent", "said\n", "") in page.logs

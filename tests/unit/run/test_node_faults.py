@@ -9,6 +9,8 @@ import pytest
 from tests.conftest import MakeRun
 from tests.unit.run.test_node_scripts import Scripts
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool import collector
+from trialfleet.infra.pool.machines import Machine, machines_of
 from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.node_faults import in_hold, in_words, own_errors, to_avoid
 from trialfleet.workflows.plan.graph import EXITS, NODE_FAULTS
@@ -90,10 +92,20 @@ def test_a_silent_pool_blames_no_machine(
     def silent(*_: object) -> object:
         raise PoolError("no HTCondor")
 
-    monkeypatch.setattr(node_faults, "machine_slots", silent)
+    monkeypatch.setattr(collector, "slot_ads", silent)
     monkeypatch.setattr(node_faults, "machines", silent)
     assert not node_faults.word_of("eater")
     assert to_avoid(make_run().study, {"1": {"machine": "eater"}}) == ()
+
+
+def test_a_machine_without_a_gpu_is_not_to_blame_for_having_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    says = {"TrialfleetInstance": "i-1", "TrialfleetGpuHealthy": False}
+    (cpus,) = machines_of([{"Name": "slot1@vm", **says}])
+    (gpus,) = machines_of([{"Name": "slot1@vm", "TotalSlotGPUs": 1, **says}])
+    monkeypatch.setattr(node_faults, "machine_named", {"cpus": cpus, "gpus": gpus}.get)
+    assert [node_faults.word_of(name) for name in ("cpus", "gpus", "gone")] == [False, True, False]
 
 
 @pytest.fixture
@@ -101,12 +113,12 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """A pool of two machines, of which one may say that it is broken."""
     broken: list[str] = []
 
-    def slots(machine: str) -> list[dict[str, object]]:
+    def named(machine: str) -> Machine:
         note = "3 jobs failed here within 60 s: 7.0 exit code 1" if machine in broken else ""
-        return [{"TrialfleetNote": note}]
+        return machines_of([{"Name": f"slot1@{machine}", "TrialfleetNote": note}])[0]
 
     monkeypatch.setattr(node_faults, "machines", lambda _: {"eater", "other"})
-    monkeypatch.setattr(node_faults, "machine_slots", slots)
+    monkeypatch.setattr(node_faults, "machine_named", named)
     return broken.append
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from tests.unit.plan.test_plan import make_study
+from trialfleet.infra.fleet.scaling import last_report
 from trialfleet.workflows.dagman.health import IDLE
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.status.spending import read_spending
 from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.study.frozen import load_frozen
 
@@ -46,6 +48,18 @@ def test_the_autoscalers_notes_are_told_while_trials_wait_and_none_runs(folder: 
     assert Waiting(folder, frozen).why(queued(TRIAL)) == (f"trials wait: {NOTE}",)
     assert Waiting(folder, frozen).why(queued()) == ()
     assert Waiting(folder, frozen).why(queued(TRIAL, running=frozenset({"A.l1.t01"}))) == ()
+
+
+def test_those_of_an_autoscaler_of_all_trials_are_told_too(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder.fleet_state.unlink()
+    report = tmp_path / "of-the-fleet.json"
+    report.write_text(json.dumps({"run": "", "step": {"notes": [NOTE], "spent": 7.0}}))
+    monkeypatch.setattr(last_report, "default_report", lambda _fleet: report)
+    frozen = load_frozen(folder.study)
+    assert Waiting(folder, frozen).why(queued(TRIAL)) == (f"trials wait: {NOTE}",)
+    assert read_spending(folder, frozen.run, frozen.study.fleet) is None
 
 
 def test_those_of_another_run_are_not(folder: RunFolder) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.fleet.mock_aws.nodes_at_hand import pool_node
 from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.dagman.failing import FailingScript
@@ -401,7 +402,8 @@ def test_an_autoscaler_that_says_nothing_any_more() -> None:
 )
 def test_why_a_node_leaves(words: str, kind: Kind | None) -> None:
     assert kind_of_leaving(words) is kind
-    node = InstanceFacts(instance="i-1", state="running", stage="draining", note=words, now=NOW)
+    leaving = pool_node("i-1", draining=True, drain_reason=words)
+    node = InstanceFacts(instance="i-1", machine=leaving, now=NOW)
     assert why_instance(node).kind is (kind or Kind.DRAINING)
 
 

@@ -21,8 +21,9 @@ from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.report.chart_data import region_data
+from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.serve.answers import Answers
-from trialfleet.workflows.serve.nodes import read_nodes
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
 
 pytestmark = pytest.mark.slow  # each starts a server
@@ -98,6 +99,18 @@ def test_no_script_runs_but_the_pages_own(server: Server) -> None:
     outside = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert outside
     assert all(link.startswith(("/", "#", "data:,")) and link[:2] != "//" for link in outside)
+
+
+def test_pictures_are_drawn_of_the_report_s_data(run: StoredRun, server: Server) -> None:
+    page = server.ask("/runs/r1/regions/A").text
+    (data,) = re.findall(r'<div id="data-0" hidden>(.*)</div>', page)
+    found, (region, *_) = json.loads(data), read_report(RunFolder(run.run.folder)).regions
+    expected = json.loads(json.dumps(region_data(region, 100)))
+    assert {**found, "importance": None} == {**expected, "importance": None}
+    (jobs,) = re.findall(r'<div id="regions-data" hidden>(.*)</div>', server.ask("/").text)
+    drawn = json.loads(jobs)
+    assert drawn["names"] == ["A", HOSTILE, "empty"]
+    assert len(drawn["timeline"]["bars"]) == 15
 
 
 def test_a_hostile_name_of_a_region_is_text(run: StoredRun, server: Server) -> None:
@@ -264,24 +277,6 @@ def test_every_metric_of_the_dashboard_exists_and_names_keep_prometheus_conventi
     assert sum(sample.value for sample in states) == 1
 
 
-def test_the_full_training_and_the_gate_lie_on_a_lane_of_their_own(
-    run: StoredRun, server: Server, wait_for: Callable[..., None]
-) -> None:
-    files = RunFolder(run.run.folder).region("A")
-    began = BEGAN.timestamp()
-    ends = ((files.best, "full-training", 900), (files.gate, "gate", 1000))
-    for place, _, start in ends:
-        place.root.mkdir(parents=True, exist_ok=True)
-        write_json(place.job, {"started": began + start, "ended": began + start + 60})
-    for _, kind, _ in ends:  # below the two lanes of trials
-        path = re.compile(rf'<path class="{kind}" d="M\d+ 15h\d+"/>')
-        wait_for(lambda path=path: len(path.findall(server.ask("/").text)) == 1)
-    page = server.ask("/runs/r1/regions/A").text
-    assert 'viewBox="0 0 1000 18"' in page
-    assert "<title>full training</title>" in page
-    assert server.ask("/runs/r1/regions/A/trials/A.best").status == 200
-
-
 def test_a_run_leads_to_its_report_which_can_ask_for_nothing(
     run: StoredRun, server: Server, work: Path
 ) -> None:
@@ -322,37 +317,6 @@ def test_the_dashboard_can_be_read_and_none_of_its_writing_routes_answers(
         for method, path in writing:
             assert server.ask(path, method).status == 405
         assert len(json.loads(server.ask("/api/studies").text)["study_summaries"]) == 2
-
-
-def test_nodes_are_told_with_price_and_health() -> None:
-    slot = {"Machine": "n1", "SlotType": "Partitionable", "TotalSlotCpus": 8, "TotalSlotGPUs": 1}
-    fleet = {"TrialfleetInstanceType": "g5.xlarge", "TrialfleetPricePerHour": 0.5}
-    well, sick, draining = read_nodes(
-        [
-            {**slot, **fleet, "TrialfleetGpuHealthy": True},
-            {"Machine": "n1", "SlotType": "Dynamic", "JobId": "1.0"},
-            {"Machine": "n1", "SlotType": "Dynamic", "JobId": "1.0", "IsDataSlot": True},
-            {"Machine": "n1", "SlotType": "Dynamic", "State": "Claimed", "Activity": "Idle"},
-            {**slot, "Machine": "n2", "TrialfleetGpuHealthy": False, "TrialfleetGpuReason": "ECC"},
-            {**slot, "Machine": "n3", "Draining": True, "DrainReason": "spot notice"},
-        ]
-    )
-    assert (well.state, well.price, well.jobs, well.gpus, well.kind) == (
-        "well",
-        0.5,
-        1,
-        1,
-        "g5.xlarge",
-    )
-    assert (sick.state, sick.why, sick.price) == ("sick", "ECC", None)
-    assert (draining.state, draining.why) == ("draining", "spot notice")
-
-
-def test_htmx_is_the_one_that_is_pinned_with_its_licence() -> None:
-    vendor = ROOT / "templates" / "serve" / "vendor"
-    (pinned,) = re.findall(r"htmx\.org@([\d.]+)$", (vendor / "packages.sha256").read_text())
-    assert f'version:"{pinned}"' in (vendor / "htmx.min.js").read_text()
-    assert "Zero-Clause BSD" in (vendor / "htmx.org.LICENSE").read_text()
 
 
 def test_why_is_asked_once_for_what_looks_the_same_and_twice_at_most_in_a_drawing() -> None:

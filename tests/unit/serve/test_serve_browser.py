@@ -150,3 +150,39 @@ def test_what_is_opened_and_typed_stays_when_the_page_is_renewed(
     assert browser.run("return document.getElementById('filter').value") == "no"
     shown = "return [...document.querySelectorAll('.regions > li')].filter(e => !e.hidden).length"
     assert browser.run(shown) == 1
+
+
+def test_pictures_follow_the_run_and_keep_what_the_reader_chose(
+    run: StoredRun, browser: Browser, opened: str
+) -> None:
+    browser.driver.get(f"{opened}runs/r1/regions/north")
+    browser.wait("return document.querySelector('[data-picture=history] svg')")
+    browser.open_everything("details.none")
+    for picture in ("history", "curves", "timeline", "slice"):
+        assert browser.run(f"return document.querySelector('[data-picture={picture}] svg')")
+    log = "document.querySelector('[data-switch=scale-data-0] [value=log]')"
+    browser.run(f"{log}.click()")
+    browser.run("document.querySelector('.sortable thead button').click()")
+    # what is renewed without new data is not drawn anew
+    browser.run("for (const each of document.querySelectorAll('.figure svg')) each.before = true")
+    study = run.run.study
+    model = Path(study.publish) / study.name / "north" / "r0"
+    model.mkdir(parents=True)
+    provenance = {"study": study.name, "run": "r0", "created": "2026-11-20T02:00:00+00:00"}
+    write_json(model / "provenance.json", provenance)
+    browser.wait("return document.querySelector('#model-r0')")
+    kept = "return [...document.querySelectorAll('.figure svg')].every(e => e.before)"
+    assert browser.run(kept)
+    node, start = turns(run.graph["north"], 7, BEGAN)[6]
+    run.add("north", stored_trial(node, start, 0.01))
+    browser.wait("return document.querySelector('#trial-6')")
+    assert not browser.run("return document.querySelector('[data-picture=history] svg').before")
+    assert browser.run(f"return {log}.getAttribute('aria-pressed')") == "true"
+    assert browser.texts(".trials tbody td:first-child") == list("6543210")
+    browser.run("document.querySelector('.sortable thead button').click()")
+    assert browser.texts(".trials tbody td:first-child") == list("0123456")
+    browser.run("document.querySelector('[data-picture=history] svg').value = {number: 3}")
+    browser.run("document.querySelector('[data-picture=history] svg')"
+                ".dispatchEvent(new Event('click', {bubbles: true}))")  # fmt: skip
+    browser.wait("return location.pathname.includes('/trials/north.l')")
+    assert browser.complaints() == []

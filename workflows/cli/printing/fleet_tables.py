@@ -89,7 +89,7 @@ def status_view(status: FleetStatus) -> RenderableType:
         )
     parts += [Text(notice, "yellow") for notice in status.notices]
     parts += [
-        Text.assemble((f"{node.instance}: ", "yellow"), node.why)
+        Text.assemble((f"{node.instance.id}: ", "yellow"), node.why)
         for node in status.nodes
         if node.why
     ]
@@ -99,7 +99,9 @@ def status_view(status: FleetStatus) -> RenderableType:
 def status_line(status: FleetStatus) -> str:
     """A fleet in one line, and what its nodes wait for."""
     waits = [
-        f"{node.instance}: {node.why.split(';')[-1].strip()}" for node in status.nodes if node.why
+        f"{node.instance.id}: {node.why.split(';')[-1].strip()}"
+        for node in status.nodes
+        if node.why
     ]
     return "\n  ".join([_counts(status), *waits])
 
@@ -114,19 +116,21 @@ def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
         right=("USD/h", "age", "USD", "GB/s"),
     )  # fmt: skip
     for node in nodes:
-        gpu = f"{node.gpus} x {node.gpu or 'GPU'}" if node.gpus else ""
+        instance, machine = node.instance, node.machine
+        gpu = f"{node.gpus} x {machine.gpu or 'GPU'}" if machine and node.gpus else ""
+        bandwidth = machine.bandwidth if machine else None
         table.add_row(
-            node.instance,
+            instance.id,
             Text(node.stage, _STAGE_COLORS.get(node.stage, "")),
-            node.type,
-            node.zone,
-            node.lifecycle,
-            "" if node.price is None else f"{node.price:.3f}",
+            instance.type,
+            instance.zone,
+            instance.lifecycle,
+            "" if instance.price is None else f"{instance.price:.3f}",
             rough_duration(node.age_minutes * 60),
             usd(node.cost),
             gpu,
-            "" if node.bandwidth is None else f"{node.bandwidth:.0f}",
-            Text(", ".join(trial.node for trial in node.trials)),
+            "" if bandwidth is None else f"{bandwidth:.0f}",
+            Text(", ".join(trial.node for trial in machine.trials) if machine else ""),
         )
     return table
 

@@ -13,8 +13,7 @@ from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.stopping import FLOOR
-from trialfleet.workflows.cli.printing.gang_traffic import gang_lines, gangs_summary
-from trialfleet.workflows.formatting import duration, rough_duration, usd
+from trialfleet.workflows.formatting import rough_duration, duration, usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.models.needed_columns import lacking
 from trialfleet.workflows.plan.folder import RunFolder
@@ -94,7 +93,6 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
         "at_once": graph.concurrency,
         "expected": asdict(expected) if expected else None,
         "cost": _cost(run.study),
-        "gangs": gangs_summary(run.study, tables),
         "dag_nodes": graph.node_count,
         "learns_from": _learns_from(former),
         "accelerator": run.study.accelerator,
@@ -133,7 +131,6 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             f"{study.name} {run.run_id}",
             *(f"  {label:<8} {text}" for label, text in lines if text),
             *table_lines(tables),
-            *gang_lines(study, tables),
             *_gate_on_columns(study, tables),
         ]
     )

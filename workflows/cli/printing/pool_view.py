@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trialfleet.infra.pool.status import Machine, PoolStatus
+from trialfleet.infra.pool.machines import Machine
+from trialfleet.infra.pool.status import PoolStatus
 
 
 def pool_view(status: PoolStatus) -> RenderableType:
@@ -35,11 +36,11 @@ def pool_view(status: PoolStatus) -> RenderableType:
 
 
 def _machine(machine: Machine) -> str:
-    gpus = machine.gpus_in_use + machine.gpus_free
+    used, free = machine.in_use, machine.offered
     parts = [
-        f"cores {machine.cpus_in_use} in use, {machine.cpus_free} free",
-        f"memory {machine.memory_in_use:,} MB in use, {machine.memory_free:,} MB free",
-        *([f"GPUs {machine.gpus_in_use} in use, {machine.gpus_free} free"] if gpus else []),
+        f"cores {used.cpus} in use, {free.cpus} free",
+        f"memory {used.memory_mb:,} MB in use, {free.memory_mb:,} MB free",
+        *([f"GPUs {used.gpus} in use, {free.gpus} free"] if used.gpus + free.gpus else []),
     ]
     return f"{machine.name}: {'; '.join(parts)}"
 

@@ -31,10 +31,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trialfleet.workflows.gang.traffic import Link, sent_bytes
 
-MOST = 64  # ranks that `Step.best` looks at
-NEAR = 0.95  # of the most
+@dataclass(frozen=True)
+class Link:
+    """A network between machines.
+
+    Attributes:
+        bandwidth: bytes per second that a machine sends while it receives as many.
+        latency: seconds of a message.
+    """
+
+    bandwidth: float
+    latency: float
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,8 @@ class Traffic:
 def summed(gradients: float) -> Traffic:
     """Return the traffic of ranks that all hold the network, with gradients of so many bytes."""
     return Traffic(
-        sent=lambda ranks: sent_bytes(gradients, ranks), messages=lambda ranks: 2 * (ranks - 1)
+        sent=lambda ranks: 2 * (ranks - 1) / ranks * gradients,
+        messages=lambda ranks: 2 * (ranks - 1),
     )
 
 
@@ -99,8 +108,3 @@ class Step:
     def speedup(self, ranks: int, link: Link) -> float:
         """Return how many times as much is done in a second as on one rank."""
         return self.rows_per_second(ranks, link) / self.rows_per_second(1, link)
-
-    def best(self, link: Link) -> int:
-        """Return the fewest ranks that come near the most that any number up to MOST does."""
-        speedups = [self.speedup(ranks, link) for ranks in range(1, MOST + 1)]
-        return 1 + next(i for i, each in enumerate(speedups) if each >= NEAR * max(speedups))

@@ -1,0 +1,136 @@
+"""The pool's view of a fleet: what its nodes say of themselves, and what the job queue waits for.
+
+The readers of ads are pure; `read_pool` asks the collector and the schedd.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from trialfleet.infra.fleet.pool.queries import of_run, quoted, trial_ads
+from trialfleet.infra.pool.collector import read_machines
+from trialfleet.infra.pool.machines import Machine, Room, moment, number, room
+from trialfleet.infra.pool.status import BLOCKED
+
+SINCE = "EnteredCurrentStatus"
+IDLE = 1  # JobStatus
+# Running, sending its output, suspended; blocked: it has a slot, whose machine gets shared files.
+ACTIVE = {2, 6, 7, BLOCKED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Trials that ask for the same, or jobs of one gang.
+
+    Attributes:
+        need: what each asks for.
+        requirements: its other demands on a node, as a ClassAd expression.
+        jobs: how many they are.
+        since: when the first of them began to wait, or to run; None if HTCondor doesn't say.
+        least: fewer than so many at once are of no use: a gang that waits begins with its min.
+    """
+
+    need: Room
+    jobs: int
+    requirements: str = ""
+    since: datetime | None = None
+    least: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What the trials in the job queue ask for.
+
+    Attributes:
+        idle: those that wait for a slot, the largest first.
+        active: those that run.
+    """
+
+    idle: tuple[Group, ...] = ()
+    active: tuple[Group, ...] = ()
+
+    @property
+    def waiting(self) -> int:
+        """The number of trials that wait."""
+        return sum(group.jobs for group in self.idle)
+
+    @property
+    def running(self) -> int:
+        """The number of trials that run."""
+        return sum(group.jobs for group in self.active)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolView:
+    """The pool at one moment."""
+
+    nodes: tuple[Machine, ...]
+    demand: Demand
+
+
+def read_pool(fleet: str | None = None, run: str = "", folder: str = "") -> PoolView:
+    """Return the nodes of a fleet, or of every fleet; and what trials ask for, of a run or of all.
+
+    A run is known by its folder, or else by its id.
+
+    Raises:
+        PoolError: several runs have that id.
+    """
+    jobs = trial_ads()
+    demand = read_demand(of_run(jobs, run, folder))
+    constraint = "TrialfleetInstance isnt undefined"
+    if fleet is not None:
+        constraint += f" && TrialfleetFleet =?= {quoted(fleet)}"
+    return PoolView(nodes=read_machines(constraint, jobs), demand=demand)
+
+
+def fleet_machines(fleet: str | None = None) -> tuple[Machine, ...]:
+    """Return the machines of a fleet, or of every fleet, that have joined the pool."""
+    return read_pool(fleet).nodes
+
+
+def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
+    """Return what the ads of trials ask for; jobs on hold or ended ask for nothing."""
+    jobs = list(jobs)
+    return Demand(idle=_groups(jobs, {IDLE}), active=_groups(jobs, ACTIVE))
+
+
+def _groups(jobs: Sequence[Mapping[str, Any]], statuses: set[int]) -> tuple[Group, ...]:
+    """Return the jobs in one of these states by what they ask for, the largest first.
+
+    Of gangs that ask for the same the oldest comes first: it is the one that gets slots.
+    """
+    of: dict[tuple[Room, str, int], list[Mapping[str, Any]]] = defaultdict(list)
+    for job in jobs:
+        if job.get("JobStatus") in statuses:
+            need = room(job, "Request{}")
+            of[need, str(job.get("Requirements", "")), -_gang(job)].append(job)
+    begun = Counter(_gang(job) for job in jobs if job.get("JobStatus") in ACTIVE)
+    return tuple(
+        Group(
+            need=need,
+            requirements=requirements,
+            jobs=len(alike),
+            since=min((moment(at) for job in alike if (at := number(job, SINCE))), default=None),
+            least=_least(alike[0], begun),
+        )
+        for (need, requirements, _), alike in sorted(
+            of.items(), reverse=True, key=lambda item: item[0]
+        )
+    )
+
+
+def _gang(job: Mapping[str, Any]) -> int:
+    """Return which gang a job is of, the jobs of one submission; 0: of none."""
+    return int(number(job, "ClusterId") or 0) if number(job, "TrialfleetGangMin") else 0
+
+
+def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
+    """Return how many more of a gang's jobs it takes for the gang to train; 1 where it does."""
+    if not (gang := _gang(job)):
+        return 1
+    return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

@@ -1,0 +1,54 @@
+"""The one query of the collector for slots."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.classads import plain
+from trialfleet.ctrl_c import postponed
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, machines_of
+from trialfleet.render import classad_string
+
+if TYPE_CHECKING:
+    from classad2 import ClassAd
+
+
+def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list[ClassAd]:
+    """Return the ads of the slots that satisfy a ClassAd constraint, whole or some attributes.
+
+    Raises:
+        PoolError: there is no pool, or its collector does not answer.
+    """
+    use(connect())
+    import htcondor2
+
+    try:
+        kind, of_slots = htcondor2.AdTypes.Startd, f"SlotID isnt undefined && ({constraint})"
+        with postponed():
+            return list(htcondor2.Collector().query(kind, of_slots, list(attributes)))
+    except htcondor2.HTCondorException as error:
+        raise PoolError(f"HTCondor's collector does not answer: {error}") from error
+
+
+def read_machines(
+    constraint: str = "true", jobs: Iterable[Mapping[str, Any]] = ()
+) -> tuple[Machine, ...]:
+    """Return the pool's machines whose slots satisfy a constraint, by name.
+
+    Running jobs get their names by the ads of trials.
+
+    Raises:
+        PoolError: there is no pool, or its collector does not answer.
+    """
+    return machines_of((plain(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
+
+
+def machine_named(name: str) -> Machine | None:
+    """Return the pool's machine of this name; None if it has none, or can't be asked."""
+    try:
+        return next(iter(read_machines(f"Machine == {classad_string(name)}")), None)
+    except PoolError:
+        return None

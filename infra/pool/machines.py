@@ -1,0 +1,358 @@
+"""The machines of a pool, each made of the ads of its slots: pure.
+
+A machine is one execution point: a startd's slots. Whoever shows, counts or scales machines reads
+them here: `pool status`, `fleet status`, the page and its metrics, the autoscaler, `why`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+OURS = "trialfleet: "  # what the reason of a drain begins with that the manager asked for
+# All that is read of a slot's ad.
+ATTRIBUTES = [
+    *("Name", "Machine", "SlotType", "State", "Activity", "NumDynamicSlots", "NumDynamicSlotsTime"),
+    *("MyCurrentTime", "LastHeardFrom", "Draining", "DrainReason"),
+    *("JobId", "IsDataSlot", "GlobalJobId", "Cpus", "Memory", "GPUs", "TotalGPUs"),
+    *("TotalSlotCpus", "TotalSlotMemory", "TotalSlotGPUs", "TrialfleetTrialsPerGpu"),
+    *("TrialfleetInstance", "TrialfleetInstanceType", "TrialfleetLifecycle"),
+    *("TrialfleetPricePerHour", "TrialfleetGpuHealthy", "TrialfleetGpuReason"),
+    *("TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetLaunchMicroseconds"),
+    *("TrialfleetDriverOption", "TrialfleetNote"),
+]
+OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot
+Ad = Mapping[str, Any]
+State = Literal["well", "sick", "draining"]
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Room:
+    """What a job asks for, or a machine has: GPUs, cpus, memory in MiB."""
+
+    gpus: int = 0
+    cpus: int = 0
+    memory_mb: int = 0
+
+    def __str__(self) -> str:
+        """The room in words, such as `1 GPU, 4 cpus, 15000 MB`."""
+        gpus = f"{self.gpus} GPU{'s' if self.gpus != 1 else ''}, " if self.gpus else ""
+        return f"{gpus}{self.cpus} cpu{'s' if self.cpus != 1 else ''}, {self.memory_mb} MB"
+
+    def __add__(self, other: Room) -> Room:
+        """Return both together."""
+        return self._with(other, lambda one, another: one + another)
+
+    def holds(self, need: Room) -> int:
+        """Return how many jobs of `need` fit side by side; one that asks nothing fits often."""
+        pairs = zip(astuple(self), astuple(need), strict=True)
+        return min(has // asked if asked else 1_000_000 for has, asked in pairs)
+
+    def without(self, need: Room, times: int = 1) -> Room:
+        """Return what is left beside `times` jobs of `need`."""
+        return self._with(need, lambda has, asked: has - times * asked)
+
+    def within(self, other: Room) -> Room:
+        """Return the lesser of both in each respect."""
+        return self._with(other, min)
+
+    def _with(self, other: Room, combine: Callable[[int, int], int]) -> Room:
+        gpus, cpus, memory = map(combine, astuple(self), astuple(other))
+        return Room(gpus=gpus, cpus=cpus, memory_mb=memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningTrial:
+    """A trial (or full training) on a machine: its run, region and node of the region's graph."""
+
+    run: str
+    region: str
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A slot of a machine.
+
+    Attributes:
+        name: HTCondor's name, for instance `slot1_2@host`.
+        state: `Unclaimed`, `Claimed`…
+        activity: `Idle`, `Busy`…
+        partitionable: True for the slot that others are cut from.
+        room: what it has; of a partitionable slot what no job has taken.
+    """
+
+    name: str
+    state: str
+    activity: str
+    partitionable: bool
+    room: Room
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a job has it, or may have it again: a claim outlives its job."""
+        return self.state == "Claimed" and not self.partitionable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A machine of the pool, by its own account.
+
+    Attributes:
+        name: its name in the pool.
+        slots: all of them, by name.
+        slot: the name of the slot that others are cut from; of the first one where none is.
+        total: all that it has.
+        free: what no job has taken.
+        has_gpu: it has a GPU that jobs get.
+        draining: it takes no new jobs, and gives up those that it has.
+        drain_reason: why, in the words of whoever asked for it.
+        note: why it drains or refuses jobs, in its own words; empty otherwise.
+        jobs: ids of the jobs that it runs.
+        trials: those of them that are trials.
+        idle_since: when its last job ended, by the collector's clock; None while it has one.
+        instance: which EC2 instance of a fleet it is; empty where it is none. So are the next two.
+        instance_type: the type of that.
+        lifecycle: `spot` or `on-demand`.
+        price: USD per hour; None if it doesn't say.
+        healthy: what its GPU probe found; None where none has been made.
+        reason: why not, in the probe's words; or which of several GPUs are sick.
+        gpu: the name of its GPUs.
+        bandwidth: copying on the GPU in GB/s; None if not measured.
+        launch_microseconds: of an empty kernel; None if not measured.
+        driver_option: what became of the NVIDIA module's option.
+        shares: so many trials share each GPU: it counts as so many GPUs.
+    """
+
+    name: str
+    slots: tuple[Slot, ...]
+    slot: str
+    total: Room
+    free: Room
+    has_gpu: bool
+    draining: bool
+    drain_reason: str
+    note: str
+    jobs: tuple[str, ...]
+    trials: tuple[RunningTrial, ...]
+    idle_since: datetime | None
+    instance: str
+    instance_type: str
+    lifecycle: str
+    price: float | None
+    healthy: bool | None
+    reason: str
+    gpu: str
+    bandwidth: float | None
+    launch_microseconds: float | None
+    driver_option: str
+    shares: int = 1
+
+    @property
+    def in_use(self) -> Room:
+        """What jobs have taken."""
+        return _sum(slot.room for slot in self.slots if slot.is_taken)
+
+    @property
+    def offered(self) -> Room:
+        """What jobs may take now: nothing of a slot whose owner keeps it, or that is drained."""
+        return _sum(
+            slot.room
+            for slot in self.slots
+            if not slot.is_taken and slot.state not in OFFERING_NOTHING
+        )
+
+    def is_sick(self, wants_gpus: bool | None = None) -> bool:
+        """Return whether trials want GPUs and the probe has found none that is well.
+
+        Machines of no fleet need not have a probe: without one they are not sick.
+
+        Args:
+            wants_gpus: whether trials want GPUs; None: they do where the machine has some.
+        """
+        wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
+        return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
+
+    def state(self, wants_gpus: bool | None = None) -> State:
+        """Return how it is.
+
+        Args:
+            wants_gpus: see `is_sick`.
+        """
+        if self.draining:
+            return "draining"
+        return "sick" if self.is_sick(wants_gpus) else "well"
+
+    def why(self, wants_gpus: bool | None = None) -> str:
+        """Return why it is so, or why it takes no trials on all of its GPUs; empty if all is well.
+
+        Args:
+            wants_gpus: see `is_sick`.
+        """
+        state = self.state(wants_gpus)
+        if state == "draining":
+            return self.why_draining
+        if state == "sick":
+            return self.why_sick
+        return self.note or ("" if wants_gpus is False else self.reason)
+
+    @property
+    def why_draining(self) -> str:
+        """Why it drains, in the words of whoever asked for it, or else its own; may be empty."""
+        return (self.drain_reason or self.note).removeprefix(OURS)
+
+    @property
+    def why_sick(self) -> str:
+        """Why it takes no trials that want a GPU."""
+        if self.healthy is None:
+            return "its GPU has not been probed yet"
+        return f"its GPU failed the probe: {self.reason or 'no reason given'}"
+
+
+# --- Reading ads ----------------------------------------------------------------------------------
+
+
+def machines_of(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
+    """Return the machines that the ads of slots describe, by name.
+
+    Running jobs get their names by the ads of trials. A machine of which only slots are known that
+    were cut from another is left out.
+    """
+    trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
+    by_machine: dict[str, list[Ad]] = defaultdict(list)
+    for ad in ads:
+        if key := _text(ad, "TrialfleetInstance") or machine_name(ad):
+            by_machine[key].append(ad)
+    found = (_machine(own, trials) for own in by_machine.values())
+    return tuple(sorted(filter(None, found), key=lambda machine: (machine.name, machine.instance)))
+
+
+def machine_name(ad: Ad) -> str:
+    """Return the name of the machine that a slot is of."""
+    return _text(ad, "Machine") or _text(ad, "Name").rpartition("@")[2]
+
+
+def runs_job(ad: Ad) -> bool:
+    """Return whether a slot runs a job.
+
+    A slot keeps its claim for the next job and has no job's id meanwhile. Two kinds of slots have
+    an id and run nothing: those in which HTCondor keeps the files that jobs share, which have the
+    first one's, and partitionable ones, whose jobs run in slots that are cut from them.
+    """
+    return (
+        "JobId" in ad and ad.get("IsDataSlot") is not True and ad.get("SlotType") != "Partitionable"
+    )
+
+
+def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
+    """Return the machine of these slots; of two ads of an uncut slot the later one counts."""
+    cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
+    uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_heard)
+    own = list({ad.get("Name"): ad for ad in uncut}.values())
+    if not own:
+        return None
+    ad = max(own, key=lambda each: (each.get("SlotType") == "Partitionable", _heard(each)))
+    jobs = [each for each in ads if runs_job(each)]
+    running = [trials[each["GlobalJobId"]] for each in jobs if each.get("GlobalJobId") in trials]
+    healthy = ad.get("TrialfleetGpuHealthy")
+    whole = [_slot(each) for each in own]
+    return Machine(
+        name=machine_name(ad),
+        slots=tuple(sorted((*whole, *map(_slot, cut)), key=slot_order)),
+        slot=_text(ad, "Name"),
+        total=_sum(room(each, "TotalSlot{}") for each in own),
+        free=_sum(slot.room for slot in whole if not slot.is_taken),
+        has_gpu=any((number(each, "TotalGPUs") or 0) > 0 for each in ads),
+        draining=ad.get("Draining") is True,
+        drain_reason=_text(ad, "DrainReason"),
+        note=_text(ad, "TrialfleetNote"),
+        jobs=tuple(sorted(str(each["JobId"]) for each in jobs)),
+        trials=tuple(sorted(running, key=lambda trial: (trial.run, trial.node))),
+        idle_since=_idle_since(ad, busy=bool(jobs)),
+        instance=_text(ad, "TrialfleetInstance"),
+        instance_type=_text(ad, "TrialfleetInstanceType"),
+        lifecycle=_text(ad, "TrialfleetLifecycle"),
+        price=number(ad, "TrialfleetPricePerHour") or None,
+        healthy=healthy if isinstance(healthy, bool) else None,
+        reason=_text(ad, "TrialfleetGpuReason"),
+        gpu=_text(ad, "TrialfleetGpuName"),
+        bandwidth=number(ad, "TrialfleetBandwidth"),
+        launch_microseconds=number(ad, "TrialfleetLaunchMicroseconds"),
+        driver_option=_text(ad, "TrialfleetDriverOption"),
+        shares=int(number(ad, "TrialfleetTrialsPerGpu") or 1),
+    )
+
+
+def _slot(ad: Ad) -> Slot:
+    return Slot(
+        name=_text(ad, "Name"),
+        state=_text(ad, "State") or "Unknown",
+        activity=_text(ad, "Activity") or "Unknown",
+        partitionable=ad.get("SlotType") == "Partitionable",
+        room=room(ad, "{}"),
+    )
+
+
+def slot_order(slot: Slot) -> tuple[int, str]:
+    """Return what sorts slots by name, `slot1_2` before `slot1_10`."""
+    return len(slot.name), slot.name
+
+
+def _idle_since(ad: Ad, *, busy: bool) -> datetime | None:
+    """Return when the last slot that was cut from the machine's slot was given back.
+
+    A machine that keeps files which jobs share isn't idle: more of these jobs may come. HTCondor
+    gives that slot back 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last of them, or when the
+    machine drains.
+
+    The startd tells that by its own clock; its distance from the startd's now, taken off the
+    collector's time of the same ad, is right also where the clocks differ.
+    """
+    if busy or (number(ad, "NumDynamicSlots") or 0) > 0:
+        return None
+    now = number(ad, "MyCurrentTime") or 0
+    since = number(ad, "NumDynamicSlotsTime") or now
+    return moment(_heard(ad) - max(0.0, now - since))
+
+
+def _trial(job: Ad) -> RunningTrial:
+    return RunningTrial(
+        run=_text(job, "TrialfleetRun"),
+        region=_text(job, "TrialfleetRegion"),
+        node=_text(job, "TrialfleetNode"),
+    )
+
+
+def _heard(ad: Ad) -> float:
+    return number(ad, "LastHeardFrom") or 0.0
+
+
+def _sum(rooms: Iterable[Room]) -> Room:
+    return sum(rooms, Room())
+
+
+def room(ad: Ad, names: str) -> Room:
+    """Return the room in an ad, by the form of its names such as `Request{}`."""
+    gpus, cpus, memory = (
+        int(number(ad, names.format(resource)) or 0) for resource in ("GPUs", "Cpus", "Memory")
+    )
+    return Room(gpus=gpus, cpus=cpus, memory_mb=memory)
+
+
+def number(ad: Ad, name: str) -> float | None:
+    """Return a figure of an ad; None where it has none of this name."""
+    value = ad.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _text(ad: Ad, name: str) -> str:
+    value = ad.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def moment(seconds: float) -> datetime:
+    """Return the time that an ad gives in seconds."""
+    return datetime.fromtimestamp(seconds, UTC)

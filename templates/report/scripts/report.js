@@ -1,0 +1,118 @@
+// What the report alone has: the filter of regions, opening the one that the address names, paper.
+
+// ---- The filter: text and state ----
+
+const filter = { text: "", group: "" };
+const regions = [...document.querySelectorAll("details.region")].sort(
+  (a, b) => a.dataset.region - b.dataset.region,
+);
+const hidden = new Set();
+
+function shown(region) {
+  return !hidden.has(region);
+}
+
+function applyFilter() {
+  const wanted = filter.text.trim().toLowerCase();
+  regions.forEach((region, at) => {
+    const named = block("regions-data").names[at].toLowerCase().includes(wanted);
+    const grouped = !filter.group || region.dataset.group === filter.group;
+    if (named && grouped) hidden.delete(at);
+    else hidden.add(at);
+  });
+  for (const each of document.querySelectorAll("[data-region]")) {
+    each.hidden = hidden.has(Number(each.dataset.region));
+  }
+  for (const group of document.querySelectorAll(".group")) {
+    group.hidden = !group.querySelector(".region:not([hidden])");
+  }
+  for (const chip of document.querySelectorAll("[data-chip]")) {
+    chip.setAttribute("aria-pressed", String(chip.dataset.chip === filter.group));
+  }
+  const told = document.getElementById("shown");
+  if (told) told.textContent = `${regions.length - hidden.size} of ${regions.length} regions shown`;
+  redraw(isOfAll);
+}
+
+function setFilter(change) {
+  Object.assign(filter, change);
+  applyFilter();
+}
+
+const search = document.getElementById("filter");
+search?.addEventListener("input", () => setFilter({ text: search.value }));
+
+function clearFilter() {
+  if (search) search.value = "";
+  setFilter({ text: "", group: "" });
+}
+
+// ---- Opening regions ----
+
+function anchor(slug) {
+  return `#region-${encodeURIComponent(slug)}`;
+}
+
+function go(slug) {
+  if (location.hash === anchor(slug)) openNamed();
+  else location.hash = anchor(slug);
+}
+
+function openNamed() {
+  let id = location.hash.slice(1);
+  try {
+    id = decodeURIComponent(id);
+  } catch {
+    return;
+  }
+  const region = document.getElementById(id);
+  if (!region || !region.matches("details.region")) return;
+  if (region.hidden) clearFilter();
+  region.open = true;
+  region.scrollIntoView();
+  region.querySelector("summary").focus({ preventScroll: true });
+}
+
+function openAll(open) {
+  for (const region of regions) if (!region.hidden) region.open = open;
+}
+
+// Shows the row of the trial that is pointed at in a picture of its region.
+function openPointed(picture) {
+  const { number } = pointed(picture);
+  const table = picture.closest(".region")?.querySelector("details.trials");
+  const rows = [...(table?.querySelectorAll("tbody tr") ?? [])];
+  const row = rows.find((each) => each.cells[0].textContent === String(number));
+  if (!row) return;
+  table.open = true;
+  for (const each of rows) each.classList.toggle("shown", each === row);
+  row.scrollIntoView({ block: "center" });
+}
+
+document.addEventListener("click", (event) => {
+  const chip = event.target.closest?.("[data-chip]");
+  if (chip) setFilter({ group: chip.dataset.chip });
+  const all = event.target.closest?.("[data-open-all]");
+  if (all) openAll(all.dataset.openAll === "true");
+});
+
+// On paper: light, as wide as the paper, every picture of the regions that are open.
+let screenTheme;
+addEventListener("beforeprint", () => {
+  screenTheme = root.dataset.theme;
+  root.dataset.theme = "light";
+  root.classList.add("printing");
+  for (const figure of document.querySelectorAll(".figure")) {
+    if (!figure.closest("details:not([open])")) draw(figure);
+  }
+});
+addEventListener("afterprint", () => {
+  root.classList.remove("printing");
+  if (screenTheme) root.dataset.theme = screenTheme;
+  else delete root.dataset.theme;
+  redraw();
+});
+
+watch();
+addEventListener("hashchange", openNamed);
+addEventListener("load", openNamed); // not before: the browser's own jump would take the focus

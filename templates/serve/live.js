@@ -1,0 +1,197 @@
+// What the live page alone has: it keeps what the reader did when it is renewed; the filter of
+// regions, the keyboard.
+
+// ---- Renewal ----
+
+const EVERY = 1000; // milliseconds between two questions whether anything has changed
+const PATIENCE = 20000; // … until an answer
+const lost = document.getElementById("lost");
+const waiting = new Map(); // figures that the pointer is at, and the data that they were drawn of
+
+// Nobody looks at a hidden page, so it asks for nothing.
+async function renew() {
+  const live = document.getElementById("live");
+  if (!live?.dataset.next) return;
+  const text = document.hidden ? "" : await ask(live.dataset.next);
+  if (text) replace(live, text);
+  setTimeout(renew, EVERY);
+}
+
+// The page's part as it is now; nothing where that is as it was, or nobody answers.
+async function ask(address) {
+  try {
+    const answer = await fetch(address, { signal: AbortSignal.timeout(PATIENCE) });
+    lost.hidden = answer.ok;
+    return answer.ok ? await answer.text() : "";
+  } catch {
+    lost.hidden = false;
+    return "";
+  }
+}
+
+// What the reader opened, sorted, pressed and typed stays so, and so does what is in focus.
+function replace(live, text) {
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const open = new Map(all("details[id]").map((each) => [each.id, each.open]));
+  const sorted = all("[aria-sort]").map((each) => [each.textContent, isSortedUp(each)]);
+  const pressed = all("[data-switch] [aria-pressed=true]").map(placeOf);
+  const columns = all(".scroll").map((each) => each.scrollLeft);
+  const pictures = new Map([...drawn.keys()].map((figure) => [nameOf(figure), drawnOf(figure)]));
+  const filter = document.getElementById("filter");
+  const place = [scrollX, scrollY];
+  const focused = document.activeElement.id;
+  live.outerHTML = text;
+  if (filter) document.getElementById("filter")?.replaceWith(filter);
+  for (const [id, isOpen] of open) document.getElementById(id)?.toggleAttribute("open", isOpen);
+  for (const [title, up] of sorted) {
+    const header = all(".sortable thead th").find((each) => each.textContent === title);
+    if (header) sort(header, up);
+  }
+  for (const option of all("[data-switch] button")) {
+    if (pressed.includes(placeOf(option))) press(option);
+  }
+  begin(pictures);
+  all(".scroll").forEach((each, at) => (each.scrollLeft = columns[at] ?? 0));
+  scrollTo(...place);
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+}
+
+function placeOf(option) {
+  return `${option.closest("[data-switch]").dataset.switch}=${option.value}`;
+}
+
+function nameOf({ dataset: { picture, block: id, place } }) {
+  return [picture, id, place].join();
+}
+
+function dataOf(figure) {
+  return document.getElementById(isOfAll(figure) ? "regions-data" : figure.dataset.block).textContent;
+}
+
+function drawnOf(figure) {
+  return {
+    nodes: [...figure.childNodes],
+    width: drawn.get(figure),
+    data: waiting.get(figure) ?? dataOf(figure),
+    isPointedAt: figure.matches(":hover"),
+  };
+}
+
+// Looks after what is on the page now. A picture that was drawn stays as it is while its data do;
+// one that the pointer is at is drawn anew when it has left.
+function begin(pictures = new Map()) {
+  blocks.clear();
+  drawn.clear();
+  waiting.clear();
+  for (const observer of [seen, widths]) observer.disconnect();
+  watch();
+  const known = [...document.querySelectorAll(".figure")]
+    .map((figure) => ({ figure, ...pictures.get(nameOf(figure)) }))
+    .filter(({ nodes }) => nodes);
+  for (const { figure, nodes, width } of known) {
+    seen.unobserve(figure);
+    figure.replaceChildren(...nodes);
+    drawn.set(figure, width);
+    widths.observe(figure);
+  }
+  for (const { figure, data, isPointedAt } of known) {
+    if (data === dataOf(figure)) continue;
+    if (isPointedAt) drawLater(figure, data);
+    else draw(figure);
+  }
+  filterRegions();
+  for (const log of document.querySelectorAll("pre.log")) {
+    log.scrollTop = log.scrollHeight; // the end is what is asked for
+  }
+}
+
+function drawLater(figure, data) {
+  waiting.set(figure, data);
+  const leave = () => waiting.delete(figure) && draw(figure);
+  figure.addEventListener("pointerleave", leave, { once: true });
+}
+
+// ---- The filter and the keyboard ----
+
+function isWanted(name) {
+  const wanted = document.getElementById("filter")?.value ?? "";
+  return name.toLowerCase().includes(wanted.trim().toLowerCase());
+}
+
+// Whether a region's jobs are drawn, by its place in the run.
+function shown(region) {
+  return isWanted(block("regions-data").names[region]);
+}
+
+function filterRegions() {
+  const tiles = [...document.querySelectorAll(".regions > li")];
+  const filter = document.getElementById("filter");
+  if (!filter) return;
+  filter.hidden = tiles.length < 4;
+  for (const tile of tiles) tile.hidden = !isWanted(tile.dataset.name);
+  document.getElementById("none").hidden = tiles.some((tile) => !tile.hidden);
+}
+
+// Opens the trial that is pointed at in a picture; in one of all regions its region.
+function openPointed(picture) {
+  const { number, region } = pointed(picture);
+  const trial = document.getElementById(`trial-${number}`);
+  const name = trial ? null : block("regions-data").names[region];
+  const tile = document.querySelector(`.regions > [data-name="${CSS.escape(name)}"] a`);
+  (trial ?? tile)?.click();
+}
+
+document.addEventListener("click", (event) => {
+  if (!event.target.closest("#theme")) return;
+  try {
+    localStorage.setItem("trialfleet-theme", root.dataset.theme);
+  } catch {
+    // it lasts as long as the page then
+  }
+});
+document.addEventListener("input", (event) => {
+  if (event.target.id !== "filter") return;
+  filterRegions();
+  redraw(isOfAll);
+});
+
+// "/" filters; arrows go from tile to tile, as they lie on the screen.
+document.addEventListener("keydown", (event) => {
+  if (event.altKey || event.ctrlKey || event.metaKey) return;
+  const filter = document.getElementById("filter");
+  if (event.key === "/" && filter && document.activeElement !== filter) {
+    event.preventDefault();
+    filter.focus();
+  } else if (event.key === "Escape" && document.activeElement === filter) {
+    filter.value = "";
+    filter.dispatchEvent(new Event("input", { bubbles: true }));
+  } else if (event.key.startsWith("Arrow")) {
+    goTo(event);
+  }
+});
+
+function goTo(event) {
+  const from = document.activeElement.closest(".region-tile");
+  if (!from) return;
+  const here = middle(from);
+  const sideways = event.key === "ArrowLeft" || event.key === "ArrowRight";
+  const sign = event.key === "ArrowLeft" || event.key === "ArrowUp" ? -1 : 1;
+  const distance = (tile) => {
+    const [x, y] = middle(tile);
+    const [along, across] = sideways ? [x - here[0], y - here[1]] : [y - here[1], x - here[0]];
+    return along * sign > 1 ? Math.abs(along) + 3 * Math.abs(across) : Infinity;
+  };
+  const tiles = [...document.querySelectorAll(".regions > li:not([hidden]) .region-tile")];
+  const nearest = tiles.reduce((best, tile) => (distance(tile) < distance(best) ? tile : best), from);
+  if (nearest === from) return;
+  event.preventDefault();
+  nearest.focus();
+}
+
+function middle(tile) {
+  const box = tile.getBoundingClientRect();
+  return [box.left + box.width / 2, box.top + box.height / 2];
+}
+
+begin();
+setTimeout(renew, EVERY);

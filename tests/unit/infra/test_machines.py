@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trialfleet.infra.pool.machines import Machine, Room, machines_of, runs_job
+
+WHOLE: dict[str, Any] = {
+    "Name": "slot1@n1",
+    "Machine": "n1",
+    "SlotType": "Partitionable",
+    "TotalSlotCpus": 8,
+    "TotalSlotGPUs": 1,
+}
+CUT: dict[str, Any] = {"Name": "slot1_1@n1", "Machine": "n1", "SlotType": "Dynamic"}
+
+
+def machine(**says: Any) -> Machine:
+    """A machine with a GPU, of no fleet unless it says so."""
+    (found,) = machines_of([WHOLE | says])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ad", "runs"),
+    [
+        (CUT | {"State": "Claimed", "Activity": "Busy", "JobId": "1.0"}, True),
+        ({"Name": "slot2@n1", "SlotType": "Static", "State": "Claimed", "JobId": "1.0"}, True),
+        ({"Name": "slot2@n1", "State": "Claimed", "JobId": "1.0"}, True),
+        (CUT | {"State": "Claimed", "Activity": "Idle"}, False),
+        (CUT | {"State": "Claimed", "JobId": "1.0", "IsDataSlot": True}, False),
+        (CUT | {"State": "Claimed", "JobId": "1.0", "IsDataSlot": False}, True),
+        (WHOLE | {"State": "Unclaimed", "JobId": "1.0"}, False),
+        (WHOLE | {"State": "Unclaimed"}, False),
+    ],
+)
+def test_which_slots_run_a_job(ad: dict[str, Any], runs: bool) -> None:
+    assert runs_job(ad) is runs
+
+
+def test_a_machine_counts_the_jobs_of_its_slots_and_what_they_took() -> None:
+    (found,) = machines_of(
+        [
+            WHOLE | {"State": "Unclaimed", "Cpus": 5, "GPUs": 0, "JobId": "1.0"},
+            CUT | {"State": "Claimed", "Cpus": 2, "GPUs": 1, "JobId": "1.0"},
+            CUT | {"Name": "data1_2@n1", "State": "Claimed", "JobId": "1.0", "IsDataSlot": True},
+            CUT | {"Name": "slot1_3@n1", "State": "Claimed", "Activity": "Idle", "Cpus": 1},
+        ]
+    )
+    assert found.jobs == ("1.0",)
+    assert (found.total, found.free) == (Room(gpus=1, cpus=8), Room(cpus=5))
+    assert found.in_use == Room(gpus=1, cpus=3)
+    assert found.idle_since is None
+
+
+def test_machines_are_told_apart_by_their_names_and_instances_and_come_by_name() -> None:
+    other = WHOLE | {"Name": "slot1@n0", "Machine": "n0"}
+    instances = [WHOLE | {"TrialfleetInstance": name} for name in ("i-1", "i-2")]
+    found = machines_of([*instances, other, CUT | {"TrialfleetInstance": "i-2", "JobId": "1.0"}])
+    assert [(each.name, each.instance) for each in found] == [
+        ("n0", ""),
+        ("n1", "i-1"),
+        ("n1", "i-2"),
+    ]
+    assert [each.jobs for each in found] == [(), (), ("1.0",)]
+
+
+FAILED = {"TrialfleetGpuHealthy": False, "TrialfleetGpuReason": "ECC"}
+NODE = {"TrialfleetInstance": "i-1"}
+
+
+@pytest.mark.parametrize(
+    ("says", "state", "why"),
+    [
+        ({"TrialfleetGpuHealthy": True}, "well", ""),
+        (
+            {"TrialfleetGpuHealthy": True, "TrialfleetGpuReason": "GPU 1: hung"},
+            "well",
+            "GPU 1: hung",
+        ),
+        (FAILED, "sick", "its GPU failed the probe: ECC"),
+        ({"TrialfleetGpuHealthy": False}, "sick", "its GPU failed the probe: no reason given"),
+        ({}, "well", ""),
+        (NODE, "sick", "its GPU has not been probed yet"),
+        (FAILED | {"Draining": True, "DrainReason": "trialfleet: idle"}, "draining", "idle"),
+        (
+            {"Draining": True, "TrialfleetNote": "spot interruption"},
+            "draining",
+            "spot interruption",
+        ),
+    ],
+)
+def test_how_a_machine_is_and_why(says: dict[str, Any], state: str, why: str) -> None:
+    found = machine(**says)
+    assert (found.state(), found.why()) == (state, why)
+
+
+def test_a_machine_without_a_gpu_is_sick_only_where_trials_want_one() -> None:
+    lacking = FAILED | NODE | {"TotalSlotGPUs": 0, "TrialfleetGpuReason": "no GPU"}
+    found = machine(**lacking)
+    assert (found.state(), found.state(wants_gpus=False)) == ("well", "well")
+    assert found.why(wants_gpus=False) == ""
+    assert found.state(wants_gpus=True) == "sick"
+
+
+def test_a_slot_whose_owner_keeps_it_is_free_and_offers_nothing() -> None:
+    found = machine(State="Owner", Cpus=8)
+    assert (found.free, found.offered) == (Room(cpus=8), Room())

@@ -1,0 +1,92 @@
+"""The timeline on a run's page: what its machines did, by its studies and its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from optuna.trial import TrialState
+
+from tests.conftest import MakeRun
+from tests.stored_runs import StoredRun, stored, stored_trial, turns
+from trialfleet.files import write_json
+from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.report.timeline import Timeline
+from trialfleet.workflows.serve.details import region_page, trial_page
+from trialfleet.workflows.serve.live import LiveRun, Snapshot
+from trialfleet.workflows.serve.machines import timeline_of_run
+from trialfleet.workflows.serve.nodes import NodeReader
+from trialfleet.workflows.status.running import RunningTrial
+
+pytestmark = pytest.mark.slow  # each fills a storage
+
+BEGAN = datetime.now().replace(microsecond=0) - timedelta(hours=2)
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Iterator[StoredRun]:
+    with stored(make_run(regions=["A"], budget={"trials": 8, "lanes": 2})) as opened:
+        opened.fill("A", 4, BEGAN)
+        yield opened
+
+
+def snapshot_of(run: StoredRun) -> Snapshot:
+    return LiveRun(RunFolder(run.run.folder), NodeReader()).read()
+
+
+def bars(found: Timeline) -> list[tuple[int | None, str, float, float, str]]:
+    begun = BEGAN.timestamp()
+    return [
+        (b.trial, b.state, b.start - begun, b.end - begun, found.rows[b.row]) for b in found.bars
+    ]
+
+
+def test_a_trial_that_runs_is_drawn_until_now_on_its_machine(run: StoredRun) -> None:
+    (node, start) = turns(run.graph["A"], 5, BEGAN)[4]
+    run.add("A", stored_trial(node, start, None, state=TrialState.RUNNING))
+    seen = snapshot_of(run)
+    began = start.timestamp()
+    running = RunningTrial(node=node, slot="slot1_2@node-7", started=began, step=5, value=0.25)
+    region = replace(seen.look.status.regions[0], running_trials=(running,))
+    status = replace(seen.look.status, regions=(region,))
+    live = replace(seen, look=replace(seen.look, status=status))
+    found = timeline_of_run(live)
+    *told, (trial, state, at, until, machine) = bars(found)
+    assert {each[-1] for each in told} == {"node-1"}
+    assert (trial, state, at, machine) == (4, "running", began - BEGAN.timestamp(), "node-7")
+    assert until > at + 3000
+    assert region_page(live, "A").progress == {node: "slot1_2@node-7, step 5: 0.25"}
+    page = trial_page(live, "A", node)
+    assert page is not None
+    assert ("Runs", "slot1_2@node-7, step 5: 0.25", "") in page.facts
+    assert [bar[0] for bar in bars(timeline_of_run(seen))] == [0, 2, 1, 3]  # it waits for a slot
+
+
+def test_a_run_that_was_stopped_has_a_bar_for_each_part_of_a_trial(run: StoredRun) -> None:
+    (node, start) = turns(run.graph["A"], 5, BEGAN)[4]
+    at = start.timestamp()
+    stays = [
+        {"machine": "m", "instance": None, "began": begin, "ended": end, "end": how, "usd": None}
+        for begin, end, how in ((at, at + 60, "evicted"), (at + 1200, at + 1260, "done"))
+    ]
+    job = {"started": at, "ended": at + 1260, "wall_seconds": 120.0, "stays": stays}
+    run.add("A", stored_trial(node, start, 0.1, job=job))
+    begun = at - BEGAN.timestamp()
+    assert [bar for bar in bars(timeline_of_run(snapshot_of(run))) if bar[0] == 4] == [
+        (4, "cut off", begun, begun + 60, "m"),
+        (4, "complete", begun + 1200, begun + 1260, "m"),
+    ]
+
+
+def test_the_full_training_and_the_gate_are_drawn(run: StoredRun) -> None:
+    files = RunFolder(run.run.folder).region("A")
+    for place, start in ((files.best, 900), (files.gate, 1000)):
+        began = BEGAN.timestamp() + start
+        place.root.mkdir(parents=True, exist_ok=True)
+        write_json(place.job, {"started": began, "ended": began + 60, "machine": "node-2"})
+    assert bars(timeline_of_run(snapshot_of(run)))[-2:] == [
+        (None, "full training", 900, 960, "node-2"),
+        (None, "gate", 1000, 1060, "node-2"),
+    ]
