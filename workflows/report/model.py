@@ -260,7 +260,6 @@ class Report(RunNotes):
     """A run's outcome over all its regions.
 
     Attributes:
-        report_direction: of the report metric.
         notice: what a reader should know first, such as why trials ended early; empty: nothing.
         advice: what to do where tuned settings are worse than default ones; empty: nowhere.
         edges: which parameters' best values lie at the end of their ranges in many regions, and
@@ -276,7 +275,6 @@ class Report(RunNotes):
         regions: in the study's order.
     """
 
-    report_direction: Direction
     notice: str
     advice: str
     edges: str

@@ -80,7 +80,6 @@ def _report(source: ReportSource, stored: Sequence[_Stored]) -> Report:
     paused = paused_within(pauses, begun, ended)
     return Report(
         **_noted(RunNotes, source),
-        report_direction=source.report_direction or source.direction,
         notice=clean(" ".join(filter(None, notices))),
         advice=clean(analysis.advice_on_worse(source, regions)),
         edges=clean(edges_of(regions)),
@@ -144,8 +143,7 @@ def _region(
     best = next((trial for trial in trials if chosen and trial.number == chosen.number), None)
     baseline = next((trial for trial in trials if trial.baseline), None)
     objective = analysis.compare(source.metric, source.direction, baseline, best, source)
-    direction = source.report_direction or source.direction
-    report = analysis.compare(source.report_metric, direction, baseline, best, source)
+    report = analysis.compare(source.report_metric, source.report_direction, baseline, best, source)
     final = None if region.final is None else _finite(clean(region.final))
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]

@@ -93,6 +93,7 @@ class RunNotes:
         metric: the objective: the metric that was optimised.
         direction: "minimize" or "maximize".
         report_metric: the metric by which tuned and default settings are compared.
+        report_direction: of that metric.
         created: when the run was made, with a time zone.
         finished: when it ended, with a time zone; None while it runs.
         boot_usd: what its part in the fleet's nodes cost on their way into the pool; None where
@@ -107,6 +108,7 @@ class RunNotes:
     metric: str
     direction: Direction
     report_metric: str
+    report_direction: Direction
     created: datetime
     finished: datetime | None = None
     boot_usd: float | None = None
@@ -119,7 +121,6 @@ class ReportSource(RunNotes):
     """A run.
 
     Attributes:
-        report_direction: which way the report metric is better; None: as the objective.
         notice: what a reader should know first; empty: nothing.
         active: when DAGMans of the run executed, as `job_log.read_executions` has it; empty where
             that isn't known.
@@ -133,13 +134,12 @@ class ReportSource(RunNotes):
 
     regions: Sequence[RegionSource]
     storage_url: str
-    report_direction: Direction | None = None
     notice: str = ""
     active: Sequence[tuple[float, float | None]] = ()
     stops: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        for direction in (self.direction, self.report_direction or self.direction):
+        for direction in (self.direction, self.report_direction):
             if direction not in get_args(Direction):
                 known = ", ".join(get_args(Direction))
                 raise ValueError(f"direction {direction!r} is not one of {known}")

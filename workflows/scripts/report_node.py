@@ -96,7 +96,7 @@ def _source(
         metric=study.objective.metric,
         direction=study.objective.direction,
         report_metric=study.compared_metric,
-        report_direction=study.report_direction,
+        report_direction=study.compared_direction,
         regions=[_region(folder, frozen, region, look, finished) for region in regions],
         storage_url=storage_url(folder, study),
         created=frozen.created,

@@ -13,7 +13,7 @@ from trialfleet import job_files
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.daily.overview import DayView, overview
-from trialfleet.workflows.formatting import NOTHING, rough_duration, local_time, number, setting
+from trialfleet.workflows.formatting import NOTHING, local_time, number, rough_duration, setting
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Ending, Journal
 from trialfleet.workflows.models.listing import PublishedModel, models_on

@@ -205,7 +205,10 @@ def report_source(url: str, *regions: RegionSource, **facts: Any) -> ReportSourc
         "created": datetime(2026, 11, 20, 2, 0, tzinfo=UTC),
         "finished": datetime(2026, 11, 20, 3, 1, tzinfo=UTC),
     }
-    return ReportSource(regions=regions, storage_url=url, **(known | facts))
+    known |= facts
+    return ReportSource(
+        regions=regions, storage_url=url, **({"report_direction": known["direction"]} | known)
+    )
 
 
 def two_regions(fleet: Fleet) -> Report:

@@ -13,7 +13,7 @@ from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.stopping import FLOOR
-from trialfleet.workflows.formatting import rough_duration, duration, usd
+from trialfleet.workflows.formatting import duration, rough_duration, usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.models.needed_columns import lacking
 from trialfleet.workflows.plan.folder import RunFolder
