@@ -150,7 +150,7 @@ def _report(
         metric=study.objective.metric,
         direction=study.objective.direction,
         report_metric=study.compared_metric,
-        report_direction=study.report_direction or study.objective.direction,
+        report_direction=study.compared_direction,
         created=frozen.created,
         finished=finished,
         notice=_notice(folder, look.status.regions),
