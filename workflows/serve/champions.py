@@ -46,7 +46,7 @@ class Champions:
     ) -> None:
         self._study = study
         self._changed = {slug: self._stamp(slug) for slug in slugs}
-        self._found = {
+        self._found: dict[str, Champion | None] = {
             slug: before._found[slug]
             if before and changed and before._changed[slug] == changed
             else self._read(slug)

@@ -43,7 +43,13 @@ from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import cause_of, why_all_fail
 from trialfleet.workflows.status.holdout import holdout_warning
-from trialfleet.workflows.status.pauses import Span, pauses_so_far
+from trialfleet.workflows.status.pauses import (
+    Span,
+    begun,
+    pauses_so_far,
+    seconds_left,
+    seconds_left_of_run,
+)
 from trialfleet.workflows.status.region_records import (
     RecordsReader,
     RegionRecords,
@@ -65,7 +71,6 @@ from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.running import running_trials
 from trialfleet.workflows.status.spending import read_spending
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, stage_of
-from trialfleet.workflows.status.time_left import begun, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.status.work import WorkReader
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen

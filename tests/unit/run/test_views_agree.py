@@ -35,6 +35,7 @@ from trialfleet.workflows.status import status as status_module
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.why.answer import Blame
 from trialfleet.workflows.why.region_rules import why_region
 from trialfleet.workflows.why.witnesses import RunWitnesses
@@ -157,7 +158,7 @@ class Views:
 def seen(folder: RunFolder, scene: Scene) -> Views:
     """All views of a run whose sources say so."""
     write_records(folder, scene)
-    graph = graph_of(status_module.load_frozen(folder.study).study)
+    graph = graph_of(load_frozen(folder.study).study)
     trials = {
         name: trials_of(name, states) for name, states in zip(NAMES, scene.trials, strict=True)
     }
