@@ -51,7 +51,7 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     frozen = load_frozen(folder.study)
     if not frozen.study.storage:
         check_not_emptied(folder)
-    look, regions = StatusReader(folder).look(), graph_of(frozen.study).regions
+    look, regions = StatusReader(folder, brief=False).look(), graph_of(frozen.study).regions
     return build_report(_source(folder, frozen, look, regions, finished))
 
 

@@ -113,15 +113,15 @@ class StatusReader:
 
     Args:
         folder: the run's.
-        curves: whether the trials of a look have their intermediate values.
+        brief: whether the trials of a look lack their curves, parameters and metrics.
     """
 
-    def __init__(self, folder: RunFolder, *, curves: bool = False) -> None:
+    def __init__(self, folder: RunFolder, *, brief: bool = True) -> None:
         self._folder = folder
         self._frozen: FrozenStudy = load_frozen(folder.study)
         self._metric = self._frozen.study.objective.metric
         self._graph = graph_of(self._frozen.study)
-        self._trials = RunTrials(folder, self._frozen, curves=curves)
+        self._trials = RunTrials(folder, self._frozen, brief=brief)
         self._waiting = Waiting(folder, self._frozen)
         self._work = WorkReader(folder, self._frozen.study)
         self._records = RecordsReader()
