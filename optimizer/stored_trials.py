@@ -326,20 +326,23 @@ class _OptunaStorage:
 
         with storage_errors(f"the storage of study {study!r}"):
             self._storage = self._storage or self._open()
+            if self._storage is None:
+                return []
             try:
                 study_id = self._storage.get_study_id_from_name(study)
             except KeyError:
                 return []
             return [_stored(t) for t in self._storage.get_all_trials(study_id, deepcopy=False)]
 
-    def _open(self) -> BaseStorage:
+    def _open(self) -> BaseStorage | None:
         from optuna.storages import get_storage
 
-        from trialfleet.optimizer.storage import close_storage, open_storage
+        from trialfleet.optimizer.storage import close_storage, open_to_read
 
-        opened = open_storage(self._url)
-        weakref.finalize(self, close_storage, opened)
-        return get_storage(opened)  # wrapped so that finished trials are fetched once
+        if opened := open_to_read(self._url):
+            weakref.finalize(self, close_storage, opened)
+        # wrapped so that finished trials are fetched once
+        return get_storage(opened) if opened else None
 
 
 def _stored(trial: FrozenTrial) -> StoredTrial:

@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -73,12 +74,12 @@ class Timeline:
         """How many executions led to nothing, or were cut off."""
         return sum(bar.state in LOST.values() for bar in self.bars)
 
-    @property
+    @cached_property
     def start(self) -> float:
         """When the first job began."""
         return min((bar.start for bar in self.bars), default=0.0)
 
-    @property
+    @cached_property
     def end(self) -> float:
         """When the last job ended."""
         return max((bar.end for bar in self.bars), default=0.0)
@@ -104,7 +105,7 @@ class Timeline:
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
-    @property
+    @cached_property
     def regions(self) -> set[int]:
         """The places in the report of the regions that have jobs."""
         return {bar.region for bar in self.bars}
@@ -229,7 +230,7 @@ def _executions(
 
 def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[Stay]]]:
     for trial in region.trials:
-        yield trial.number, trial.state, trial, trial.stays
+        yield trial.trial, trial.state, trial, trial.stays
     if region.final_job is not None:
         yield None, "full training", region.final_job, region.final_stays
     if region.gate_job is not None:

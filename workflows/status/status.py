@@ -116,7 +116,7 @@ class StatusReader:
         brief: whether the trials of a look lack their curves, parameters and metrics.
     """
 
-    def __init__(self, folder: RunFolder, *, brief: bool = True) -> None:
+    def __init__(self, folder: RunFolder, *, brief: bool = False) -> None:
         self._folder = folder
         self._frozen: FrozenStudy = load_frozen(folder.study)
         self._metric = self._frozen.study.objective.metric

@@ -25,7 +25,7 @@ from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.job_log import read_executions
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report.chart_data import costs_data
-from trialfleet.workflows.scripts.report_node import read_report
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.serve.details import trial_page
 from trialfleet.workflows.serve.live import LiveRun
 from trialfleet.workflows.serve.machines import timeline_of_run
