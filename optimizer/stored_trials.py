@@ -48,6 +48,7 @@ SELECT trial_id, number, state, datetime_start, datetime_complete
 FROM trials WHERE study_id = ? AND trial_id > ? ORDER BY trial_id
 """
 _ATTRIBUTES = "SELECT trial_id, key, value_json FROM trial_user_attributes WHERE trial_id IN ({})"
+_BRIEF = f"{_ATTRIBUTES} AND key IN ('node', 'job', 'error', 'failures', 'stopped')"
 _VALUES = "SELECT trial_id, value, value_type FROM trial_values WHERE trial_id IN ({})"
 _STEPS = """
 SELECT trial_id, step, intermediate_value, intermediate_value_type
@@ -182,27 +183,28 @@ def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
     return trial.state == TrialState.PRUNED and bool(trial.user_attrs.get(STOPPED))
 
 
-def reader_of_file(path: Path, *, curves: bool = True) -> Reader:
+def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return what reads the trials of studies from a SQLite file; it need not be there yet.
 
-    Without `curves` it may leave out their intermediate values, most of what a storage holds.
+    A `brief` one may leave out most of what the storage holds: intermediate values, and attributes
+    that say neither who trained a trial nor what became of it.
     """
-    return _SqliteFile(path, curves=curves)
+    return _SqliteFile(path, brief=brief)
 
 
-def reader_of_url(url: str, *, curves: bool = True) -> Reader:
-    """Return what reads the trials of studies from the storage at `url`; `curves` as above."""
+def reader_of_url(url: str, *, brief: bool = False) -> Reader:
+    """Return what reads the trials of studies from the storage at `url`; `brief` as above."""
     from trialfleet.optimizer.storage_url import sqlite_file
 
     file = sqlite_file(url)
-    return reader_of_file(file, curves=curves) if file else _OptunaStorage(url)
+    return reader_of_file(file, brief=brief) if file else _OptunaStorage(url)
 
 
 class _SqliteFile:
     """A SQLite file with Optuna's tables."""
 
-    def __init__(self, path: Path, *, curves: bool) -> None:
-        self._path, self._curves = path, curves
+    def __init__(self, path: Path, *, brief: bool) -> None:
+        self._path, self._brief = path, brief
         self._finished: dict[str, dict[int, StoredTrial]] = {}  # by study and id; no gap before
         self._other: Reader | None = None  # reads it where the tables are not those of `TABLES`
 
@@ -241,7 +243,7 @@ class _SqliteFile:
             for study in studies
             if study in ids
         }
-        others = _trials(database, [row for of in rows.values() for row in of], curves=self._curves)
+        others = _trials(database, [row for of in rows.values() for row in of], brief=self._brief)
         found = {}
         for study in studies:
             new = [(row[0], others[row[0]]) for row in rows.get(study, ())]
@@ -261,16 +263,16 @@ _Row = tuple[int, int, str, str | None, str | None]  # as `_TRIALS` has them
 
 
 def _trials(
-    database: sqlite3.Connection, rows: Sequence[_Row], *, curves: bool
+    database: sqlite3.Connection, rows: Sequence[_Row], *, brief: bool
 ) -> dict[int, StoredTrial]:
     """The trials of some rows, by id."""
     ids = [row[0] for row in rows]
     attributes: dict[int, dict[str, str]] = {}
-    for key, name, value in _of_trials(database, _ATTRIBUTES, ids):
+    for key, name, value in _of_trials(database, _BRIEF if brief else _ATTRIBUTES, ids):
         attributes.setdefault(key, {})[name] = value
     values = {key: _number(*stored) for key, *stored in _of_trials(database, _VALUES, ids)}
     steps: dict[int, dict[int, float]] = {}
-    for key, step, *stored in _of_trials(database, _STEPS, ids) if curves else ():
+    for key, step, *stored in () if brief else _of_trials(database, _STEPS, ids):
         steps.setdefault(key, {})[step] = _number(*stored)
     return {
         key: StoredTrial(

@@ -40,7 +40,7 @@ class RunEvents:
         """
         self._folder = folder
         self._frozen = load_frozen(folder.study)
-        self._reader = StatusReader(folder)
+        self._reader = StatusReader(folder, brief=True)
         self._since: dict[tuple[EventKind, str], float] = {}
         self.is_over = False
 

@@ -10,8 +10,8 @@ from trialfleet.optimizer.region_types import TrialExecution
 from trialfleet.workflows.gang.records import ranks_and_generation
 from trialfleet.workflows.jobs.current import has_checkpoint
 from trialfleet.workflows.jobs.job_log import read_job, read_stays
+from trialfleet.workflows.jobs.progress import read_reports
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.status.progress import read_reports
 from trialfleet.workflows.study.spec import Study
 
 

@@ -40,7 +40,7 @@ class End(StrEnum):
     @property
     def is_lost(self) -> bool:
         """Whether the time was lost, but for what a checkpoint saved of it."""
-        return self in {End.FAILED, End.EVICTED}
+        return self == "failed" or self == "evicted"  # asked of each stay of each trial
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,7 @@ _ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
 _KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
 _READING = Lock()  # several threads of a server read; the bindings read one log at a time
 _COMPARED = 256  # bytes at the end of what was read, by which a log is known again
+_PIECE = 16 << 20  # bytes that are read at once
 _EVENT_ENDS = b"\n...\n"
 _GENERIC = re.compile(
     rb"008 \((?P<Cluster>\d+)\.(?P<Proc>\d+)\.\d+\) (?P<EventTime>\d{4}-\S+ \S+) "
@@ -174,8 +175,12 @@ class _Reader:
 
     def _read_on(self, file: BinaryIO) -> None:
         """Read the events that are whole: one that is being written has no end yet."""
+        new = b""
         file.seek(self._at)
-        new = file.read()
+        while piece := file.read(_PIECE):
+            new += piece
+            if _EVENT_ENDS not in piece:
+                break  # no event is as long: this is the end, or no log
         new = new[: new.rfind(_EVENT_ENDS) + len(_EVENT_ENDS)] if _EVENT_ENDS in new else b""
         self._at += len(new)
         texts = new.split(_EVENT_ENDS)[:-1]

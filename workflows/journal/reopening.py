@@ -73,7 +73,7 @@ def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
     if not _went_on(files, failed):
         return []
     try:
-        status = StatusReader(open_run(files.root)).read()
+        status = StatusReader(open_run(files.root), brief=True).read()
     except (InputError, OptimizerError):  # moved, or its storage is away: at the next look
         return []
     with_model = {region.name for region in status.regions if region.stage.has_model}

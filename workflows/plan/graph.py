@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container
 from dataclasses import dataclass
+from functools import cached_property
 
 from trialfleet.optimizer.client import EXIT_NO_SERVICE
 from trialfleet.workflows.names import region_slug
@@ -89,9 +90,21 @@ class RegionGraph:
 
     def node_of(self, name: str) -> str | None:
         """Return the node that runs a trial, or the node of this name; None where it has none."""
-        if name in {*self.trial_nodes, *self.ends}:
+        if name in self._names:
             return name
-        return next((node for node in self.trial_nodes if range_of(node).has(name)), None)
+        lane = self._by_lane.get(range_of(name).lane, ())
+        return next((node for node in lane if range_of(node).has(name)), None)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset((*self.trial_nodes, *self.ends))
+
+    @cached_property
+    def _by_lane(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for node in self.trial_nodes:
+            found.setdefault(range_of(node).lane, []).append(node)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ def _export_until_over(
     folder: RunFolder, exports: ExportFolder, targets: Targets, clock: Callable[[], float]
 ) -> None:
     os.environ.update(targets.variables)
-    exporter, reader = Exporter(exports, targets), StatusReader(folder)
+    exporter, reader = Exporter(exports, targets), StatusReader(folder, brief=True)
     ended: float | None = None
     asked = -ASK_SECONDS
     while folder.study.exists():

@@ -49,7 +49,7 @@ class Run:
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         self._files = open_run(Path(folder))
-        self._reader = StatusReader(self._files)
+        self._reader = StatusReader(self._files, brief=True)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -326,7 +326,7 @@ class Run:
 
     def best(self) -> list[BestSettings]:
         """Return the best settings of each region that has a complete trial."""
-        look = self._reader.look()
+        look = StatusReader(self._files).look()
         return [
             best_of(self._files, region, trial_of(region.name, trial, {}))
             for region in look.status.regions

@@ -20,8 +20,8 @@ from trialfleet.objective import loss
 from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, curve_of, to_stop
 from trialfleet.optimizer.stored_trials import is_stopped_early
 from trialfleet.workflows.attempts.outcome import read_stop
+from trialfleet.workflows.jobs.progress import read_reports
 from trialfleet.workflows.scripts.region_studies import RegionStudies
-from trialfleet.workflows.status.progress import read_reports
 
 SECONDS = 3.0  # between two looks, at least
 SHARE = 0.05  # of a processor that looks take, at most

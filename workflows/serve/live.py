@@ -204,7 +204,7 @@ class LiveRun:
         """Return the run as it is now; it is not watched for that."""
         began, last = time.monotonic(), self._snapshot
         before = last.champions if last else None
-        self._reader = self._reader or StatusReader(self.folder, curves=True)
+        self._reader = self._reader or StatusReader(self.folder)
         look = self._reader.look()
         self._reports = tuple(str(path) for path in self._reports_in(look))
         return Snapshot(

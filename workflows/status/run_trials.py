@@ -200,16 +200,16 @@ class RunTrials:
     Args:
         folder: the run's.
         frozen: its study.
-        curves: whether `all` has their intermediate values.
+        brief: whether `all` leaves out their curves, and what neither status nor costs need.
     """
 
-    def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, curves: bool = False) -> None:
+    def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
         self._names = {
             region: study_name(frozen.study, frozen.run, region)
             for region in frozen.study.region_table
         }
         self._whole = trials_reader(folder, frozen.study)
-        self._all = self._whole if curves else trials_reader(folder, frozen.study, curves=False)
+        self._all = trials_reader(folder, frozen.study, brief=True) if brief else self._whole
         self._seen: dict[str, list[StoredTrial]] = {}
 
     def of(self, region: str) -> list[StoredTrial]:

@@ -15,9 +15,9 @@ from trialfleet.workflows.gang.records import ranks_and_generation
 from trialfleet.workflows.jobs.agent_words import read_order
 from trialfleet.workflows.jobs.current import current_trial, place_at
 from trialfleet.workflows.jobs.job_log import read_starts
+from trialfleet.workflows.jobs.progress import last_report
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph
-from trialfleet.workflows.status.progress import last_report
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,13 @@ from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import cause_of, why_all_fail
 from trialfleet.workflows.status.holdout import holdout_warning
-from trialfleet.workflows.status.pauses import Span, pauses_so_far
+from trialfleet.workflows.status.pauses import (
+    Span,
+    begun,
+    pauses_so_far,
+    seconds_left,
+    seconds_left_of_run,
+)
 from trialfleet.workflows.status.region_records import (
     RecordsReader,
     RegionRecords,
@@ -65,7 +71,6 @@ from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.running import running_trials
 from trialfleet.workflows.status.spending import read_spending
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, stage_of
-from trialfleet.workflows.status.time_left import begun, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.status.work import WorkReader
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
@@ -108,15 +113,15 @@ class StatusReader:
 
     Args:
         folder: the run's.
-        curves: whether the trials of a look have their intermediate values.
+        brief: whether the trials of a look lack their curves, parameters and metrics.
     """
 
-    def __init__(self, folder: RunFolder, *, curves: bool = False) -> None:
+    def __init__(self, folder: RunFolder, *, brief: bool = False) -> None:
         self._folder = folder
         self._frozen: FrozenStudy = load_frozen(folder.study)
         self._metric = self._frozen.study.objective.metric
         self._graph = graph_of(self._frozen.study)
-        self._trials = RunTrials(folder, self._frozen, curves=curves)
+        self._trials = RunTrials(folder, self._frozen, brief=brief)
         self._waiting = Waiting(folder, self._frozen)
         self._work = WorkReader(folder, self._frozen.study)
         self._records = RecordsReader()

@@ -130,8 +130,11 @@ class WorkReader:
         jobs = {node: _sum(stays) for node, (stays, _) in logs.items() if stays}
         found = [*jobs.values()]
         for trial in trials:
-            node, part = self._of_trial(files, trial, running, useless, now)
-            found.append(_lost_of(part) if node in jobs else part)
+            node, part = self._of_trial(files, region, trial, running, useless, now)
+            if node not in jobs:
+                found.append(part)
+            elif part.lost_seconds:  # all else is in its job's executions
+                found.append(_lost_of(part))
         for node, end in ((region.best, files.best), (region.gate, files.gate)):
             own = stays_of_own(end, self._study, until(node))
             found.append(_sum(own, checkpointed=node not in useless))
@@ -147,6 +150,7 @@ class WorkReader:
     def _of_trial(
         self,
         files: RegionFolder,
+        region: RegionGraph,
         trial: StoredTrial,
         running: Set[str],
         useless: Set[str],
@@ -156,7 +160,8 @@ class WorkReader:
         key = (files.root.name, trial.number)
         if key in self._trials:
             return self._trials[key]
-        node = files.trial(str(trial.user_attrs.get("node"))).node_root.name
+        name = str(trial.user_attrs.get("node"))
+        node = region.node_of(name) or name
         stays = trial_stays(files, trial, self._study, now if node in running else None)
         part = _sum(stays, checkpointed=node not in useless)
         if trial.state.is_finished():

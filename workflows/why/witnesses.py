@@ -57,7 +57,7 @@ class RunWitnesses:
     def __init__(self, folder: Path) -> None:
         self.files = RunFolder(folder)
         self.frozen: FrozenStudy = load_frozen(self.files.study)
-        self.look: Look = StatusReader(self.files).look()
+        self.look: Look = StatusReader(self.files, brief=True).look()
         self._trials, self._queued = self.look.trials, self.look.queued
         self.htcondor = _htcondor(self._queued)
 

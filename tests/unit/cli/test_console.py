@@ -24,9 +24,12 @@ from trialfleet.workflows.run.console import (
 )
 from trialfleet.workflows.run.record_tables import best_table, trials_table
 from trialfleet.workflows.run.records import BestSettings
-from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
-from trialfleet.workflows.status.pauses import pauses_so_far
+from trialfleet.workflows.status.pauses import (
+    pauses_so_far,
+    seconds_left,
+    seconds_left_of_run,
+)
 from trialfleet.workflows.status.region_state import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial
@@ -83,10 +86,10 @@ def region(finished: int, stage: Stage = Stage.TUNING, published: str | None = N
 def test_a_runs_time_left_is_by_the_pace_of_all_its_regions() -> None:
     begun = time.time() - 100
     over = region(20, Stage.PUBLISHED, "models/A")  # 21 pieces of work
-    assert time_left.seconds_left_of_run([over, region(0, Stage.WAITING)], begun) == (
+    assert seconds_left_of_run([over, region(0, Stage.WAITING)], begun) == (
         pytest.approx(100, rel=0.05)
     )
-    assert time_left.seconds_left_of_run([region(10), region(4)], begun) == (
+    assert seconds_left_of_run([region(10), region(4)], begun) == (
         pytest.approx(100 / 14 * 28, rel=0.05)
     )
 
@@ -126,8 +129,8 @@ def test_a_pause_is_no_time_in_which_trials_could_have_finished(make_run: MakeRu
     done: list[Any] = [
         SimpleNamespace(datetime_start=asked, state=over, user_attrs={"job": job})
     ] * 2
-    assert time_left.seconds_left(done, 4, None, [pause]) == pytest.approx(200, rel=0.05)
-    assert time_left.seconds_left_of_run([region(10)], now - 800, [pause]) == (
+    assert seconds_left(done, 4, None, [pause]) == pytest.approx(200, rel=0.05)
+    assert seconds_left_of_run([region(10)], now - 800, [pause]) == (
         pytest.approx(200 / 10 * 11, rel=0.05)
     )
     log = RunFolder(make_run().folder).dag_files.log  # two DAGMans, the first of which nobody ended
@@ -150,10 +153,10 @@ def test_a_pause_is_no_time_in_which_trials_could_have_finished(make_run: MakeRu
 
 def test_the_first_trials_say_nothing_of_the_time_left() -> None:
     begun = time.time() - 100
-    assert time_left.seconds_left_of_run([region(2), region(0)], begun) is None
-    assert time_left.seconds_left_of_run([region(2), region(0)], None) is None
+    assert seconds_left_of_run([region(2), region(0)], begun) is None
+    assert seconds_left_of_run([region(2), region(0)], None) is None
     given_up = region(0, Stage.FAILED)  # before any trial was over, and nothing is left
-    assert time_left.seconds_left_of_run([given_up], begun) is None
+    assert seconds_left_of_run([given_up], begun) is None
 
 
 def test_after_a_failure_of_the_trainer_another_run_is_the_next_step(make_run: MakeRun) -> None:

@@ -25,8 +25,8 @@ from trialfleet.workflows.gang.roster import Roster
 from trialfleet.workflows.jobs.agent_words import read_order, read_said
 from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.jobs.job_log import read_job
+from trialfleet.workflows.jobs.progress import last_report, read_reports
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.status.progress import last_report, read_reports
 
 Leave = Callable[[Path], object]
 
