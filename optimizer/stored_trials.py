@@ -237,8 +237,8 @@ def _trials(database: sqlite3.Connection, rows: Sequence[_Row]) -> dict[int, Sto
     """The trials of some rows, by id."""
     ids = [row[0] for row in rows]
     attributes: dict[int, dict[str, Any]] = {}
-    for key, name, value in _of_trials(database, _ATTRIBUTES, ids):
-        attributes.setdefault(key, {})[name] = json.loads(value)
+    for key, name, value in _attributes(database, ids):
+        attributes.setdefault(key, {})[name] = value
     values = {key: _number(*stored) for key, *stored in _of_trials(database, _VALUES, ids)}
     steps: dict[int, dict[int, float]] = {}
     for key, step, *stored in _of_trials(database, _STEPS, ids):
@@ -255,6 +255,15 @@ def _trials(database: sqlite3.Connection, rows: Sequence[_Row]) -> dict[int, Sto
         )
         for key, number, state, start, complete in rows
     }
+
+
+def _attributes(database: sqlite3.Connection, ids: Sequence[int]) -> Iterator[tuple[int, str, Any]]:
+    """The attributes of some trials: parsed together, so that they share the names in them."""
+    for first in range(0, len(ids), _AT_ONCE):
+        rows = list(_of_trials(database, _ATTRIBUTES, ids[first : first + _AT_ONCE]))
+        values = json.loads(f"[{','.join(value for *_, value in rows)}]")
+        for (key, name, _), value in zip(rows, values, strict=True):
+            yield key, name, value
 
 
 def _of_trials(database: sqlite3.Connection, words: str, ids: Sequence[int]) -> Iterator[Any]:

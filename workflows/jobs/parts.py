@@ -29,7 +29,7 @@ from trialfleet.workflows.plan.folder import TrialFolder
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
 
-_KEPT_LOGS = 256  # as executions.py keeps
+_KEPT_LOGS = 2048  # of a run whose costs several views ask for
 
 
 @dataclass(frozen=True)
