@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
@@ -21,7 +22,6 @@ from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.inputs import freeze_data
 from trialfleet.workflows.plan.pool_check import PoolCheck, check_pool
-from trialfleet.workflows.run import dry_start
 from trialfleet.workflows.run.records import BestSettings, best_of
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.run_trials import Trial, trial_of, trials_of
@@ -30,6 +30,9 @@ from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.run import dry_start
 
 _POLL_SECONDS = 2.0
 
@@ -105,6 +108,8 @@ class Run:
                 raise InputError(f"{str(self.folder)!r} is {state}: a check comes before")
             if why := self.check_pool().hopeless:
                 raise InputError(f"{why}; so the trainer can't be started either")
+            from trialfleet.workflows.run import dry_start
+
             return dry_start.check(self._files, progress=progress, region=region)
 
     def check_or_remove(
@@ -118,6 +123,8 @@ class Run:
             InputError: as `check`.
             PoolError: HTCondor is out of reach or refuses the job; the run stays.
         """
+        from trialfleet.workflows.run import dry_start
+
         try:
             return self.check(progress, region)
         except dry_start.TrainerFailsError as error:

@@ -80,7 +80,8 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
         ]
         over = "the former model" if verdict.promoted else "the model in force"
         if sides[0] is not None and sides[1] is not None:
-            direction = rule_of(snapshot.frozen.study).direction
+            study = snapshot.frozen.study
+            direction = rule_of(study).direction if study.gate else study.objective.direction
             return _gain(sides[0], sides[1], direction, over, verdict.metric)
     champion = snapshot.champions.of(region.slug)
     if champion and champion.run != snapshot.look.status.run:

@@ -200,14 +200,16 @@ class RunTrials:
     Args:
         folder: the run's.
         frozen: its study.
+        curves: whether `all` has their intermediate values.
     """
 
-    def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
+    def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, curves: bool = False) -> None:
         self._names = {
             region: study_name(frozen.study, frozen.run, region)
             for region in frozen.study.region_table
         }
-        self._read = trials_reader(folder, frozen.study)
+        self._whole = trials_reader(folder, frozen.study)
+        self._all = self._whole if curves else trials_reader(folder, frozen.study, curves=False)
         self._seen: dict[str, list[StoredTrial]] = {}
 
     def of(self, region: str) -> list[StoredTrial]:
@@ -216,13 +218,13 @@ class RunTrials:
         Raises:
             OptimizerError: the storage can't be read.
         """
-        return _without_repeats(self._read(self._names[region]))
+        return _without_repeats(self._whole(self._names[region]))
 
     def all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
         """Return the trials by region, and why they are those last seen where they are."""
         notice = None
         try:
-            found = self._read.all(list(self._names.values()))
+            found = self._all.all(list(self._names.values()))
             self._seen = {
                 region: _without_repeats(found[name]) for region, name in self._names.items()
             }

@@ -85,11 +85,17 @@ def tuned_trials(count: int, direction: str = "maximize", metric: str = "auc") -
     return trials
 
 
+def attributes_of(trial: StoredTrial) -> dict[str, Any]:
+    """What a made trial has noted, to be changed."""
+    assert isinstance(trial.user_attrs, dict)
+    return trial.user_attrs
+
+
 def ran(trials: Sequence[StoredTrial], slots: int = 3, begin: float = 0.0) -> list[StoredTrial]:
     """The trials after jobs of a minute each on a few slots, with a learning curve each."""
     for at, each in enumerate(trials):
         start = START.replace(tzinfo=UTC).timestamp() + begin + 60.0 * (at // slots)
-        each.user_attrs["job"] = {
+        attributes_of(each)["job"] = {
             "started": start, "ended": start + 55, "wall_seconds": 55.0, "last_wall_seconds": 55.0,
             "cpu_seconds": 170.0, "memory_mb": 900.0, "machine": "node-1",
             "slot": f"slot1_{at % slots + 1}@node-1",

@@ -15,6 +15,7 @@ import pytest
 from tests.unit.report.report_studies import (
     DEFAULTS,
     START,
+    attributes_of,
     many_regions,
     only,
     ran,
@@ -191,7 +192,7 @@ def test_a_machine_has_as_many_rows_as_jobs_ran_on_it_at_once() -> None:
     ):  # dynamic slots: each job has a name of its own, or another's
         each.user_attrs["job"]["slot"] = f"slot1_{1 + 5 * at % 7}@node-1"
     for each in trials[21:]:
-        each.user_attrs["job"] |= {"machine": "node-10", "slot": "slot1_1@node-10"}
+        attributes_of(each)["job"] |= {"machine": "node-10", "slot": "slot1_1@node-10"}
     trials[20].user_attrs["job"]["machine"] = "node-2"
     timeline = timeline_of(report_of(region_facts("A", trials)))
     assert timeline.rows == ("node-1",) * 3 + ("node-2",) + ("node-10",) * 3

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.report.report_browser import Browser
 from tests.unit.report.report_studies import (
     DEFAULTS,
+    attributes_of,
     blocks_of,
     many_regions,
     ran,
@@ -84,7 +85,7 @@ def test_what_regions_cost_is_drawn_where_prices_are_known(browser: Browser, bus
         trials = ran(tuned_trials(8))
         for at, each in enumerate(trials):
             lost = 0.25 * factor if at == 3 else 0.0
-            each.user_attrs["job"] |= {"usd": 0.5 * factor + lost, "lost_usd": lost}
+            attributes_of(each)["job"] |= {"usd": 0.5 * factor + lost, "lost_usd": lost}
         usd = 5.25 * factor or None  # a dollar of it for the full training
         regions.append(region_facts(name, trials, usd=usd))
     complete(browser, report_of(*regions))
@@ -105,7 +106,7 @@ def test_what_regions_cost_is_drawn_where_prices_are_known(browser: Browser, bus
 def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(browser: Browser) -> None:
     trials = ran(tuned_trials(4))
     for each in trials:
-        each.user_attrs["job"] |= {"usd": 0.5, "lost_usd": 0.0}
+        attributes_of(each)["job"] |= {"usd": 0.5, "lost_usd": 0.0}
     report = report_of(region_facts("JFK", trials, usd=2.0))
     complete(browser, replace(report, boot_usd=0.00005, idle_usd=1.0))
     figure = "[data-picture=costs]"
@@ -200,7 +201,7 @@ def test_of_a_switch_one_option_is_pressed_and_what_changes_nothing_is_not_there
 
 def test_the_trials_table_has_each_trials_settings_figures_and_job(browser: Browser) -> None:
     trials = ran(tuned_trials(24))
-    trials[3].user_attrs["job"] |= {"usd": 0.25, "memory_mb": 1234.4, "machine": "node-2"}
+    attributes_of(trials[3])["job"] |= {"usd": 0.25, "memory_mb": 1234.4, "machine": "node-2"}
     browser.open(report_of(region_facts("JFK", trials)))
     browser.open_everything()
     titles = browser.texts(".trials th")

@@ -13,6 +13,7 @@ from tests.unit.report.report_browser import Browser
 from tests.unit.report.report_studies import (
     DEFAULTS,
     SPACE,
+    attributes_of,
     ran,
     region_facts,
     report_of,
@@ -88,7 +89,7 @@ def wordy() -> Report:
     ran(trials, slots=3)
     for at, each in enumerate(trials):
         host = f"ip-10-120-130-{at % 2}.eu-central-1.compute.internal"
-        each.user_attrs["job"] |= {"machine": host, "slot": f"slot1_{at}@{host}"}
+        attributes_of(each)["job"] |= {"machine": host, "slot": f"slot1_{at}@{host}"}
     metric = "validation_log_likelihood_per_row"
     regions = [
         region_facts(name, trials, slug=f"r{at}")
