@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -73,12 +74,12 @@ class Timeline:
         """How many executions led to nothing, or were cut off."""
         return sum(bar.state in LOST.values() for bar in self.bars)
 
-    @property
+    @cached_property
     def start(self) -> float:
         """When the first job began."""
         return min((bar.start for bar in self.bars), default=0.0)
 
-    @property
+    @cached_property
     def end(self) -> float:
         """When the last job ended."""
         return max((bar.end for bar in self.bars), default=0.0)
