@@ -129,7 +129,7 @@ def _region(
 ) -> RegionSource:
     status = next(each for each in look.status.regions if each.slug == region.slug)
     files, trials = folder.region(region.slug), look.trials[region.name]
-    now = None if finished else datetime.now(UTC).timestamp()
+    now = None if finished or look.status.ended else datetime.now(UTC).timestamp()
     published = Path(status.published) if status.published else None
     in_force, previous = _other_models(published, frozen.study)
     space = frozen.study.space_of(region.name)
