@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Unpack
 
@@ -23,6 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.downsampling import thinned
+from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_types import (
     Assignment,
     Complete,
@@ -31,19 +33,18 @@ from trialfleet.optimizer.region_types import (
     Outcome,
     Refused,
     RegionSettings,
-    Stopped,
     StoppedEarly,
     TrialExecution,
 )
 from trialfleet.optimizer.sampling.former import FormerTasks
-from trialfleet.optimizer.sampling.history import losses
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
-from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, is_own
+from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, best_trial, is_own
 from trialfleet.optimizer.trial_rows import TrialStorage
 
+NO_FACTS = Facts()
 MOST_REPORTS = 50  # that are stored of a trial: a learning curve needs no more points
 
 
@@ -88,38 +89,39 @@ class RegionStudy:
         with self._storage_errors():
             self._study_id = self._load_or_create()
 
-    def ask(
-        self, node: str, why_unpaid: Callable[[], str | None] = lambda: None
-    ) -> Assignment | Refused:
+    def ask(self, node: str) -> Assignment | Refused:
         """Return what `node` is to train; asking again returns the same, until it is told.
 
         Nothing or all of an ask is stored.
-
-        Args:
-            node: the DAG node that runs it.
-            why_unpaid: says why no budget in USD pays for a trial that hasn't begun, if so.
         """
         with self._storage_errors():
             known = self._find(node)
             if known is not None:
                 finished = known.state.is_finished()
                 return Refused(f"{node} is finished") if finished else self._assignment(known)
-        if refused := self.refusal(why_unpaid):
+        if refused := self.refusal():
             return refused
         with self._storage_errors():
             return self._assignment(self._create(node))
 
-    def refusal(self, why_unpaid: Callable[[], str | None] = lambda: None) -> Refused | None:
-        """Return why no other trial may begin, if so; argument as of `ask`."""
-        if stopped := self.stopped():
-            return stopped
-        settings = self._settings
-        if len(self.trials()) >= settings.trials:
-            return Refused(f"the budget of {settings.trials} trials is used up")
-        if settings.hours is not None and self._age_hours() >= settings.hours:
-            return Refused(f"the budget of {settings.hours:g} hours is used up")
-        reason = why_unpaid()
-        return Refused(reason) if reason else None
+    def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
+        """Return why no other trial may begin, if so, by the study and what else is known."""
+        return refusal("trial", self._with_own(facts))
+
+    def _with_own(self, facts: Facts) -> Facts:
+        """Facts with those of the study."""
+        trials, settings = self.trials(), self._settings
+        failed = [trial.user_attrs for trial in trials if trial.state == TrialState.FAIL]
+        return replace(
+            facts,
+            failed=len(failed),
+            failures=settings.max_failures,
+            last_failure=f"{failed[-1].get('node')}: {failed[-1].get('error')}" if failed else "",
+            begun=len(trials),
+            trials=settings.trials,
+            age_hours=self._age_hours(),
+            hours=settings.hours,
+        )
 
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
         """Store the outcome of `node` for good; a trial that was told already stays as it is.
@@ -198,20 +200,12 @@ class RegionStudy:
 
     def best(self) -> Assignment | None:
         """Return the best complete trial, the earliest among equals; None if there is none."""
-        complete = [trial for trial in self.trials() if trial.state == TrialState.COMPLETE]
-        found = losses(complete, maximize=self._settings.direction == "maximize")
-        return self._assignment(complete[found.index(min(found))]) if complete else None
+        best = best_trial(self.trials(), self._settings.direction)
+        return self._assignment(best) if best else None
 
-    def stopped(self) -> Stopped | None:
+    def stopped(self) -> Refused | None:
         """Return why the region is given up, if it is: too many trials failed for good."""
-        failed = [trial for trial in self.trials() if trial.state == TrialState.FAIL]
-        if len(failed) <= self._settings.max_failures:
-            return None
-        last = failed[-1].user_attrs
-        return Stopped(
-            f"{len(failed)} trials failed for good; budget.failures allows "
-            f"{self._settings.max_failures}; the last, {last.get('node')}: {last.get('error')}"
-        )
+        return refusal("region", self._with_own(NO_FACTS))
 
     def nodes(self) -> set[str]:
         """Return the names of its trials."""
@@ -280,8 +274,8 @@ class RegionStudy:
 
     def _age_hours(self) -> float:
         """Return hours since the first ask."""
-        starts = [t.datetime_start.timestamp() for t in self._trials() if t.datetime_start]
-        return (self._now() - min(starts)) / 3600 if starts else 0.0
+        first = next((t.datetime_start for t in self._trials() if t.datetime_start), None)
+        return (self._now() - first.timestamp()) / 3600 if first else 0.0
 
     def _create(self, node: str) -> FrozenTrial:
         trials = self._trials()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
+from trialfleet.objective import Direction
 from trialfleet.optimizer.sampling.names import OWN, Sampler
+
+Kind = Literal["space", "money", "all money", "deadline", "failures", "trials", "hours", "usd"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +29,7 @@ class RegionSettings:
     """
 
     metric: str
-    direction: Literal["minimize", "maximize"]
+    direction: Direction
     region: str
     seed: int
     trials: int
@@ -47,9 +50,10 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Refused:
-    """A node gets no trial: its own is finished, or a budget is used up."""
+    """Something does not begin, such as a trial of a node whose own is finished."""
 
     reason: str
+    kind: Kind | None = field(default=None, compare=False)
 
 
 class Stopped(Refused):

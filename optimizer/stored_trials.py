@@ -21,10 +21,11 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from trialfleet.errors import OptimizerError
+from trialfleet.objective import Direction, ranked
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -130,6 +131,21 @@ def is_own(trial: FrozenTrial | StoredTrial) -> bool:
     return "node" in attributes and not (
         is_closed and not any(attributes.get(key) for key in ("error", STOPPED))
     )
+
+
+AnyTrial = TypeVar("AnyTrial", bound="StoredTrial | FrozenTrial")
+
+
+def best_first(trials: Iterable[AnyTrial], direction: Direction) -> list[AnyTrial]:
+    """Return the complete trials, the best first, the earliest among equals."""
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    complete.sort(key=lambda trial: trial.number)
+    return ranked(complete, direction, lambda trial: trial.value)
+
+
+def best_trial(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | None:
+    """Return the best complete trial, the earliest among equals; None without any."""
+    return next(iter(best_first(trials, direction)), None)
 
 
 def count_cut_off(trials: Iterable[StoredTrial | FrozenTrial]) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from trialfleet.optimizer.client import FULL
+from trialfleet.optimizer.may_begin import Facts, refusal
 
-RESERVE = 64 << 20  # bytes that are left to HTCondor's logs: with less, no trial begins
 PAUSE_SECONDS = 10.0
 
 T = TypeVar("T")
@@ -21,12 +21,10 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def too_little_in(folder: Path) -> str:
-    """Return how much room there is, where no trial may begin with that; empty where it may."""
-    if (free := free_bytes(folder)) >= RESERVE:
-        return ""
-    most = f"no trial begins with less than {RESERVE >> 20} MB, which HTCondor's logs may take"
-    return f"{free >> 20} MB are free in {str(folder)!r}, and {most}"
+def no_space_in(folder: Path) -> str:
+    """Return why nothing may begin until there is more room in a folder; empty where it may."""
+    refused = refusal("anything", Facts(free=free_bytes(folder), folder=str(folder)))
+    return refused.reason if refused else ""
 
 
 def when_there_is_space(

@@ -8,19 +8,19 @@ of an Optuna study (CmaEsSampler, NSGAIISampler) would begin anew with every tri
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from trialfleet.objective import Direction, loss
 from trialfleet.optimizer.sampling.former import nearest_point
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace
 
-Direction = Literal["minimize", "maximize"]
 Point = dict[str, "Scalar"]
 
 HUGE = 1e100
@@ -66,7 +66,7 @@ class OptunaHistory:
         self._seen = _model_distributions(space)
         self._study = optuna.create_study(direction=direction, sampler=_SAMPLERS[name](seed))
         values = [trial.value for trial in history if trial.value is not None]
-        worst = max(values) if direction == "minimize" else min(values)
+        worst = max(values, key=lambda value: loss(value, direction))
         # samplers standardize values, so their scale is free; squares of such ones overflow
         largest = max(map(abs, values))
         scale = 1.0 if largest < HUGE else largest

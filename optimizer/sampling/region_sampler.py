@@ -22,9 +22,9 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from trialfleet.objective import losses
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.proposal import proposals
-from trialfleet.optimizer.sampling.history import losses
 from trialfleet.optimizer.sampling.seeds import stable_seed
 
 _FINISHED = (TrialState.COMPLETE, TrialState.FAIL)
@@ -83,7 +83,10 @@ class RegionSampler(BaseSampler):
             if each.state == TrialState.RUNNING and each.number != trial.number and each.params
         ]
         seed = stable_seed(self._seed, trial.number)
-        values = np.array(losses(known, maximize=study.direction == StudyDirection.MAXIMIZE))
+        is_maximized = study.direction == StudyDirection.MAXIMIZE
+        values = np.array(
+            losses([trial.value for trial in known], "maximize" if is_maximized else "minimize")
+        )
         rows, awaited = (_rows(domain, search_space, each) for each in (known, pending))
         found = proposals(domain, rows, values, awaited, seed)
         return domain.decode(found.rows[0])

@@ -19,12 +19,12 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from trialfleet.objective import Direction, losses
 from trialfleet.optimizer.sampling.former import FormerTasks, domain_of, nearest_point
-from trialfleet.optimizer.sampling.history import losses
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup import results_awaited, with_former
@@ -32,7 +32,6 @@ from trialfleet.optimizer.sampling.startup import results_awaited, with_former
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace
 
-Direction = Literal["minimize", "maximize"]
 Point = dict[str, "Scalar"]
 Key = tuple[tuple[type, "Scalar"], ...]
 
@@ -145,7 +144,7 @@ def _by_own(
         elif trial.state != TrialState.PRUNED or trial.values:
             known.append(trial)
             rows.append(domain.encode(point))
-    values = np.array(losses(known, maximize=direction == "maximize"))
+    values = np.array(losses([trial.value for trial in known], direction))
     awaited = np.array(pending).reshape(-1, domain.size)
     names, teachers = (former and former.known(space)) or ([], None)
     found = proposals(domain, np.array(rows), values, awaited, seed, teachers)

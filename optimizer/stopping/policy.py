@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trialfleet.objective import Direction, loss
 from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.optimizer.stopping.curves import Curve, CurveModel, Prediction
 
@@ -79,15 +80,10 @@ class Decision:
     best: float
 
 
-def curve_of(reports: Mapping[int, float], sign: float) -> Curve | None:
-    """Return a trial's curve, smaller being better; None where it has no finite report.
-
-    Args:
-        reports: the objective's metric by step.
-        sign: 1 to minimize, -1 to maximize.
-    """
+def curve_of(reports: Mapping[int, float], direction: Direction) -> Curve | None:
+    """Return the curve of a trial's reports by step; None where none is finite."""
     steps = np.array(sorted(reports), dtype=float)
-    losses = sign * np.array([reports[int(step)] for step in steps], dtype=float)
+    losses = np.array([loss(reports[int(step)], direction) for step in steps], dtype=float)
     finite = np.isfinite(losses)
     return Curve(steps[finite], losses[finite]) if finite.any() else None
 

@@ -23,7 +23,7 @@ from trialfleet import InputError, Run, RunState
 from trialfleet.infra.fleet.scaling import trial_jobs
 from trialfleet.infra.fleet.scaling.money import NO_MONEY, Stop
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows import disk_space
+from trialfleet.optimizer import may_begin
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.daily.days import Days
 from trialfleet.workflows.plan.folder import RunFolder
@@ -229,7 +229,7 @@ def test_the_service_its_storage_and_the_disk(
     becomes(wait_for, "storage", lambda: asked(second))
     becomes(wait_for, "service", lambda: asked(first))
     with monkeypatch.context() as patched:
-        patched.setattr(disk_space, "RESERVE", 1 << 60)
+        patched.setattr(may_begin, "RESERVE", 1 << 60)
         named("disk full", asked(first))
     shutil.rmtree(first.folder / "service.sock")
     database.rmdir()

@@ -175,7 +175,7 @@ def fleet_down(file: Path | None, now: bool) -> None:
     from trialfleet.infra.fleet.commands.status import spent
     from trialfleet.infra.fleet.lifecycle.down import down
     from trialfleet.infra.fleet.scaling.draining import drain_instances
-    from trialfleet.workflows.costs.money import usd
+    from trialfleet.workflows.formatting import usd
 
     def drain(instances: list[Instance]) -> None:
         for line in [] if now else drain_instances(instances, "the fleet goes down", say):

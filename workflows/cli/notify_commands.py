@@ -99,13 +99,15 @@ def _table(found: list[Delivery]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    from trialfleet.workflows.formatting import minute
+
     table = Table()
     for title in ("at", "event", "what", "channel", "state"):
         table.add_column(title, overflow="fold")
     for one in found:
         state = f"{one.state}: {one.error}" if one.error else one.state
         table.add_row(
-            f"{one.event.at.astimezone():%Y-%m-%d %H:%M}",
+            minute(one.event.at),
             one.event.kind,
             Text(one.event.title),
             Text(one.title),

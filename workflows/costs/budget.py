@@ -1,4 +1,4 @@
-"""Whether a budget in USD pays for one more trial. Pure.
+"""What counts against a budget in USD, by which `may_begin` decides on one more trial. Pure.
 
     b     the budget
     c_i   cost of a job that is over: of a trial with all its attempts, a full training, a gate
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-_ROUNDING = 1e-9
+from trialfleet.optimizer.may_begin import UsdBudget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,24 +86,14 @@ def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -
     return Expected(trial=trial, full=fmean(fulls) if fulls else max(before.full, trial))
 
 
-def why_spent(
-    name: str, budget: float, spendings: Sequence[Spending], expected: Expected
-) -> str | None:
-    """Return why a budget pays for no further trial, in words; None while it does.
-
-    Args:
-        name: what the budget is called.
-        budget: b.
-        spendings: of the regions that it is for.
-        expected: e and f.
-    """
-    spent = sum(each.spent for each in spendings)
-    bound = sum(each.bound(expected) for each in spendings)
-    if spent < budget and spent + bound + expected.trial <= budget + _ROUNDING:
-        return None
-    parts = [f"{spent:.4g} USD are spent"]
-    if bound:
-        parts.append(f"{bound:.4g} bound by jobs under way and full trainings to come")
-    if spent < budget:
-        parts.append(f"a trial costs about {expected.trial:.4g}")
-    return f"{name} of {budget:.4g} USD is used up: {', '.join(parts)}"
+def usd_budget(
+    name: str, usd: float, spendings: Sequence[Spending], expected: Expected
+) -> UsdBudget:
+    """Return a budget b with what counts against it in the regions that it is for."""
+    return UsdBudget(
+        name=name,
+        usd=usd,
+        spent=sum(each.spent for each in spendings),
+        bound=sum(each.bound(expected) for each in spendings),
+        trial=expected.trial,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trialfleet.workflows.costs.items import Sum
-from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.output import keep_numbers_whole
 
 if TYPE_CHECKING:

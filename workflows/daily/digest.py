@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.costs.items import Sum, add, sums
-from trialfleet.workflows.costs.money import decimals_of, usd
+from trialfleet.workflows.formatting import decimals_of, usd
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.notify.delivery import deliver

@@ -23,6 +23,7 @@ from typing import Literal
 
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.costs.cost import End
+from trialfleet.workflows.formatting import about
 from trialfleet.workflows.jobs.executions import Execution
 
 # How the error of an attempt begins that ended at a bound.
@@ -171,7 +172,7 @@ def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
 def _of_scripts(scripts: Iterable[ScriptFacts], now: float) -> Iterator[JobTrouble]:
     for each in scripts:
         if now - each.since > _SCRIPT_SECONDS:
-            what = f"its {each.script} script has not ended for {_minutes(now - each.since)}"
+            what = f"its {each.script} script has not ended for {about(now - each.since)}"
             yield JobTrouble(
                 region=each.region, node=each.node, kind="stuck", what=what, log=each.log
             )
@@ -252,7 +253,7 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
         return None
     where = f" on {job.machine}" if job.machine else ""
     is_over = seconds > STUCK_TIMES * limit and job.status not in {_REMOVED, _COMPLETED}
-    how = f"{state} for {_minutes(seconds)}{where}"
+    how = f"{state} for {about(seconds)}{where}"
     error = f"{STUCK}: its job was {how}" if is_over else ""
     what = f"its job {job.job} has been {how}"
     return job.trouble("stuck", what, machine=job.machine, error=error)
@@ -271,10 +272,6 @@ def _state(job: JobFacts) -> tuple[str, float] | None:
     if job.status == _RUNNING and job.starts is not None and job.executing is None:
         return "receiving its input", of_input
     return states.get(job.status)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min"
 
 
 def _clock(moment: float) -> str:

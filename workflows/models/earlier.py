@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from trialfleet.objective import gain
 from trialfleet.workflows.models.card import card_of, verdict_of
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.models.latest import previous_model
@@ -23,21 +22,14 @@ def better_before(published: Path, study: Study) -> Path | None:
     """
     verdict = verdict_of(published)
     if study.gate and verdict:
-        champion = published.parent / verdict.champion if verdict.champion else None
+        metric, direction = rule_of(study).metric, rule_of(study).direction
+        before = published.parent / verdict.champion if verdict.champion else None
         old, new = (verdict.metrics.get(name, {}) for name in (CHAMPION, CHALLENGER))
-        rule = rule_of(study)
-        is_better = _is_better(old, new, rule.metric, rule.direction)
-        return champion if champion and is_better and champion.is_dir() else None
-    before = previous_model(published)
-    direction = study.report_direction or study.objective.direction
-    if before is None:
-        return None
-    old, new = (card_of(model).get("metrics") or {} for model in (before, published))
-    return before if _is_better(old, new, study.compared_metric, direction) else None
-
-
-def _is_better(old: Mapping[str, Any], new: Mapping[str, Any], metric: str, direction: str) -> bool:
-    was, now = old.get(metric), new.get(metric)
-    if not isinstance(was, int | float) or not isinstance(now, int | float):
-        return False
-    return was < now if direction == "minimize" else was > now
+    else:
+        metric, direction = study.compared_metric, study.compared_direction
+        before = previous_model(published)
+        old, new = (
+            card_of(model).get("metrics") or {} for model in (before or published, published)
+        )
+    is_better = (gain(old.get(metric), new.get(metric), direction) or 0.0) > 0
+    return before if before and is_better and before.is_dir() else None

@@ -37,7 +37,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from trialfleet.objective import Direction, loss
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +66,7 @@ class Rule:
     """What a study's gate asks for."""
 
     metric: str
-    direction: Literal["minimize", "maximize"]
+    direction: Direction
     tolerance: float
     confidence: float
     baseline: bool
@@ -165,8 +167,8 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
     """Return what there is to tell of a verdict that let a model pass; None of others."""
     if not verdict.promoted or verdict.champion is None:
         return None
-    new, old = (verdict.metrics[name][rule.metric] for name in (CHALLENGER, CHAMPION))
-    return Passed(why=verdict.why, is_worse=_worse(rule, new, old) > 0)
+    new, old = (verdict.metrics[name] for name in (CHALLENGER, CHAMPION))
+    return Passed(why=verdict.why, is_worse=_worse_by(rule, new, old) > 0)
 
 
 def kept_words(champion: str | None) -> str:
@@ -179,11 +181,11 @@ def rule_of(study: Study) -> Rule:
     gate = study.gate
     assert gate is not None, "the study has no gate"
     metric = gate.metric or study.compared_metric
-    compared = study.report_direction or study.objective.direction
     is_objective = metric == study.objective.metric
     return Rule(
         metric=metric,
-        direction=gate.direction or (study.objective.direction if is_objective else compared),
+        direction=gate.direction
+        or (study.objective.direction if is_objective else study.compared_direction),
         tolerance=gate.tolerance,
         confidence=gate.confidence,
         baseline=gate.baseline,
@@ -228,7 +230,7 @@ def _decision(
     interval = _interval(rule, differences)
     if no_better := _no_better_than_a_constant(rule, measured):
         return False, no_better, interval
-    worse = _worse_by(rule, measured[CHALLENGER], measured[CHAMPION])
+    worse = _worse_by(rule, measured[CHALLENGER].metrics, measured[CHAMPION].metrics)
     values = _values(rule, measured, CHAMPION)
     if worse <= rule.tolerance:
         allowed = f", within the tolerance of {rule.tolerance:g}" if worse > 0 else ""
@@ -278,7 +280,7 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
     if not rule.baseline or baseline is None or rule.metric not in baseline.metrics:
         return None
     values = f"{_values(rule, measured, BASELINE)}, {_value(rule, measured, CHAMPION)}"
-    if _worse_by(rule, challenger, baseline) >= 0:
+    if _worse_by(rule, challenger.metrics, baseline.metrics) >= 0:
         return f"no better than a constant prediction ({values}); are the labels right?"
     interval = _interval(rule, _differences(challenger, baseline))
     if interval and interval[1] >= 0:
@@ -318,13 +320,9 @@ def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
     return f"{rule.metric} {new:.{digits}g}, {other} {old:.{digits}g}"
 
 
-def _worse_by(rule: Rule, challenger: Measured, other: Measured) -> float:
-    """How much worse the challenger's metric is; below 0 where it is better."""
-    return _worse(rule, challenger.metrics[rule.metric], other.metrics[rule.metric])
-
-
-def _worse(rule: Rule, new: float, old: float) -> float:
-    return new - old if rule.direction == "minimize" else old - new
+def _worse_by(rule: Rule, new: Mapping[str, float], old: Mapping[str, float]) -> float:
+    """How much worse a model's metric is than another's; below 0 where it is better."""
+    return loss(new[rule.metric], rule.direction) - loss(old[rule.metric], rule.direction)
 
 
 def _differences(challenger: Measured, other: Measured) -> Losses | None:

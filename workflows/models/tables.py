@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from trialfleet.workflows.formatting import minute, named
 from trialfleet.workflows.models.card import identity_of
 from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.models.history import changes
@@ -40,7 +41,7 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
         newest = _newest(models, champion)
         shown = ("none", "", "")
         if champion:
-            shown = (champion.run, _minute(champion.created), _metric(champion))
+            shown = (champion.run, minute(champion.created), _metric(champion))
         table.add_row(*map(Text, (*names, *shown)), cut_to_width(newest))
     drifted = [
         Text(line, "yellow") for models in models_folders.values() for line in _drifts(models)
@@ -58,7 +59,7 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     champion = next((model for model in models if model.in_force), None)
     for model in models:
         style = "bold" if model.in_force else ""
-        cells = (model.run, _minute(model.created), _metric(model), _measured(model))
+        cells = (model.run, minute(model.created), _metric(model), _measured(model))
         state = cut_to_width(_state(model, champion), style)
         table.add_row(*(Text(cell, style) for cell in cells), state)
     keep_numbers_whole(table)
@@ -81,7 +82,7 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     card, verdict = model.card, model.verdict
     yield "model", f"{model.path}{'  (in force)' if model.in_force else ''}"
     yield "study", f"{card.get('study')}, region {card.get('region')}, trial {card.get('trial')}"
-    yield "planned", _minute(model.created)
+    yield "planned", minute(model.created)
     yield "settings", pairs(card.get("params") or {}, 5)
     yield "seed", str(card.get("seed", ""))
     yield "metrics", pairs(card.get("metrics") or {}, 5)
@@ -96,11 +97,11 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
         words = "promoted" if verdict.promoted else kept_words(verdict.champion)
         yield "gate", f"{words}: {verdict.why}"
         yield "against", (verdict.champion or "") if verdict.promoted else ""
-    yield "measured", "  ".join(f"{run} {value:.5g}" for run, value in model.evaluations)
+    yield "measured", "  ".join(named(*each) for each in model.evaluations)
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
             time = datetime.fromisoformat(change.time) if change.time else None
-            yield "in force", f"since {_minute(time) or 'an unknown time'}, by {change.by}"
+            yield "in force", f"since {minute(time) or 'an unknown time'}, by {change.by}"
     yield "drift", model.drift or ""
 
 
@@ -139,9 +140,9 @@ def _drifts(models: Sequence[PublishedModel]) -> list[str]:
 
 def _metric(model: PublishedModel) -> str:
     """What its study compares models by, of its full training."""
-    name = model.card.get("report_metric")
+    name = str(model.card.get("report_metric"))
     value = (model.card.get("metrics") or {}).get(name)
-    return f"{name} {value:.5g}" if isinstance(value, int | float) else ""
+    return named(name, value) if isinstance(value, int | float) else ""
 
 
 def _measured(model: PublishedModel) -> str:
@@ -149,8 +150,4 @@ def _measured(model: PublishedModel) -> str:
     if not model.evaluations or not model.metric:
         return ""
     run, value = model.evaluations[-1]
-    return f"{model.metric} {value:.5g} ({run}'s rows)"
-
-
-def _minute(moment: datetime | None) -> str:
-    return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
+    return f"{named(model.metric, value)} ({run}'s rows)"

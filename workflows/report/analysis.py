@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.files import shell_quoted_anywhere
+from trialfleet.objective import Direction, loss
+from trialfleet.optimizer.stored_trials import best_first
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.report.formatting import column_decimals, fixed, signed
+from trialfleet.workflows.formatting import column_decimals, fixed, signed
 from trialfleet.workflows.report.model import (
     Comparison,
     Failure,
@@ -31,24 +33,17 @@ if TYPE_CHECKING:
 
 IMPORTANCE_TRIALS = 10
 IMPORTANCE_TOP = 5
-IMPORTANCE_BEST = 1 / 3
+IMPORTANCE_BEST = 1 / 3  # of the trials
 EDGE = 0.02  # of the range
 AS_GOOD = 0.005  # of the value with default settings: less is no difference to speak of
 
 
-def best_of(trials: Sequence[Trial], direction: str) -> Trial | None:
-    """The completed trial with the best objective, the earliest of equals."""
-    sign = -1.0 if direction == "maximize" else 1.0
-    ranked = [
-        (sign * trial.objective, trial.number, trial)
-        for trial in trials
-        if trial.objective is not None
-    ]
-    return min(ranked, default=(0.0, 0, None), key=lambda item: item[:2])[2]
-
-
 def compare(
-    metric: str, direction: str, baseline: Trial | None, best: Trial | None, source: ReportSource
+    metric: str,
+    direction: Direction,
+    baseline: Trial | None,
+    best: Trial | None,
+    source: ReportSource,
 ) -> Comparison:
     """`metric` of the best trial against that of the default settings."""
 
@@ -194,7 +189,9 @@ def _range(distribution: BaseDistribution) -> ParameterRange:
     )
 
 
-def importance_of(study: Study | None, direction: str) -> tuple[tuple[Importance, ...], str | None]:
+def importance_of(
+    study: Study | None, direction: Direction
+) -> tuple[tuple[Importance, ...], str | None]:
     """How much each parameter decided whether a trial was among the best third.
 
     By Optuna's PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255), which needs no scikit-learn as
@@ -218,7 +215,8 @@ def importance_of(study: Study | None, direction: str) -> tuple[tuple[Importance
     note = _why_no_importance(trials, list(had))
     if study is None or note is not None:
         return (), note
-    best = _best_third(trials, direction)
+    best = best_first(trials, direction)
+    best = best[: max(IMPORTANCE_TOP, math.ceil(len(trials) * IMPORTANCE_BEST))]
     had_of_best = Counter(name for trial in best for name in trial.distributions)
     judged = [
         name
@@ -248,18 +246,8 @@ def _why_no_importance(trials: Sequence[FrozenTrial], names: Sequence[str]) -> s
     return None if names else "the study has no parameters"
 
 
-def _best_third(trials: Sequence[FrozenTrial], direction: str) -> list[FrozenTrial]:
-    """The best third of the trials, five at least."""
-    ranked = sorted(trials, key=lambda trial: _loss(trial, direction))
-    return ranked[: max(IMPORTANCE_TOP, math.ceil(len(trials) * IMPORTANCE_BEST))]
-
-
-def _loss(trial: FrozenTrial, direction: str) -> float:
-    return (-1.0 if direction == "maximize" else 1.0) * float(trial.value or 0.0)
-
-
 def _shares(
-    study: Study, names: list[str], direction: str, quantile: float
+    study: Study, names: list[str], direction: Direction, quantile: float
 ) -> dict[str, float] | None:
     """Each parameter's share, greatest first; None where the evaluator finds none at all."""
     from optuna.importance import PedAnovaImportanceEvaluator
@@ -268,7 +256,7 @@ def _shares(
     with warnings.catch_warnings():
         # it warns that low targets are better: so they are
         warnings.simplefilter("ignore")
-        raw = evaluator.evaluate(study, names, target=lambda trial: _loss(trial, direction))
+        raw = evaluator.evaluate(study, names, target=lambda trial: loss(trial.value, direction))
     total = sum(raw.values())
     if not total > 0:
         return None

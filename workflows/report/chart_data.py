@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from trialfleet.objective import Direction, best
 from trialfleet.optimizer.downsampling import thinned
-from trialfleet.workflows.costs.money import usd
-from trialfleet.workflows.report.formatting import is_finite, setting, shortened
+from trialfleet.workflows.formatting import BETTER, is_finite, setting, shortened, usd
 from trialfleet.workflows.report.model import ParameterRange, RegionReport, Report, Setting, Trial
 from trialfleet.workflows.report.scales import Scale, scale_of, short
 from trialfleet.workflows.report.timeline import Timeline
@@ -47,7 +47,7 @@ def overview_data(report: Report) -> dict[str, Any]:
     ]
     return {
         "metric": report.report_metric,
-        "better": "higher" if report.report_direction == "maximize" else "lower",
+        "better": BETTER[report.report_direction],
         "scale": _scale(scale_of_overview(report)),
         "gainScale": _scale(scale_of_gains(report)),
         "rows": [
@@ -153,7 +153,7 @@ def region_data(region: RegionReport, points: int) -> dict[str, Any]:
     curves = {t.number: thinned(t.curve, points) for t in trials if len(t.curve) > 1}
     return {
         "metric": region.objective.metric,
-        "better": "higher" if region.objective.direction == "maximize" else "lower",
+        "better": BETTER[region.objective.direction],
         "best": region.best_trial,
         "baseline": region.baseline_trial,
         "default": short(region.objective.default),
@@ -188,10 +188,9 @@ def scale_of_curves(region: RegionReport) -> Scale | None:
     return _anchored([v for curve in curves for _, v in curve], region.objective.direction)
 
 
-def _anchored(values: Sequence[float], direction: str) -> Scale | None:
-    if not values:
-        return None
-    return scale_of(values, max(values) if direction == "maximize" else min(values))
+def _anchored(values: Sequence[float], direction: Direction) -> Scale | None:
+    anchor = best(values, direction, lambda value: value)
+    return None if anchor is None else scale_of(values, anchor)
 
 
 def _scale(scale: Scale | None) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from trialfleet.objective import Direction, gain
 from trialfleet.workflows.jobs.job_log import Job, Stay
 from trialfleet.workflows.report.source import RegionNotes, RunNotes
 from trialfleet.workflows.status.states import TrialState
@@ -143,17 +144,13 @@ class Comparison:
     """
 
     metric: str
-    direction: str
+    direction: Direction
     default: float | None
     tuned: float | None
     gain: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        gain = None
-        if self.default is not None and self.tuned is not None:
-            gain = self.tuned - self.default
-            gain = gain if self.direction == "maximize" else -gain
-        object.__setattr__(self, "gain", gain if gain is None or math.isfinite(gain) else None)
+        object.__setattr__(self, "gain", gain(self.tuned, self.default, self.direction))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +276,7 @@ class Report(RunNotes):
         regions: in the study's order.
     """
 
-    report_direction: str
+    report_direction: Direction
     notice: str
     advice: str
     edges: str

@@ -18,8 +18,8 @@ from typing import Any
 from markupsafe import Markup
 
 from trialfleet.render import render_template
+from trialfleet.workflows.formatting import BETTER
 from trialfleet.workflows.report import chart_data, groups, tables, views
-from trialfleet.workflows.report.formatting import BETTER
 from trialfleet.workflows.report.model import Report
 from trialfleet.workflows.report.timeline import timeline_of
 

@@ -7,13 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.optimizer.stored_trials import StoredTrial, count_cut_off, is_own, is_stopped_early
+from trialfleet.optimizer.stored_trials import (
+    StoredTrial,
+    best_trial,
+    count_cut_off,
+    is_own,
+    is_stopped_early,
+)
 from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.formatting import is_finite
 from trialfleet.workflows.jobs.job_log import Stay
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.edges import edges_of
-from trialfleet.workflows.report.formatting import is_finite
 from trialfleet.workflows.report.model import RegionReport, Report, Trial
 from trialfleet.workflows.report.source import RegionNotes, RegionSource, ReportSource, RunNotes
 from trialfleet.workflows.status.causes import cause_of
@@ -134,7 +140,8 @@ def _region(
     trials = tuple(
         _trial(item, region.unfinished, region.stays.get(item.number, ())) for item in frozen
     )
-    best = analysis.best_of(trials, source.direction)
+    chosen = best_trial(frozen, source.direction)
+    best = next((trial for trial in trials if chosen and trial.number == chosen.number), None)
     baseline = next((trial for trial in trials if trial.baseline), None)
     objective = analysis.compare(source.metric, source.direction, baseline, best, source)
     direction = source.report_direction or source.direction

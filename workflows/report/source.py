@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from trialfleet.objective import Direction
 from trialfleet.workflows.jobs.job_log import Job, Stay
 from trialfleet.workflows.status.states import TrialState
-
-DIRECTIONS = ("minimize", "maximize")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +105,7 @@ class RunNotes:
     study: str
     run: str
     metric: str
-    direction: str
+    direction: Direction
     report_metric: str
     created: datetime
     finished: datetime | None = None
@@ -134,15 +133,16 @@ class ReportSource(RunNotes):
 
     regions: Sequence[RegionSource]
     storage_url: str
-    report_direction: str | None = None
+    report_direction: Direction | None = None
     notice: str = ""
     active: Sequence[tuple[float, float | None]] = ()
     stops: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         for direction in (self.direction, self.report_direction or self.direction):
-            if direction not in DIRECTIONS:
-                raise ValueError(f"direction {direction!r} is not one of {', '.join(DIRECTIONS)}")
+            if direction not in get_args(Direction):
+                known = ", ".join(get_args(Direction))
+                raise ValueError(f"direction {direction!r} is not one of {known}")
         for name, time in (("created", self.created), ("finished", self.finished)):
             if time is not None and time.tzinfo is None:
                 raise ValueError(f"{name} = {time.isoformat()} has no time zone")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import first_of
-from trialfleet.workflows.output import Fitting, keep_numbers_whole
-from trialfleet.workflows.report.analysis import unreported
-from trialfleet.workflows.report.formatting import (
+from trialfleet.workflows.formatting import (
     BETTER,
     column_decimals,
     duration,
     fixed,
     signed,
 )
+from trialfleet.workflows.output import Fitting, keep_numbers_whole
+from trialfleet.workflows.report.analysis import unreported
 from trialfleet.workflows.report.groups import group_of, outcome
 from trialfleet.workflows.report.model import RegionReport, Report
 from trialfleet.workflows.status.causes import in_short
@@ -104,7 +104,9 @@ def _state(row: RegionReport) -> str:
 
 
 def _title(report: Report, with_best: bool) -> str:
-    compared = f"tuned, default: {report.report_metric} ({BETTER[report.report_direction]})"
+    compared = (
+        f"tuned, default: {report.report_metric} ({BETTER[report.report_direction]} is better)"
+    )
     return compared + (f"; best: {report.metric}" if with_best else "")
 
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
-from trialfleet.workflows.costs.money import usd
-from trialfleet.workflows.report import formatting as f
+from trialfleet.workflows import formatting as f
+from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.report.groups import outcome, tone_of
 from trialfleet.workflows.report.model import Comparison, RegionReport, Report, Setting, Trial
 from trialfleet.workflows.report.scales import scale_of

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from statistics import median
 
 from trialfleet.errors import first_of
-from trialfleet.workflows.costs.money import usd
-from trialfleet.workflows.report import formatting as f
+from trialfleet.workflows import formatting as f
+from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.report.chart_data import (
     PAIR_TRIALS,
     SCATTER_TRIALS,

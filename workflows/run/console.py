@@ -18,9 +18,8 @@ from rich.text import Text
 
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.formatting import about, column_decimals, fixed, named, usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
-from trialfleet.workflows.report.formatting import column_decimals, fixed
 from trialfleet.workflows.short_commands import shortened
 from trialfleet.workflows.status.causes import ENOUGH, SEE, first_clauses, in_short, kind_of
 from trialfleet.workflows.status.region_state import ALIKE, BY_STOP, LEFT_NO_MODEL
@@ -61,7 +60,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
         (status.study, "bold"),
         f"  {status.run}  ",
         state_text(status.state),
-        f"  about {duration(status.seconds_left)} left" if status.seconds_left else "",
+        f"  about {about(status.seconds_left)} left" if status.seconds_left else "",
     )
     kept = {} if widths is None else widths
     parts: list[RenderableType] = [
@@ -259,7 +258,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         _count(region.queued),
         value_text(region.best, decimals),
         usd(region.usd),
-        duration(region.seconds_left),
+        about(region.seconds_left),
         Text(_why_broken(region), "red", no_wrap=True, overflow="ellipsis"),
     ]
 
@@ -297,17 +296,6 @@ def _failed(region: RegionStatus) -> int:
 
 def _count(number: int) -> str:
     return str(number) if number else "·"
-
-
-def duration(seconds: float | None) -> str:
-    """Return a time span as people say it: 42 s, 3 min, 2 h 5 min."""
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(max(0, round(seconds)), 60)  # less, if the clock was set back
-    if not minutes:
-        return f"{rest} s"
-    hours, minutes = divmod(minutes + (rest >= 30), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def watch(run: Run, console: Console) -> RunStatus:
@@ -374,7 +362,7 @@ def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
 
 
 def _region_line(region: RegionStatus, metric: str) -> str:
-    best = "" if region.best is None else f", best {metric} {region.best:.5g}"
+    best = "" if region.best is None else f", best {named(metric, region.best)}"
     failed = f", {count} failed" if (count := _failed(region)) else ""
     if region.stage is Stage.FAILED and region.cause and not count:
         failed = f", {region.cause.of} failed attempt{'s' if region.cause.of > 1 else ''}"

@@ -7,9 +7,10 @@ from itertools import islice
 from pathlib import Path
 
 from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.objective import loss
 from trialfleet.optimizer.sampling.former import FormerTask
 from trialfleet.optimizer.sampling.names import OWN
-from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
+from trialfleet.optimizer.stored_trials import StoredTrial, best_first
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.lookup import find_run, runs_here
 from trialfleet.workflows.status.status import StatusReader, open_run
@@ -92,28 +93,24 @@ def _tasks(folder: Path, study: Study) -> list[FormerTask]:
     run = open_run(folder)
     frozen = load_frozen(run.study)
     reader = StatusReader(run)
-    sign = 1.0 if study.objective.direction == "minimize" else -1.0
+    direction = study.objective.direction
     found = []
     for region in reader.regions[:MOST_TASKS]:
-        complete = [t for t in reader.trials(region) if t.state == TrialState.COMPLETE]
-        kept = _some(
-            [t for t in complete if t.value is not None and "params" in t.user_attrs], sign
-        )
-        if kept:
+        known = best_first(reader.trials(region), direction)
+        if kept := _some([trial for trial in known if "params" in trial.user_attrs]):
             found.append(
                 FormerTask(
                     name=study_name(frozen.study, frozen.run, region),
                     region=region,
                     points=tuple(trial.user_attrs["params"] for trial in kept),
-                    losses=tuple(sign * (trial.value or 0.0) for trial in kept),
+                    losses=tuple(loss(trial.value, direction) for trial in kept),
                 )
             )
     return found
 
 
-def _some(trials: list[StoredTrial], sign: float) -> list[StoredTrial]:
+def _some(ordered: list[StoredTrial]) -> list[StoredTrial]:
     """The best half of those that are kept, and of the others some of every rank."""
-    ordered = sorted(trials, key=lambda trial: sign * (trial.value or 0.0))
     if len(ordered) <= MOST_RESULTS:
         return ordered
     best, others = ordered[: MOST_RESULTS // 2], ordered[MOST_RESULTS // 2 :]

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.formatting import column_decimals, duration, usd
 from trialfleet.workflows.output import keep_numbers_whole, pairs, plain_table
-from trialfleet.workflows.report.formatting import column_decimals
-from trialfleet.workflows.run.console import duration, value_text
+from trialfleet.workflows.run.console import value_text
 
 if TYPE_CHECKING:
     from trialfleet.workflows.run.records import BestSettings, TrialRecord

@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.errors import InputError
+from trialfleet.workflows.formatting import duration, minute
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.output import plain_table
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.run.console import duration, state_text
+from trialfleet.workflows.run.console import state_text
 from trialfleet.workflows.run.lookup import FoundRun
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.status.status import StatusReader, last_finished, open_run
@@ -99,13 +100,12 @@ def runs_table(runs: Iterable[ListedRun]) -> Table:
     """The runs, a row each."""
     table = plain_table("study", "run", "", "published", "began", "took")
     for run in runs:
-        began = f"{run.began.astimezone():%Y-%m-%d %H:%M}" if run.began else ""
         table.add_row(
             Text(run.study),
             Text(run.run),
             state_text(run.state) if run.state else Text("can't be read", "red"),
             _published(run) if run.state else "",
-            began,
+            minute(run.began),
             duration(run.seconds),
         )
     return table

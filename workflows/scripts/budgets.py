@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import write_json
-from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, why_spent
+from trialfleet.optimizer.may_begin import UsdBudget
+from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, usd_budget
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.frozen_head import read_head
 from trialfleet.workflows.plan.graph import graph_of
@@ -36,11 +36,11 @@ class Budgets:
         self._others: tuple[float, list[Spending]] = (0.0, [])
         self._days: dict[Path, _OtherRun | None] = {}  # by folder; None: not of this one's day
 
-    def why_spent(self, slug: str) -> str | None:
-        """Return why no budget pays for another trial of a region, and note it; None if all do."""
+    def gather(self, slug: str) -> Iterator[UsdBudget]:
+        """Yield the budgets that pay for the trials of a region."""
         budget = self._study.budget_of(self._studies.regions[slug].name)
         if not budget.in_usd:
-            return None
+            return
         own = self._of(slug)
         run = self._of_run() if budget.usd_per_run or budget.usd_per_day or not own.trials else []
         day = self._of_day() if budget.usd_per_day else []
@@ -49,14 +49,9 @@ class Budgets:
             ("budget.usd_per_run", budget.usd_per_run, run, run),
             ("budget.usd_per_day", budget.usd_per_day, [*run, *day], [*run, *day]),
         )
-        reasons = (
-            why_spent(name, usd, spendings, expected_of(alike, self._before))
-            for name, usd, spendings, alike in scopes
-            if usd
-        )
-        if why := next(filter(None, reasons), None):
-            write_json(self._folder.region(slug).spent, {"reason": why})
-        return why
+        for name, usd, spendings, alike in scopes:
+            if usd:
+                yield usd_budget(name, usd, spendings, expected_of(alike, self._before))
 
     def _of(self, slug: str) -> Spending:
         trials = self._studies.of(slug).trials()

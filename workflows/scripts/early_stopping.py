@@ -16,6 +16,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet import job_files
+from trialfleet.objective import loss
 from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, curve_of, to_stop
 from trialfleet.optimizer.stored_trials import is_stopped_early
 from trialfleet.workflows.attempts.outcome import read_stop
@@ -39,7 +40,7 @@ class EarlyStopping:
         settings = studies.study.early_stopping
         self._rule = Rule(**settings.model_dump(exclude={"grace_seconds"})) if settings else None
         self._metric = studies.study.objective.metric
-        self._sign = 1.0 if studies.study.objective.direction == "minimize" else -1.0
+        self._direction = studies.study.objective.direction
         self._next = 0.0
         self._last_report = -STAY_SECONDS
         self._seen: dict[str, object] = {}  # what a region's last decision was made of
@@ -102,7 +103,7 @@ class EarlyStopping:
             place = files.trial(node)
             if read_stop(place):
                 told += 1
-            elif curve := curve_of(read_reports(place.reports, self._metric), self._sign):
+            elif curve := curve_of(read_reports(place.reports, self._metric), self._direction):
                 running[node] = curve
         complete = [found for trial in trials if (found := self._complete(trial))]
         decisions = to_stop(rule, running, complete, begun=len(trials), stopped=told)
@@ -115,8 +116,8 @@ class EarlyStopping:
     def _complete(self, trial: FrozenTrial) -> Complete | None:
         if trial.state != TrialState.COMPLETE or trial.value is None:
             return None
-        curve = curve_of(trial.intermediate_values, self._sign)
-        return Complete(curve, self._sign * trial.value) if curve else None
+        curve = curve_of(trial.intermediate_values, self._direction)
+        return Complete(curve, loss(trial.value, self._direction)) if curve else None
 
     def _order(self, decision: Decision) -> dict[str, Any]:
         """What the trial is told; the study keeps it."""
@@ -124,9 +125,9 @@ class EarlyStopping:
             "schema": 1,
             "step": decision.step,
             "max_steps": decision.max_steps,
-            "predicted": self._sign * decision.loss,
+            "predicted": loss(decision.loss, self._direction),
             "deviation": decision.deviation,
             "chance": round(decision.chance, 6),
-            "best": self._sign * decision.best,
+            "best": loss(decision.best, self._direction),
             "time": time.time(),
         }

@@ -8,6 +8,7 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
+from trialfleet.optimizer.may_begin import refusal
 from trialfleet.optimizer.region_types import Assignment, Complete, Unpaid
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts import node_faults
@@ -133,8 +134,8 @@ class FinalScripts:
         files = self._folder.region(slug)
         if files.published.exists():  # the region's DAG was run by itself before
             return Reply(EXITS["skip"], f"{node}: published already")
-        if unpaid := spending.refusal(self._folder, "final"):
-            return self._stop_unpaid(slug, unpaid)
+        if refused := refusal("full training", self._studies.facts()):
+            return self._stop_unpaid(slug, refused.reason)
         if (other := self.without_model()) and other != slug:
             return self._studies.stop(
                 slug, f"not trained in full, as {other} with the same trainer: {NO_MODEL}"

@@ -18,6 +18,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.nodes.job.packages import TooLargeError, pack
 from trialfleet.optimizer.client import FULL
+from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_types import Failed, Unpaid
 from trialfleet.sections import bytes_of
 from trialfleet.workflows.attempts.outcome import (
@@ -47,8 +48,8 @@ from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolde
 from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder, Turn
 from trialfleet.workflows.record_shapes import GateVerdict, Ordered
 from trialfleet.workflows.scripts.publish import check_model
-from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import log_of, see
+from trialfleet.workflows.status.spending import read_unpaid
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 MEASURED = "measured already, before its script was cut off"
@@ -88,8 +89,8 @@ def prepare(
         if champion is None:
             why = "no model of this study was in force"
             return _settled(files, _unmeasured(frozen, why, promoted=True))
-        if unpaid := spending.refusal(folder, "final"):
-            why = f"not measured: {unpaid}"
+        if refused := refusal("gate", Facts(unpaid=read_unpaid(folder))):
+            why = f"not measured: {refused.reason}"
             return _settled(files, _unmeasured(frozen, why, champion=champion.name))
         check_model(files.best.model)
         is_same = _measured_champion(files) == champion.name

@@ -41,7 +41,6 @@ from trialfleet.workflows.dagman.failing import (
 )
 from trialfleet.workflows.dagman.files import read_node_status, removal
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
-from trialfleet.workflows.disk_space import too_little_in
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import EXITS
@@ -126,7 +125,7 @@ class NodeScripts:
         self._warm = not self._model_leads()  # what no trial follows need not be loaded
         trials, self._final = TrialScripts(self._studies), FinalScripts(self._studies)
         gate = GateScripts(self._studies)
-        self._turns = Turns(self._studies, trials, self._final, gate, self._why_wait)
+        self._turns = Turns(self._studies, trials, self._final, gate)
         self._turns.watch_all()
         self._operations: dict[str, Callable[..., Reply]] = {
             "attend": lambda slug: Reply(EXITS["done"], f"{slug}: the service runs"),
@@ -165,7 +164,7 @@ class NodeScripts:
         return reply
 
     def _reply(self, operation: str, arguments: list[str]) -> Reply:
-        if operation in _BEGINNINGS and (space := self._why_wait()):
+        if operation in _BEGINNINGS and (space := self._studies.no_space()):
             return Reply(EXITS["defer"], f"{' '.join(arguments)}: {space}")
         if owner := self._other_owner():
             return self._studies.stop(arguments[0], not_ours(self._frozen, self._folder, owner))
@@ -179,11 +178,6 @@ class NodeScripts:
         if operation in _ASKS and reply.exit_code == EXITS["done"]:
             self._turns.watch(*arguments[:2])
         return reply
-
-    def _why_wait(self) -> str | None:
-        """Why nothing new may begin for now, if so."""
-        words = too_little_in(self._folder.root)
-        return f"no space: {words}" if words else None
 
     def idle(self) -> bool:
         """Get ready for the next ask, then look at the reports of trials, a region at a time.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trialfleet import job_files
 from trialfleet.files import write_json
+from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import Assignment, Complete, Failed, RegionSettings, Unpaid
 from trialfleet.optimizer.sampling.former import FormerTasks, read_former
@@ -14,6 +15,7 @@ from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, outcome_of
 from trialfleet.workflows.attempts.retries import JobEnd
 from trialfleet.workflows.attempts.settling import settled
+from trialfleet.workflows.disk_space import no_space_in
 from trialfleet.workflows.jobs.agent_words import Ended, read_ended
 from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.jobs.job_log import last_job
@@ -137,12 +139,22 @@ class RegionStudies:
             note_ended(place, job, ended)
         return ended
 
-    def over(self) -> str | None:
-        """Why no trial may begin any more, if so: nothing pays for it, or the day is over."""
-        day = self.frozen.day
-        return spending.refusal(self.folder, "tune") or (
-            day.refusal(self._clock.now()) if day else None
+    def facts(self) -> Facts:
+        """Return what may keep anything of the run from beginning, but for want of space."""
+        return Facts(
+            unpaid=spending.read_unpaid(self.folder),
+            deadline=self.frozen.day.deadline if self.frozen.day else None,
+            now=self._clock.now(),
         )
+
+    def over(self) -> str | None:
+        """Return why no attempt at a trial may begin any more, if so."""
+        refused = refusal("attempt", self.facts())
+        return refused.reason if refused else None
+
+    def no_space(self) -> str:
+        """Return why nothing may begin until there is room on the disk; empty where it may."""
+        return no_space_in(self.folder.root)
 
     def go_on(self, slug: str) -> None:
         """Take back that the region stopped: a resume goes on with it."""

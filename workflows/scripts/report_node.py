@@ -113,7 +113,7 @@ def _source(
 def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:
     """Why trials ended early, where that was for want of money; and which models have drifted."""
     regions = list(regions)
-    unpaid = spending.refusal(folder, "tune")
+    unpaid = spending.unpaid_trials(folder)
     lines = [f"Trials ended early: {unpaid}."] if unpaid else []
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
     lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optuna.trial import TrialState
 
+from trialfleet.files import write_json
 from trialfleet.optimizer.region_types import (
     Assignment,
     Complete,
@@ -76,37 +77,44 @@ class TrialScripts:
         """Write the files of a lane's job, unless there is nothing for it to train."""
         study = self._studies.of(slug)
         name = self._under_way(slug, node)
-        if isinstance(name, Reply):
-            return name
-        if stopped := study.stopped():
-            return self._studies.stop(slug, stopped.reason)
-        if name is None and (why := self._why_none(slug, node)):
-            return Reply(EXITS["skip"], f"{node}: skipped: {why}")
+        found = study.stopped() or name or self._next(slug, node)
+        if isinstance(found, Refused):
+            return self._refused(slug, node, found)
         self._studies.go_on(slug)
         avoid = node_faults.to_avoid(self._study, study.failures(name)) if name else ()
         self._studies.files(slug, node, None, avoid=avoid).write_job()
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
-    def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | Reply | None:
+    def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """The first trial of a node that is asked and not told, nor told to stop.
 
-        It is given up, and the answer says so, once no trial may begin any more.
+        It is given up once no attempt at it may begin any more.
         """
         name = self.unfinished(slug, node, beside)
-        name = None if name and self._was_told(slug, name) else name
+        if name is None or self._was_told(slug, name):
+            return None
         if over := self._studies.over():
-            if name:
-                self._studies.of(slug).tell(name, GivenUp(error=over))
-            return Reply(EXITS["skip"], f"{node}: skipped: {over}")
+            self._studies.of(slug).tell(name, GivenUp(error=over))
+            return None
         return name
 
-    def _why_none(self, slug: str, node: str) -> str | None:
-        """Why no other trial of a node may begin, if so."""
-        study, region = self._studies.of(slug), self._studies.regions[slug]
-        if region.next_trial(node, study.nodes()) is None:
-            return "all of its trials are finished"
-        refused = study.refusal(lambda: self._budgets.why_spent(slug))
-        return refused.reason if refused else None
+    def _next(self, slug: str, node: str) -> str | Refused:
+        """The trial that begins next at a node, or why none does."""
+        study = self._studies.of(slug)
+        name = self._studies.regions[slug].next_trial(node, study.nodes())
+        if name is None:
+            return Refused("all of its trials are finished")
+        facts = replace(self._studies.facts(), budgets=lambda: self._budgets.gather(slug))
+        refused = study.refusal(facts)
+        if refused and refused.kind == "usd":
+            write_json(self._folder.region(slug).spent, {"reason": refused.reason})
+        return refused or name
+
+    def _refused(self, slug: str, node: str, refused: Refused) -> Reply:
+        """The answer for a node that gets no trial."""
+        if isinstance(refused, Stopped):
+            return self._studies.stop(slug, refused.reason)
+        return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
 
     def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
         """Return the trial that a node's job is to train now, or why it trains none.
@@ -114,17 +122,12 @@ class TrialScripts:
         The trial `beside` has ended, and is yet to be told.
         """
         study = self._studies.of(slug)
-        name = self._under_way(slug, node, beside)
-        if isinstance(name, Reply):
-            return name
-        name = name or self._studies.regions[slug].next_trial(node, study.nodes())
-        if name is None:
-            return Reply(EXITS["skip"], f"{node}: all of its trials are finished")
-        answer = study.ask(name, lambda: self._budgets.why_spent(slug))
-        if isinstance(answer, Stopped):
-            return self._studies.stop(slug, answer.reason)
+        name = self._under_way(slug, node, beside) or self._next(slug, node)
+        if isinstance(name, Refused):
+            return self._refused(slug, node, name)
+        answer = study.ask(name)
         if isinstance(answer, Refused):
-            return Reply(EXITS["skip"], f"{node}: skipped: {answer.reason}")
+            return self._refused(slug, node, answer)
         if not study.stopped():
             self._studies.go_on(slug)
         return Chosen(name, answer)
@@ -233,7 +236,7 @@ class TrialScripts:
             return self._studies.stop(slug, stopped.reason)
         if files.stopped.exists():
             return self._studies.stop(slug, noted(files.stopped, "reason") or "")
-        if self._studies.over() or self._why_none(slug, node):
+        if isinstance(self._next(slug, node), Refused):
             return Reply(EXITS["done"], f"{node}: its trials are told")
         return Reply(EXITS["retry"], f"{node}: goes on in another job")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 
 from inotify_simple import INotify, flags
@@ -40,10 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Turns:
-    """The words of a run's agents, and the answers. Not thread-safe.
-
-    While `may_begin` gives a reason, no trial begins.
-    """
+    """The words of a run's agents, and the answers. Not thread-safe."""
 
     def __init__(
         self,
@@ -51,10 +47,8 @@ class Turns:
         trials: TrialScripts,
         final: FinalScripts,
         gate: GateScripts,
-        may_begin: Callable[[], str | None],
     ) -> None:
         self._studies, self._trials, self._final, self._gate = studies, trials, final, gate
-        self._may_begin = may_begin
         self._inotify = INotify()
         weakref.finalize(self, self._inotify.close)
         self._watched: dict[int, tuple[str, str]] = {}  # region and node, by the watch's number
@@ -182,7 +176,7 @@ class Turns:
         # while it did. A lane alone waits for what its result teaches.
         code, has_others = said.ended.code, len(self._studies.regions[slug].lanes) > 1
         is_ahead = said.wants and code == 0 and has_others
-        if is_ahead and not self._may_begin():
+        if is_ahead and not self._studies.no_space():
             self._trials.choose(slug, node, beside=said.trial)
         reply = self._trials.judge(slug, said.trial, code, said.job)
         if not self._ends(slug, node, said, reply):
@@ -213,7 +207,7 @@ class Turns:
 
     def _hand_out(self, slug: str, node: str, said: Said) -> None:
         """Hand out the trial that is under way in a lane, or the next."""
-        if why := self._may_begin():
+        if why := self._studies.no_space():
             log.info("%s waits: %s", node, why)
             raise OSError(why)
         chosen = self._trials.choose(slug, node)
@@ -243,8 +237,8 @@ class Turns:
         """Hand out what comes behind a region's trials; or have the agent leave, and say why."""
         files = self._studies.folder.region(slug)
         end = files.best if behind is self._final else files.gate
-        may_begin = behind and said.wants and not self._may_begin()
-        if behind and may_begin and behind.ask_in_lane(slug, node, said.turn):
+        is_wanted = behind and said.wants and not self._studies.no_space()
+        if behind and is_wanted and behind.ask_in_lane(slug, node, said.turn):
             note(in_lane(files, end, node), said.job, time.time(), MarkKind.BEGINS)
         else:
             dismiss(self._place(slug, node), said.turn, 0, why)

@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Route
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.render import render_template
+from trialfleet.workflows.formatting import duration, minute
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report import chart_data, tables
 from trialfleet.workflows.report import views as report_views
@@ -116,7 +117,11 @@ class Pages:
             None,
             "Runs",
             lambda: render_template(
-                "serve/runs.html.j2", runs=details.run_rows(self.runs), views=views
+                "serve/runs.html.j2",
+                runs=details.run_rows(self.runs),
+                views=views,
+                duration=duration,
+                minute=minute,
             ),
             polls=False,
         )

@@ -13,12 +13,12 @@ from trialfleet import job_files
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.daily.overview import DayView, overview
+from trialfleet.workflows.formatting import NOTHING, about, minute, number, setting
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Ending, Journal
 from trialfleet.workflows.models.listing import PublishedModel, models_on
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.report import RegionReport, Report, Trial, tables
-from trialfleet.workflows.report.formatting import NOTHING, number, setting
 from trialfleet.workflows.run.run_list import ListedRun, list_runs
 from trialfleet.workflows.scripts.report_node import report_of_region
 from trialfleet.workflows.serve import gains, views
@@ -106,7 +106,7 @@ def _facts(
         since = views.since(champion, snapshot.now)
         yield "Model in force", f"of run {champion.run}, {since}", ""
     if region.seconds_left is not None:
-        yield "Last trial ends in", views.about(region.seconds_left), ""
+        yield "Last trial ends in", about(region.seconds_left), ""
     verdict = gains.verdict_of(snapshot, region.slug)
     if verdict and not (region.gate or region.not_latest):  # else the report says it
         yield "Gate", verdict.why, "good" if verdict.promoted else "bad"
@@ -147,7 +147,7 @@ def _model_row(model: PublishedModel) -> ModelRow:
     values = metrics if isinstance(metrics, dict) else {}
     return ModelRow(
         run=model.run,
-        created=_moment(model.created),
+        created=minute(model.created),
         in_force=model.in_force,
         metrics=", ".join(f"{name} {setting(value)}" for name, value in values.items()),
         verdict=model.verdict.why if model.verdict else "",
@@ -160,10 +160,6 @@ def _plain(value: object) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, indent=1)
-
-
-def _moment(moment: datetime | None) -> str:
-    return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 
 
 # -- a trial ---------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trialfleet.files import read_json
+from trialfleet.objective import Direction
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
+from trialfleet.workflows.formatting import NOTHING, column_decimals, is_finite, signed
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
-from trialfleet.workflows.report.formatting import NOTHING, column_decimals, is_finite, signed
 from trialfleet.workflows.report.model import Comparison
 from trialfleet.workflows.report.tables import gain_tone
 from trialfleet.workflows.serve.live import Snapshot
@@ -78,33 +79,29 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
         ]
         over = "the former model" if verdict.promoted else "the model in force"
         if sides[0] is not None and sides[1] is not None:
-            direction = _gate_direction(snapshot)
+            direction = rule_of(snapshot.frozen.study).direction
             return _gain(sides[0], sides[1], direction, over, verdict.metric)
     champion = snapshot.champions.of(region.slug)
     if champion and champion.run != snapshot.look.status.run:
-        metric, direction = _compared(snapshot)
+        study = snapshot.frozen.study
+        metric = study.compared_metric
         before = champion.metrics.get(metric)
         final = _final(snapshot, region.slug).get(metric)
         if before is not None and final is not None:
-            return _gain(final, before, direction, "the model in force", metric)
+            return _gain(final, before, study.compared_direction, "the model in force", metric)
     return _gain_of_trials(snapshot, region)
 
 
 def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """How much better a region's best trial is than that of the default settings: the report's."""
-    metric, direction = _compared(snapshot)
+    study = snapshot.frozen.study
+    metric = study.compared_metric
     trials = snapshot.look.trials.get(region.name, ())
     best = next((trial for trial in trials if trial.number == region.best_trial), None)
     default = next((trial for trial in trials if trial.user_attrs.get("baseline") is True), None)
     is_objective = metric == snapshot.look.status.metric
     sides = [_value(trial, None if is_objective else metric) for trial in (best, default)]
-    return _gain(sides[0], sides[1], direction, "default settings", metric)
-
-
-def _compared(snapshot: Snapshot) -> tuple[str, str]:
-    """The metric in which the report compares, and which way it is better."""
-    study = snapshot.frozen.study
-    return study.compared_metric, study.report_direction or study.objective.direction
+    return _gain(sides[0], sides[1], study.compared_direction, "default settings", metric)
 
 
 def _value(trial: StoredTrial | None, metric: str | None) -> float | None:
@@ -123,13 +120,9 @@ def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
         return {}
 
 
-def _gate_direction(snapshot: Snapshot) -> str:
-    """Which way the gate's metric is better."""
-    study = snapshot.frozen.study
-    return rule_of(study).direction if study.gate else study.objective.direction
-
-
-def _gain(now: float | None, before: float | None, direction: str, over: str, metric: str) -> Gain:
+def _gain(
+    now: float | None, before: float | None, direction: Direction, over: str, metric: str
+) -> Gain:
     compared = Comparison(metric=metric, direction=direction, default=before, tuned=now)
     return Gain(compared=compared, over=over)
 

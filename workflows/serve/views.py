@@ -9,9 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.formatting import NOTHING, about, shortened, usd
 from trialfleet.workflows.models.listing import Standing, was_rolled_back
-from trialfleet.workflows.report.formatting import NOTHING, duration, shortened
 from trialfleet.workflows.serve.answers import Answers
 from trialfleet.workflows.serve.champions import Champion
 from trialfleet.workflows.serve.gains import Gain, gain_of
@@ -82,26 +81,6 @@ def region_path(key: str, slug: str) -> str:
 def trial_path(key: str, slug: str, node: str) -> str:
     """Return the page of a trial, or of a full training."""
     return f"{region_path(key, slug)}/trials/{quote(node, safe='')}"
-
-
-def age_of(moment: datetime | None, now: datetime) -> str:
-    """Return how long ago something was, roughly: `3 h`; a page isn't renewed for seconds."""
-    if moment is None:
-        return NOTHING
-    minutes = max(0, round((now - moment).total_seconds() / 60))
-    if minutes < 1:
-        return "less than a minute"
-    if minutes < 120:
-        return f"{minutes} min"
-    return f"{minutes // 60} h" if minutes < 60 * 48 else f"{minutes // 1440} days"
-
-
-def about(seconds: float) -> str:
-    """Return a duration that is an estimate, in whole minutes."""
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min" if minutes else "less than a minute"
-    return duration(60 * minutes)
 
 
 def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
@@ -205,7 +184,7 @@ def since(champion: Champion, now: datetime) -> str:
     if champion.as_of is None:
         return "of an unknown age"
     word = "planned" if champion.as_of == champion.created else "of"
-    return f"{word} {age_of(champion.as_of, now)} ago"
+    return f"{word} {about((now - champion.as_of).total_seconds())} ago"
 
 
 def _why(region: RegionStatus) -> str:
@@ -286,8 +265,3 @@ def _region_of(snapshot: Snapshot, node: str) -> str:
 def tone_of_run(state: RunState) -> str:
     """The CSS class of a run's state."""
     return _RUN_TONES.get(state, "bad")
-
-
-def took(seconds: float | None) -> str:
-    """How long a run took."""
-    return "" if seconds is None else duration(seconds)

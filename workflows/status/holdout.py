@@ -25,6 +25,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import InputError
+from trialfleet.workflows.formatting import named
 from trialfleet.workflows.models.gate_decision import CHALLENGER
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.table_findings import found_in
@@ -83,9 +84,9 @@ def _warning(
     if factor <= factor_of_chance(task, *rows):
         return None
     name = _shown(study.objective.metric, metrics)
-    values = (metrics[f"{_VALIDATION}{name}"], metrics[f"{_TEST}{name}"])
+    own, other = (named(each, metrics[each]) for each in (_VALIDATION + name, _TEST + name))
     told = (
-        f"{_VALIDATION}{name} {values[0]:.5g} and {_TEST}{name} {values[1]:.5g} are further apart "
+        f"{own} and {other} are further apart "
         f"than {rows[0]} and {rows[1]} rows make likely (their losses by a factor of {factor:.3g})"
     )
     if (share := _greatest_share(files.gate)) > _MOST_OF_IT:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet import job_files
 from trialfleet.files import read_record
+from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
 from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
@@ -123,8 +124,8 @@ def why_over(
         budget: trials that it may run.
         done: trials that completed.
     """
-    if failed > allowed:
-        return f"{failed} trials failed for good; budget.failures allows {allowed}"
+    if refused := refusal("region", Facts(failed=failed, failures=allowed)):
+        return refused.reason
     if is_vain(reason):
         return reason
     if finished >= budget and not done:

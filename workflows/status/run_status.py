@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trialfleet.objective import Direction
 from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.job_queue import HeldJob
 from trialfleet.workflows.jobs.troubles import JobTrouble
@@ -120,7 +121,7 @@ class RunStatus:
     state: RunState
     root: str | None
     metric: str
-    direction: str
+    direction: Direction
     regions: tuple[RegionStatus, ...]
     held: tuple[HeldJob, ...] = ()
     troubles: tuple[str, ...] = ()

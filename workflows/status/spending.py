@@ -12,7 +12,8 @@ from typing import Any, Literal
 from trialfleet.files import read_record, write_json
 from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.workflows.costs.money import usd
+from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.record_shapes import Reasons
 
@@ -21,19 +22,20 @@ Mode = Literal["tune", "final"]
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
     """Note that nothing pays for a run's trials any more, or (`final`) for its full trainings."""
-    if refusal(folder, mode) is None:
-        write_json(folder.unpaid, _noted(folder) | {mode: reason})
+    noted = read_unpaid(folder)
+    if mode not in noted and "final" not in noted:
+        write_json(folder.unpaid, noted | {mode: reason})
 
 
-def refusal(folder: RunFolder, mode: Mode) -> str | None:
-    """Return why no trial, or no full training, may be begun for want of money; None if it may."""
-    noted = _noted(folder)
-    reason: str | None = noted.get(mode) or noted.get("final")
-    return reason
-
-
-def _noted(folder: RunFolder) -> dict[str, str]:
+def read_unpaid(folder: RunFolder) -> dict[str, str]:
+    """Return why trials (`tune`) or full trainings (`final`) are no longer paid for, as noted."""
     return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
+
+
+def unpaid_trials(folder: RunFolder) -> str | None:
+    """Return why no trial is paid for any more, if so."""
+    refused = refusal("attempt", Facts(unpaid=read_unpaid(folder)))
+    return refused.reason if refused else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,7 @@ def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending 
         cap=cap,
         left=None if cap is None else max(0.0, cap - spent),
         reserve=None if cap is None else cap * fleet.price_cap.reserve,
-        ended=refusal(folder, "tune") or step.get("stopped") or None,
+        ended=unpaid_trials(folder) or step.get("stopped") or None,
         trouble=_trouble(report),
     )
 

@@ -18,7 +18,12 @@ from typing import Any
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import read_record
-from trialfleet.optimizer.stored_trials import StoredTrial, count_cut_off, is_stopped_early
+from trialfleet.optimizer.stored_trials import (
+    StoredTrial,
+    best_trial,
+    count_cut_off,
+    is_stopped_early,
+)
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status, removal
@@ -26,7 +31,7 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.dagman.running_scripts import script_facts
-from trialfleet.workflows.disk_space import too_little_in
+from trialfleet.workflows.disk_space import no_space_in
 from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.troubles import job_troubles
@@ -149,6 +154,7 @@ class StatusReader:
         now, jobs = time.time(), read_jobs(self._folder, queued.ads) if queued else []
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
+        notices = queue_notice, study_notice, no_space_in(self._folder.root), self._all_fail(trials)
         status = RunStatus(
             run=self._frozen.run,
             study=self._frozen.study.name,
@@ -159,10 +165,7 @@ class StatusReader:
             direction=objective.direction,
             regions=regions,
             held=queued.held if queued else (),
-            notice="; ".join(
-                filter(None, [queue_notice, study_notice, self._space(), self._all_fail(trials)])
-            )
-            or None,
+            notice="; ".join(filter(None, notices)) or None,
             troubles=(
                 *(self._of(each.region, each.what) for each in found if each.is_sure),
                 *errors,
@@ -235,10 +238,6 @@ class StatusReader:
             return None
         return why_all_fail([(trials[name], region) for name, region in files.items()])
 
-    def _space(self) -> str | None:
-        words = too_little_in(self._folder.root)
-        return f"no space: {words}" if words else None
-
     def _state(self, queued: QueuedRun | None, *, is_lost: bool) -> RunState:
         if queued and queued.root:
             return RunState.HELD if queued.root_held else RunState.RUNNING
@@ -281,7 +280,7 @@ class StatusReader:
         stopped_early = sum(map(is_stopped_early, trials))
         pruned = sum(t.state is StoredState.PRUNED for t in trials) - stopped_early
         count = Counter(unfinished.values())
-        best = self._best(complete)
+        best = best_trial(complete, self._frozen.study.objective.direction)
         finished = len(complete) + failed + pruned + stopped_early
         phase = phase_of(files, region, queued, finished)
         published = noted(files.published, "path")
@@ -341,10 +340,6 @@ class StatusReader:
         if slug not in self._holdouts:
             self._holdouts[slug] = holdout_warning(files, self._frozen.study)
         return self._holdouts[slug]
-
-    def _best(self, complete: list[StoredTrial]) -> StoredTrial | None:
-        sign = 1 if self._frozen.study.objective.direction == "minimize" else -1
-        return min(complete, key=lambda t: (sign * (t.value or 0.0), t.number), default=None)
 
     @property
     def regions(self) -> list[str]:

@@ -113,12 +113,6 @@ class RunsDay(BaseModel):
     deadline: AwareDatetime | None = None
     settings: dict[str, str] = {}
 
-    def refusal(self, now: datetime) -> str | None:
-        """Return why no trial may begin any more; None if it may."""
-        if self.deadline is None or now < self.deadline:
-            return None
-        return f"the day's deadline, {self.deadline:%Y-%m-%d %H:%M %Z}, is over"
-
     @property
     def end(self) -> datetime:
         """The end of its date, in UTC."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
+from trialfleet.objective import Direction
 from trialfleet.optimizer.space import Entry
 from trialfleet.sections import Section, Size, bytes_of, refuse
 from trialfleet.workflows.study.checks import (
@@ -30,7 +31,7 @@ class Objective(Section):
     """What is optimised: a metric of the trainer's result, and whether more of it is better."""
 
     metric: MetricName = Field(description="One of the numbers that the trainer reports.")
-    direction: Literal["minimize", "maximize"] = Field(description="Which way it is better.")
+    direction: Direction = Field(description="Which way it is better.")
 
 
 class Budget(Section):
@@ -184,7 +185,7 @@ class Gate(Section):
     metric: MetricName | None = Field(
         None, description="What decides (default: the metric of tuned against default settings)."
     )
-    direction: Literal["minimize", "maximize"] | None = Field(
+    direction: Direction | None = Field(
         None, description="Which way metric is better (default: as that comparison)."
     )
     tolerance: float = Field(

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.objective import Direction
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.sections import OneLine, Refused, Section, refusal, refuse
@@ -101,7 +102,7 @@ class Study(Section):
         "objective's; with trainer: tabular, of val_NAME it is test_NAME, by which no trial was "
         "chosen).",
     )
-    report_direction: Literal["minimize", "maximize"] | None = Field(
+    report_direction: Direction | None = Field(
         None, description="Which way report_metric is better (default: as the objective)."
     )
     search_space: SearchSpace = Field(
@@ -343,6 +344,11 @@ class Study(Section):
         if self.trainer == "tabular" and metric.startswith("val_"):
             metric = "test_" + metric.removeprefix("val_")
         return self.report_metric or metric
+
+    @property
+    def compared_direction(self) -> Direction:
+        """Which way the compared metric is better."""
+        return self.report_direction or self.objective.direction
 
     def region(self, name: str) -> Region:
         """One of `region_table`, which itself is made anew each time."""

@@ -84,7 +84,7 @@ class RunFacts:
         service_away: why the optimiser's service does not answer.
         stopped_by: who ended the run before its time, and how.
         owner: the other machine that owns the run, if one does.
-        no_space: what room the disk has, where that is too little.
+        no_space: why nothing may begin until the disk has more room; empty where it may.
         closed: why the access point starts none of its own jobs.
         unpaid: why no more trials (`tune`) or full trainings (`final`) are paid for.
         parallel_regions: so many regions go on at a time; None: all.

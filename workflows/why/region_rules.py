@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE
 from trialfleet.workflows.journal.journal import Ending
 from trialfleet.workflows.models.gate_decision import kept_words
@@ -330,17 +331,19 @@ def _waits(run: RunFacts, region: RegionFacts) -> Answer | None:
 def _goes_on(run: RunFacts, region: RegionFacts) -> Answer:
     trials = f"{region.finished} of {region.budget} trials are over"
     over = ""
-    if reason := run.unpaid.get("tune"):
+    facts = Facts(unpaid=run.unpaid, deadline=run.deadline, now=run.now)
+    refused = refusal("attempt", facts)
+    if refused and refused.kind == "money":
         return Answer(
             region.name,
             Kind.MONEY,
             Blame.MONEY,
-            f"{reason}; it goes on with what its trials have found ({region.stage})",
+            f"{refused.reason}; it goes on with what its trials have found ({region.stage})",
             "raise fleet.price_cap.run for the next run",
             run.again,
         )
-    if run.deadline and run.now >= run.deadline:
-        why = f"the day's deadline, {run.deadline:%H:%M %Z}, is over: it trains what is best so far"
+    if refused:
+        why = f"{refused.reason}: it trains what is best so far"
         return Answer(region.name, Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
     if region.hours is not None and region.hours_spent >= region.hours:
         why = f"its budget of {region.hours:g} h is spent: it asks for no more trials ({trials})"

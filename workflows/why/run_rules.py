@@ -65,10 +65,9 @@ def _away(run: RunFacts) -> Answer | None:
 def _no_space(run: RunFacts) -> Answer | None:
     if not run.no_space:
         return None
-    why = f"the disk is full: {run.no_space}"
     advice = "make room there; the run then goes on by itself"
     see = f"df -h {run.name}"
-    return Answer(run.called, Kind.DISK_FULL, Blame.POOL, why, advice, see)
+    return Answer(run.called, Kind.DISK_FULL, Blame.POOL, run.no_space, advice, see)
 
 
 def _dagman(run: RunFacts) -> Answer | None:

@@ -25,7 +25,7 @@ from trialfleet.workflows.dagman.files import removal
 from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
-from trialfleet.workflows.disk_space import too_little_in
+from trialfleet.workflows.disk_space import no_space_in
 from trialfleet.workflows.gang.records import in_words
 from trialfleet.workflows.jobs.current import current_trial, end_place
 from trialfleet.workflows.jobs.job_log import read_starts
@@ -35,8 +35,9 @@ from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, autoscale_of
-from trialfleet.workflows.record_shapes import Reasons, StoppedRun
+from trialfleet.workflows.record_shapes import StoppedRun
 from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.spending import read_unpaid
 from trialfleet.workflows.status.states import RunState, TrialState, trial_state
 from trialfleet.workflows.status.status import Look, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
@@ -89,11 +90,9 @@ class RunWitnesses:
             storage_away=self.look.storage_away,
             service_away=service_trouble(self.files),
             stopped_by=_stopped_by(self.files),
-            no_space=too_little_in(self.files.root),
+            no_space=no_space_in(self.files.root),
             closed=tuple(_closed(queued)) if queued else (),
-            unpaid=read_record(self.files.unpaid, shape=Reasons)
-            if self.files.unpaid.exists()
-            else {},
+            unpaid=read_unpaid(self.files),
             deadline=frozen.day.deadline if frozen.day else None,
             parallel_regions=study.parallel_regions,
             others=tuple(r.name for r in status.regions if r.state is RunState.RUNNING),

@@ -20,7 +20,6 @@ from trialfleet.workflows.output import keep_numbers_whole, show
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.console import (
     _line_printer,
-    duration,
     run_view,
 )
 from trialfleet.workflows.run.record_tables import best_table, trials_table
@@ -377,11 +376,3 @@ def test_what_goes_into_a_pipe_is_not_wrapped(
     table.add_row(f"kept r1: {'worse by a little, ' * 30}{LONG}")
     show(table)
     assert LONG in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, ""), (42, "42 s"), (200, "3 min"), (7500, "2 h 5 min"), (-4000, "0 s")],
-)
-def test_a_time_span_is_told_as_people_say_it(seconds: float | None, text: str) -> None:
-    assert duration(seconds) == text  # less than nothing, where the clock was set back

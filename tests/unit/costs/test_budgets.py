@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import MakeRun
 from trialfleet import Run
-from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, why_spent
+from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, usd_budget
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.frozen_head import read_head
 from trialfleet.workflows.plan.graph import EXITS
@@ -36,7 +37,9 @@ def spent_of(*trials: float, under_way: tuple[float, ...] = (), **more: Any) -> 
 
 
 def why(budget: float, spending: Spending, before: Expected | None = None) -> str | None:
-    return why_spent("budget.usd", budget, [spending], expected_of([spending], before))
+    found = usd_budget("budget.usd", budget, [spending], expected_of([spending], before))
+    refused = refusal("trial", Facts(budgets=lambda: [found]))
+    return refused.reason if refused else None
 
 
 def test_a_trial_begins_while_it_and_all_that_is_bound_are_paid_for() -> None:

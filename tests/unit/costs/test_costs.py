@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from trialfleet.infra.fleet.scaling.ledger import Ledger, Lifetime
 from trialfleet.workflows.costs.cost import Resources, cost, share, slot_price
 from trialfleet.workflows.costs.items import BY, Item, Kind, add, sums
-from trialfleet.workflows.costs.money import usd
 from trialfleet.workflows.costs.nodes import settled
+from trialfleet.workflows.formatting import usd
 
 NODE = Resources(gpus=4, cpus=16, memory=64000)
 MORNING = datetime(2026, 11, 22, 6, tzinfo=UTC)

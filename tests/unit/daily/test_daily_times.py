@@ -19,7 +19,7 @@ from trialfleet.workflows.daily.missed import days_to_do, due_day, next_start
 from trialfleet.workflows.daily.start import write_start
 from trialfleet.workflows.daily.units import Units, calendar
 from trialfleet.workflows.journal.folder import DailyFolder
-from trialfleet.workflows.study.daily import Daily, RunsDay
+from trialfleet.workflows.study.daily import Daily
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="needs systemd-analyze"
@@ -73,11 +73,6 @@ def test_a_deadline_is_so_long_after_the_start() -> None:
     assert daily().ends(start) is None
     ends = daily(deadline="1h30m").ends(start)
     assert ends == at("2026-11-22T03:00")
-    day = RunsDay(date=date(2026, 11, 22), deadline=ends)
-    assert day.refusal(at("2026-11-22T02:59")) is None
-    assert day.refusal(at("2026-11-22T03:00")) == (
-        "the day's deadline, 2026-11-22 03:00 UTC, is over"
-    )
 
 
 def test_htcondors_job_starts_at_the_studys_minute(monkeypatch: pytest.MonkeyPatch) -> None:

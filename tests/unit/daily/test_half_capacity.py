@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.daily.staleness import stalest_first
 from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.models.latest import LATEST, as_of_model, switch_to_newest
@@ -38,6 +39,10 @@ FULL = 3  # a full training takes as long as so many trials
 TWO_THIRDS = 2 / 3
 
 Order = Callable[[Study, datetime], Study]
+
+
+def is_over(day: RunsDay, now: datetime) -> bool:
+    return refusal("trial", Facts(deadline=day.deadline, now=now)) is not None
 
 
 def first_in_first_out(study: Study, _: datetime) -> Study:
@@ -91,7 +96,7 @@ class Day:
 
     def _ask(self, region: Region) -> None:
         """The PRE script of a trial's node."""
-        if region.asked < region.graph.trials and not self._day.refusal(self.now):
+        if region.asked < region.graph.trials and not is_over(self._day, self.now):
             region.asked += 1
             self._submit(region, "trial")
 
@@ -100,7 +105,7 @@ class Day:
         heapq.heappush(self._idle, (-region.graph.priority, next(self._numbers), region, kind))
 
     def _start(self, _: int, number: int, region: Region, kind: str) -> None:
-        if kind == "trial" and self._day.refusal(self.now):
+        if kind == "trial" and is_over(self._day, self.now):
             self._job_is_over(region, kind)
             return
         end = self.now + timedelta(hours=region.hours * (FULL if kind == "full" else 1))
@@ -151,7 +156,7 @@ def oldest(study: Study, hours: dict[str, float], order: Order) -> float:
         begins = study.daily.begins(each)
         day = RunsDay(date=each, deadline=study.daily.ends(begins))
         planned = max(begins, free)
-        if day.refusal(planned):  # the day before it took too long
+        if is_over(day, planned):  # the day before it took too long
             continue
         run = Day(order(study, planned), day, planned, hours)
         run.run()

@@ -129,8 +129,8 @@ def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: Ma
     }  # fmt: skip
     assert plan_summary(second, pool)["expected"] == expected
     text = (
-        "about 5 min: 8 trials of 1 min, 1 full training of 1 min, 2 at a time, take 5 min; by 3 "
-        "trials of 1 earlier run\n"
+        "about 5 min: 8 trials of 1 min 00 s, 1 full training of 1 min 00 s, 2 at a time, take "
+        "5 min; by 3 trials of 1 earlier run\n"
     )
     assert text in plan_text(second, pool)
     assert plan_summary(second)["expected"] is None  # who knows how many run at once

@@ -14,8 +14,8 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from tests.unit.report.report_studies import DEFAULTS, Fleet, only, trial
-from trialfleet.workflows.report import Report, render_page, summary_table
-from trialfleet.workflows.report.formatting import (
+from trialfleet.workflows.formatting import (
+    about,
     alike,
     column_decimals,
     duration,
@@ -26,6 +26,7 @@ from trialfleet.workflows.report.formatting import (
     shortened,
     signed,
 )
+from trialfleet.workflows.report import Report, render_page, summary_table
 from trialfleet.workflows.report.tables import trial_columns, trial_rows
 from trialfleet.workflows.report.views import early_stopping_note
 from trialfleet.workflows.status.states import Stage
@@ -130,6 +131,15 @@ def test_settings_read_as_they_are_written_in_a_study(value: Any, text: str) -> 
 )  # fmt: skip
 def test_durations_read_well(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, ""), (-4000, "1 min"), (42, "1 min"), (200, "3 min"), (7000, "117 min"),
+     (9100, "3 h"), (100_000, "28 h"), (172_799, "2 days"), (400_000, "5 days")],
+)  # fmt: skip
+def test_estimates_and_ages_have_one_unit(seconds: float | None, text: str) -> None:
+    assert about(seconds) == text  # less than nothing, where the clock was set back
 
 
 @pytest.mark.parametrize(

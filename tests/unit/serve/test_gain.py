@@ -13,9 +13,9 @@ import pytest
 from tests.conftest import MakeRun
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from trialfleet.files import write_json
+from trialfleet.workflows.formatting import NOTHING
 from trialfleet.workflows.models.latest import promote, rollback
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report.formatting import NOTHING
 from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.serve.champions import Champion
 from trialfleet.workflows.serve.details import region_page

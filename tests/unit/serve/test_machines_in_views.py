@@ -10,7 +10,7 @@ import pytest
 
 from trialfleet.infra.pool.machines import machines_of
 from trialfleet.render import render_template
-from trialfleet.workflows.report.formatting import NOTHING
+from trialfleet.workflows.formatting import NOTHING
 from trialfleet.workflows.serve import nodes
 from trialfleet.workflows.serve.metrics import exposition
 from trialfleet.workflows.serve.nodes import NodeReader

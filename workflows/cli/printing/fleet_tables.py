@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.formatting import about, usd
 from trialfleet.workflows.output import plain_table
-from trialfleet.workflows.run.console import duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -127,7 +126,7 @@ def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
             instance.zone,
             instance.lifecycle,
             "" if instance.price is None else f"{instance.price:.3f}",
-            duration(node.age_minutes * 60),
+            about(node.age_minutes * 60),
             usd(node.cost),
             gpu,
             "" if bandwidth is None else f"{bandwidth:.0f}",

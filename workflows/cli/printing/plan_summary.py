@@ -13,14 +13,13 @@ from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.stopping import FLOOR
-from trialfleet.workflows.costs.money import usd
+from trialfleet.workflows.formatting import about, duration, usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.models.needed_columns import lacking
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.pool_check import PoolCheck
 from trialfleet.workflows.plan.table_summary import table_lines, tables_of
-from trialfleet.workflows.run.console import duration
 from trialfleet.workflows.run.estimate import estimate, estimate_cost
 from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.study.sections import Resources
@@ -262,17 +261,16 @@ def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     jobs, whole = expected["jobs_seconds"], expected["seconds"]
     rest = ""
     if whole > jobs:
-        rest = f", and {duration(round(whole) - round(jobs))} between jobs and for publishing"
+        rest = f", and {about(round(whole) - round(jobs))} between jobs and for publishing"
     known, runs = expected["based_on"], expected["runs"]
     return (
-        f"about {duration(whole)}: {', '.join(parts)}, {expected['concurrency']} at a time, take "
-        f"{duration(jobs)}{rest}; by {known} trial{_s(known)} of {runs} earlier run{_s(runs)}"
+        f"about {about(whole)}: {', '.join(parts)}, {expected['concurrency']} at a time, take "
+        f"{about(jobs)}{rest}; by {known} trial{_s(known)} of {runs} earlier run{_s(runs)}"
     )
 
 
 def _of_time(many: int, what: str, seconds: float) -> str:
-    each = f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
-    return f"{many} {what}{_s(many)} of {each}"
+    return f"{many} {what}{_s(many)} of {duration(seconds)}"
 
 
 def _s(number: int) -> str:

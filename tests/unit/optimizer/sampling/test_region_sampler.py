@@ -9,8 +9,8 @@ from typing import Any
 import optuna
 import pytest
 
+from trialfleet.objective import Direction
 from trialfleet.optimizer import RegionSampler
-from trialfleet.optimizer.sampling.suggest import Direction
 
 pytestmark = pytest.mark.slow
 

@@ -93,9 +93,9 @@ def test_what_can_not_be_predicted_is_not_told() -> None:
 
 
 def test_a_curve_is_turned_round_and_gaps_are_left_out() -> None:
-    curve = curve_of({3: 0.9, 1: 0.5, 2: math.nan}, sign=-1.0)
+    curve = curve_of({3: 0.9, 1: 0.5, 2: math.nan}, "maximize")
     assert curve is not None
     assert curve.steps.tolist() == [1.0, 3.0]
     assert curve.losses.tolist() == [-0.5, -0.9]
-    assert curve_of({1: math.inf}, sign=1.0) is None
-    assert curve_of({}, sign=1.0) is None
+    assert curve_of({1: math.inf}, "minimize") is None
+    assert curve_of({}, "minimize") is None

@@ -1,4 +1,4 @@
-"""Numbers, settings and durations as people read them."""
+"""Numbers, money, settings and times as people read them: every view shows them by these. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 MINUS = "\N{MINUS SIGN}"
@@ -16,7 +17,7 @@ DIGITS = 4
 MOST_DECIMALS = 7
 ALIKE_DECIMALS = 6
 
-BETTER = {"maximize": "higher is better", "minimize": "lower is better"}
+BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
 
 
 def is_finite(value: Any) -> bool:
@@ -42,6 +43,11 @@ def number(value: float | None, digits: int = DIGITS) -> str:
     decimals = max(0, digits - 1 - _exponent(value))
     text = f"{value:z,.{decimals}f}"
     return _signs(text.rstrip("0").rstrip(".") if "." in text else text)
+
+
+def named(name: str, result: float) -> str:
+    """A result in a sentence: val_auc 0.91235."""
+    return f"{name} {result:.5g}"
 
 
 def power_of_ten(exponent: int) -> str:
@@ -128,8 +134,30 @@ def setting(value: Any) -> str:
     return number(value) if isinstance(value, float) else _signs(str(value))
 
 
+def usd(amount: float | None, decimals: int | None = None) -> str:
+    """Return a sum of money; empty where nobody knows it.
+
+    What was paid is never shown as zero: less than the last decimal can tell is `<0.0001`.
+
+    Args:
+        amount: in USD.
+        decimals: how many; default: two of a dollar and more, and of nothing; four of less.
+    """
+    if amount is None:
+        return ""
+    if decimals is None:
+        decimals = decimals_of(amount)
+    least = 10.0**-decimals
+    return f"<{least:.{decimals}f}" if 0 < amount < least else f"{amount:,.{decimals}f}"
+
+
+def decimals_of(amount: float) -> int:
+    """Return how many decimals a sum has: to the cent, or to a hundredth of one."""
+    return 2 if amount >= 1 or amount == 0 else 4
+
+
 def duration(seconds: float | None) -> str:
-    """0.4 s, 41 s, 3 min 05 s, 2 h 05 min, 1 d 03 h; None is a dash."""
+    """A measured time: 0.4 s, 41 s, 3 min 05 s, 2 h 05 min, 1 d 03 h; None is a dash."""
     if seconds is None:
         return NOTHING
     if seconds < 9.95:
@@ -141,6 +169,22 @@ def duration(seconds: float | None) -> str:
         if whole < size * (60 if unit == "min" else 24):
             return f"{whole // size} {unit} {whole % size // subsize:02} {sub}"
     return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+
+
+def about(seconds: float | None) -> str:
+    """An estimate or an age, to its nearest unit: 1 min, 119 min, 47 h, 3 days; empty of None."""
+    if seconds is None:
+        return ""
+    minutes = max(1, round(seconds / 60))
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = round(seconds / 3600)
+    return f"{hours} h" if hours < 48 else f"{round(seconds / 86400)} days"
+
+
+def minute(moment: datetime | None) -> str:
+    """A moment by the clock of this machine: 2026-11-25 23:05; empty of None."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 
 
 def shortened(text: str, length: int) -> str:

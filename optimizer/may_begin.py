@@ -1,0 +1,96 @@
+"""What may begin: every reason why a trial, a full training or a gate does not, in its order. Pure.
+
+Callers gather `Facts`; those that they leave out refuse nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from trialfleet.optimizer.region_types import Kind, Refused, Stopped
+
+RESERVE = 64 << 20  # bytes that are left to HTCondor's logs: with less, nothing begins
+
+What = Literal["anything", "attempt", "trial", "region", "full training", "gate"]
+_KINDS: Mapping[What, tuple[Kind, ...]] = {
+    "anything": ("space",),
+    "attempt": ("space", "money", "deadline"),  # another one at a trial that has begun
+    "trial": ("space", "money", "deadline", "failures", "trials", "hours", "usd"),
+    "region": ("failures",),
+    "full training": ("space", "all money", "failures"),
+    "gate": ("space", "all money"),
+}
+_ROUNDING = 1e-9  # of sums in USD
+
+
+class UsdBudget(NamedTuple):
+    """A budget in USD, and what counts against it: see `workflows.costs.budget`."""
+
+    name: str
+    usd: float
+    spent: float
+    bound: float
+    trial: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What decides whether something begins."""
+
+    free: float = math.inf  # bytes on the disk
+    folder: str = ""  # whose disk that is
+    unpaid: Mapping[str, str] = field(default_factory=dict)  # why the fleet's cap is spent, by mode
+    deadline: datetime | None = None  # of the run's day
+    now: datetime | None = None
+    failed: int = 0  # trials of the region, for good
+    failures: float = math.inf  # that it may have
+    last_failure: str = ""  # its trial and error
+    begun: int = 0  # trials of the region
+    trials: float = math.inf  # that it may have
+    age_hours: float = 0.0  # since its first trial began
+    hours: float | None = None  # that it may last
+    budgets: Callable[[], Iterable[UsdBudget]] = tuple  # gathers them where nothing else refuses
+
+
+def refusal(what: What, facts: Facts) -> Refused | None:
+    """Return the first reason why something does not begin; None if it may."""
+    return next((one for one in _reasons(facts) if one.kind in _KINDS[what]), None)
+
+
+def _reasons(facts: Facts) -> Iterator[Refused]:
+    if facts.free < RESERVE:
+        free = f"no space: {int(facts.free) >> 20} MB are free in {facts.folder!r}"
+        least = f"less than {RESERVE >> 20} MB, which HTCondor's logs may take"
+        yield Refused(f"{free}, and no trial begins with {least}", "space")
+    if reason := facts.unpaid.get("final"):
+        yield Refused(reason, "all money")
+    if reason := facts.unpaid.get("tune") or reason:
+        yield Refused(reason, "money")
+    if facts.deadline and facts.now and facts.now >= facts.deadline:
+        over = f"the day's deadline, {facts.deadline:%Y-%m-%d %H:%M %Z}, is over"
+        yield Refused(over, "deadline")
+    if facts.failed > facts.failures:
+        last = f"; the last, {facts.last_failure}" if facts.last_failure else ""
+        allowed = f"budget.failures allows {facts.failures}"
+        yield Stopped(f"{facts.failed} trials failed for good; {allowed}{last}", "failures")
+    if facts.begun >= facts.trials:
+        yield Refused(f"the budget of {facts.trials} trials is used up", "trials")
+    if facts.hours is not None and facts.age_hours >= facts.hours:
+        yield Refused(f"the budget of {facts.hours:g} hours is used up", "hours")
+    yield from (Refused(why, "usd") for why in map(_why_used_up, facts.budgets()) if why)
+
+
+def _why_used_up(budget: UsdBudget) -> str | None:
+    name, usd, spent, bound, trial = budget
+    if spent < usd and spent + bound + trial <= usd + _ROUNDING:
+        return None
+    parts = [f"{spent:.4g} USD are spent"]
+    if bound:
+        parts.append(f"{bound:.4g} bound by jobs under way and full trainings to come")
+    if spent < usd:
+        parts.append(f"a trial costs about {trial:.4g}")
+    return f"{name} of {usd:.4g} USD is used up: {', '.join(parts)}"

@@ -1,0 +1,59 @@
+"""Which of two results is better: every comparison, ranking and gain asks here. Pure.
+
+A loss is a result that is better the smaller it is. A result that is missing or NaN has the worst
+loss, so it is better than nothing; an infinite one is compared as what it is. Equals are equally
+good: none is better, and the first of them is the best.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeVar
+
+Direction = Literal["minimize", "maximize"]
+
+T = TypeVar("T")
+
+
+def loss(result: float | None, direction: Direction) -> float:
+    """Return the loss of a result; of a loss, the result."""
+    if result is None or math.isnan(result):
+        return math.inf
+    return -result if direction == "maximize" else result
+
+
+def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
+    """Return the losses of results, all finite: one beyond is the worst or best of the others.
+
+    A model that was not told of a failed trial would propose its point again. As Optuna's GPSampler
+    does, an infinite loss becomes the nearest finite one; 0 if there is none.
+    """
+    known = [loss(result, direction) for result in results]
+    finite = [value for value in known if math.isfinite(value)] or [0.0]
+    least, most = min(finite), max(finite)
+    return [min(max(value, least), most) for value in known]
+
+
+def is_better(result: float | None, other: float | None, direction: Direction) -> bool:
+    """Tell whether a result is better than another."""
+    return loss(result, direction) < loss(other, direction)
+
+
+def gain(result: float | None, other: float | None, direction: Direction) -> float | None:
+    """Return by how much a result is better than another; None unless that is a finite number."""
+    difference = loss(other, direction) - loss(result, direction)
+    return difference if math.isfinite(difference) else None
+
+
+def best(items: Iterable[T], direction: Direction, result: Callable[[T], float | None]) -> T | None:
+    """Return the item with the best result, the first among equals; None if none has any."""
+    return next(iter(ranked(items, direction, result)), None)
+
+
+def ranked(
+    items: Iterable[T], direction: Direction, result: Callable[[T], float | None]
+) -> list[T]:
+    """Return the items that have results, the best first; equals in their order."""
+    known = [item for item in items if (value := result(item)) is not None and value == value]
+    return sorted(known, key=lambda item: loss(result(item), direction))

@@ -1,0 +1,104 @@
+"""What may begin, and the first reason why something does not."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+
+import pytest
+
+from trialfleet.optimizer.may_begin import RESERVE, Facts, UsdBudget, What, refusal
+from trialfleet.optimizer.region_types import Refused, Stopped
+
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
+BUDGET = UsdBudget(name="budget.usd", usd=4.0, spent=2.0, bound=1.0, trial=1.0)
+PAID = Facts(
+    free=RESERVE,
+    folder="/runs/r1",
+    deadline=NOON,
+    now=NOON - timedelta(minutes=1),
+    failed=2,
+    failures=2,
+    last_failure="A.l1.t02: no GPU",
+    begun=19,
+    trials=20,
+    age_hours=1.9,
+    hours=2.0,
+    budgets=lambda: [BUDGET],
+)
+# In the order in which they count, each with its words.
+REASONS: list[tuple[dict[str, Any], Refused]] = [
+    (
+        {"free": 5 << 20},
+        Refused(
+            "no space: 5 MB are free in '/runs/r1', and no trial begins with less than 64 MB, "
+            "which HTCondor's logs may take"
+        ),
+    ),
+    ({"unpaid": {"tune": "no money is left"}}, Refused("no money is left")),
+    ({"now": NOON}, Refused("the day's deadline, 2026-11-22 12:00 UTC, is over")),
+    (
+        {"failed": 3},
+        Stopped("3 trials failed for good; budget.failures allows 2; the last, A.l1.t02: no GPU"),
+    ),
+    ({"begun": 20}, Refused("the budget of 20 trials is used up")),
+    ({"age_hours": 2.0}, Refused("the budget of 2 hours is used up")),
+    (
+        {"budgets": lambda: [BUDGET, BUDGET._replace(spent=2.1)]},
+        Refused(
+            "budget.usd of 4 USD is used up: 2.1 USD are spent, 1 bound by jobs under way and full "
+            "trainings to come, a trial costs about 1"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("what", get_args(What))
+def test_what_nothing_refuses_begins(what: What) -> None:
+    assert refusal(what, Facts()) is None
+    assert refusal(what, PAID) is None
+
+
+@pytest.mark.parametrize("at", range(len(REASONS)))
+def test_the_first_reason_counts(at: int) -> None:
+    facts: dict[str, Any] = {}
+    for changed, _ in REASONS[at:]:
+        facts |= changed
+    expected = REASONS[at][1]
+    found = refusal("trial", replace(PAID, **facts))
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("what", "reasons"),
+    [
+        ("region", {"failed"}),
+        ("anything", {"free"}),
+        ("attempt", {"free", "unpaid", "now"}),
+        ("full training", {"free", "failed"}),
+        ("gate", {"free"}),
+    ],
+)
+def test_what_is_no_trial_has_fewer_reasons(what: What, reasons: set[str]) -> None:
+    changes = [facts for facts, _ in REASONS]
+    refused = [facts for facts in changes if refusal(what, replace(PAID, **facts))]
+    assert {name for facts in refused for name in facts} == reasons
+
+
+@pytest.mark.parametrize("what", ["attempt", "trial", "full training", "gate"])
+def test_what_pays_for_no_full_training_pays_for_nothing(what: What) -> None:
+    assert refusal(what, replace(PAID, unpaid={"final": "spent"})) == Refused("spent")
+
+
+def test_budgets_in_usd_are_gathered_where_nothing_else_refuses() -> None:
+    def gathered() -> list[UsdBudget]:
+        pytest.fail("it takes long")
+
+    assert refusal("trial", replace(PAID, begun=20, budgets=gathered))
+
+
+def test_every_fact_decides() -> None:
+    decisive = {name for facts, _ in REASONS for name in facts}
+    limits = {"folder", "deadline", "failures", "last_failure", "trials", "hours"}
+    assert decisive | limits == {each.name for each in fields(Facts)}
