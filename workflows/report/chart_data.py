@@ -13,9 +13,10 @@ from typing import Any
 
 from trialfleet.objective import Direction, best
 from trialfleet.optimizer.downsampling import thinned
-from trialfleet.workflows.formatting import BETTER, is_finite, setting, shortened, usd
+from trialfleet.workflows.formatting import BETTER, is_finite, setting, shortened, signed, usd
 from trialfleet.workflows.report.model import ParameterRange, RegionReport, Report, Setting, Trial
 from trialfleet.workflows.report.scales import Scale, scale_of, short
+from trialfleet.workflows.report.summary import report_decimals
 from trialfleet.workflows.report.timeline import Timeline
 
 MOST_PARAMETERS = 12  # drawn one by one
@@ -39,7 +40,11 @@ class Pair:
 
 
 def overview_data(report: Report) -> dict[str, Any]:
-    """The regions to compare: places in the report, values, gains; and how to lay them out."""
+    """The regions to compare: places in the report, values, gains; and how to lay them out.
+
+    Gains also as people read them, as in the table of regions.
+    """
+    decimals = report_decimals(report)
     rows = [
         (at, row)
         for at, row in enumerate(report.regions)
@@ -58,6 +63,7 @@ def overview_data(report: Report) -> dict[str, Any]:
                 "default": short(row.report.default),
                 "tuned": short(row.report.tuned),
                 "gain": short(row.report.gain),
+                "told": "" if row.report.gain is None else signed(row.report.gain, decimals),
                 "final": short(row.final_metric),
             }
             for at, row in rows
