@@ -27,6 +27,7 @@
 # make bench-ranks-memory  what a rank's model takes of memory, whole and shared out; two minutes
 # make bench-host-rows  what embeddings in main memory cost, by how many rows of them the GPU has; a minute
 # make bench-ranks-scaling  what the model of compute and link predicts, beside what ranks take; three minutes
+# make bench-views      what the commands cost that show a run of 300 regions x 100 trials; ten minutes, ARGS=3x20 for less
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
 # make bench-tables     the reference trainer's errors beside LightGBM's and scikit-learn's; ten minutes, ARGS="--settings 1 --seeds 1" for less
@@ -45,7 +46,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 DEMO ?= demo
 
 .PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
-	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-tables
+	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-views bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-tables
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -124,6 +125,9 @@ bench-replay: $(VENV)/ready
 
 replay-table: $(VENV)/ready
 	OMP_NUM_THREADS=1 nice $(BIN)/python -m tests.bench.optimizer.flights_trainings --settings $(SETTINGS)
+
+bench-views: $(VENV)/ready
+	$(BIN)/python -m tests.bench.views $(ARGS)
 
 bench-ranks: $(VENV)/ready
 	$(BIN)/python -m tests.bench.ranks $(ARGS)

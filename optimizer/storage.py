@@ -6,7 +6,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,26 +56,20 @@ def open_storage(url: str) -> TrialStorage:
         return _open(parsed, pool_pre_ping=True)
 
 
-@contextmanager
-def storage_to_read(url: str) -> Iterator[TrialStorage | None]:
-    """Open the storage at `url` for as long as the context lasts; None if it was never made.
+def open_to_read(url: str) -> TrialStorage | None:
+    """Open the storage at `url` to read it; None if it was never made.
 
     Nothing is made or changed: neither a SQLite file nor Optuna's tables.
 
     Raises:
         InputError: as `open_storage`.
-        OptimizerError: it can't be reached or read, by then or in the context.
+        OptimizerError: it can't be reached or read.
     """
     parsed = _parsed(url)
+    waits = {"connect_args": {"timeout": LOCK_WAIT_SECONDS}}
+    options = waits if parsed.get_backend_name() == "sqlite" else {"pool_pre_ping": True}
     with _errors_of(parsed):
-        if not _has_tables(parsed):
-            yield None
-            return
-        storage = _open(parsed, skip_table_creation=True)
-        try:
-            yield storage
-        finally:
-            close_storage(storage)
+        return _open(parsed, skip_table_creation=True, **options) if _has_tables(parsed) else None
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
@@ -97,9 +91,12 @@ def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
         InputError: as `open_storage`.
         OptimizerError: the storage can't be read.
     """
-    with storage_to_read(url) as source:
-        if source is None:
-            return False
+    source = open_to_read(url)
+    if source is None:
+        return False
+    with ExitStack() as stack:
+        stack.enter_context(_errors_of(_parsed(url)))
+        stack.callback(close_storage, source)
         there = {study.study_name for study in source.get_all_studies()}
         found = sorted(there.intersection(names))
         if not found:

@@ -13,7 +13,7 @@ import math
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -88,7 +88,7 @@ class TrialState(IntEnum):
 
     def is_finished(self) -> bool:
         """Whether the trial will never change again."""
-        return self is not TrialState.RUNNING and self is not TrialState.WAITING
+        return 0 < self < 4  # neither RUNNING nor WAITING; asked for each trial at each look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class StoredTrial:
     value: float | None
     datetime_start: datetime | None
     datetime_complete: datetime | None
-    user_attrs: dict[str, Any] = field(default_factory=dict)
+    user_attrs: Mapping[str, Any] = field(default_factory=dict)
     intermediate_values: dict[int, float] = field(default_factory=dict)
 
     @cached_property
@@ -118,6 +118,30 @@ class StoredTrial:
         return (
             None if start is None or end is None else (float(start), max(float(start), float(end)))
         )
+
+
+class Attributes(Mapping[str, Any]):
+    """A trial's attributes, each parsed when it is asked for: most of most trials never are."""
+
+    def __init__(self, raw: dict[str, str]) -> None:
+        self._raw, self._parsed = raw, dict[str, Any]()
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._parsed:
+            try:
+                self._parsed[key] = json.loads(self._raw[key])
+            except ValueError as error:
+                raise OptimizerError(f"a trial's {key!r} in the storage is no JSON") from error
+        return self._parsed[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._raw
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
 
 
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
@@ -158,24 +182,27 @@ def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
     return trial.state == TrialState.PRUNED and bool(trial.user_attrs.get(STOPPED))
 
 
-def reader_of_file(path: Path) -> Reader:
-    """Return what reads the trials of studies from a SQLite file; it need not be there yet."""
-    return _SqliteFile(path)
+def reader_of_file(path: Path, *, curves: bool = True) -> Reader:
+    """Return what reads the trials of studies from a SQLite file; it need not be there yet.
+
+    Without `curves` it may leave out their intermediate values, most of what a storage holds.
+    """
+    return _SqliteFile(path, curves=curves)
 
 
-def reader_of_url(url: str) -> Reader:
-    """Return what reads the trials of studies from the storage at `url`."""
+def reader_of_url(url: str, *, curves: bool = True) -> Reader:
+    """Return what reads the trials of studies from the storage at `url`; `curves` as above."""
     from trialfleet.optimizer.storage_url import sqlite_file
 
     file = sqlite_file(url)
-    return reader_of_file(file) if file else _OptunaStorage(url)
+    return reader_of_file(file, curves=curves) if file else _OptunaStorage(url)
 
 
 class _SqliteFile:
     """A SQLite file with Optuna's tables."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, curves: bool) -> None:
+        self._path, self._curves = path, curves
         self._finished: dict[str, dict[int, StoredTrial]] = {}  # by study and id; no gap before
         self._other: Reader | None = None  # reads it where the tables are not those of `TABLES`
 
@@ -214,7 +241,7 @@ class _SqliteFile:
             for study in studies
             if study in ids
         }
-        others = _trials(database, [row for of in rows.values() for row in of])
+        others = _trials(database, [row for of in rows.values() for row in of], curves=self._curves)
         found = {}
         for study in studies:
             new = [(row[0], others[row[0]]) for row in rows.get(study, ())]
@@ -233,15 +260,17 @@ def _version(database: sqlite3.Connection) -> tuple[Any, ...]:
 _Row = tuple[int, int, str, str | None, str | None]  # as `_TRIALS` has them
 
 
-def _trials(database: sqlite3.Connection, rows: Sequence[_Row]) -> dict[int, StoredTrial]:
+def _trials(
+    database: sqlite3.Connection, rows: Sequence[_Row], *, curves: bool
+) -> dict[int, StoredTrial]:
     """The trials of some rows, by id."""
     ids = [row[0] for row in rows]
-    attributes: dict[int, dict[str, Any]] = {}
+    attributes: dict[int, dict[str, str]] = {}
     for key, name, value in _of_trials(database, _ATTRIBUTES, ids):
-        attributes.setdefault(key, {})[name] = json.loads(value)
+        attributes.setdefault(key, {})[name] = value
     values = {key: _number(*stored) for key, *stored in _of_trials(database, _VALUES, ids)}
     steps: dict[int, dict[int, float]] = {}
-    for key, step, *stored in _of_trials(database, _STEPS, ids):
+    for key, step, *stored in _of_trials(database, _STEPS, ids) if curves else ():
         steps.setdefault(key, {})[step] = _number(*stored)
     return {
         key: StoredTrial(
@@ -250,7 +279,7 @@ def _trials(database: sqlite3.Connection, rows: Sequence[_Row]) -> dict[int, Sto
             value=values.get(key),
             datetime_start=_time(start),
             datetime_complete=_time(complete),
-            user_attrs=attributes.get(key, {}),
+            user_attrs=Attributes(attributes.get(key, {})),
             intermediate_values=steps.get(key, {}),
         )
         for key, number, state, start, complete in rows
@@ -295,20 +324,23 @@ class _OptunaStorage:
 
         with storage_errors(f"the storage of study {study!r}"):
             self._storage = self._storage or self._open()
+            if self._storage is None:
+                return []
             try:
                 study_id = self._storage.get_study_id_from_name(study)
             except KeyError:
                 return []
             return [_stored(t) for t in self._storage.get_all_trials(study_id, deepcopy=False)]
 
-    def _open(self) -> BaseStorage:
+    def _open(self) -> BaseStorage | None:
         from optuna.storages import get_storage
 
-        from trialfleet.optimizer.storage import close_storage, open_storage
+        from trialfleet.optimizer.storage import close_storage, open_to_read
 
-        opened = open_storage(self._url)
-        weakref.finalize(self, close_storage, opened)
-        return get_storage(opened)  # wrapped so that finished trials are fetched once
+        if opened := open_to_read(self._url):
+            weakref.finalize(self, close_storage, opened)
+        # wrapped so that finished trials are fetched once
+        return get_storage(opened) if opened else None
 
 
 def _stored(trial: FrozenTrial) -> StoredTrial:

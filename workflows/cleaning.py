@@ -1,8 +1,9 @@
-"""Texts that trainers and users wrote, made fit for a page, a terminal and a UTF-8 file."""
+"""Texts and numbers that trainers and users wrote, made fit for a page, a terminal and a file."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ def clean(value: Any) -> Any:
     even be stored in the last.
     """
     if isinstance(value, str):
+        if value.isprintable():
+            return value
         text = TERMINAL_SEQUENCE.sub("", value.replace("\r\n", "\n"))
         return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
     if isinstance(value, Mapping):
@@ -28,3 +31,15 @@ def clean(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [clean(item) for item in value]
     return value
+
+
+def is_finite(value: Any) -> bool:
+    """Whether `value` is a number, no truth value, that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers among some values."""
+    return {name: value for name, value in values.items() if is_finite(value)}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
+
+from trialfleet.workflows.cleaning import is_finite
 
 MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -18,13 +19,6 @@ MOST_DECIMALS = 7
 ALIKE_DECIMALS = 6
 
 BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
-
-
-def is_finite(value: Any) -> bool:
-    """Whether `value` is a number, no truth value, that a float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
@@ -103,17 +97,22 @@ def alike(values: Sequence[Any]) -> Callable[[Any], str]:
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
         return setting
+    decimals, digits = alike_form(known)
+    if decimals is not None:
+        return lambda value: fixed(value, decimals) if is_finite(value) else setting(value)
+    return lambda value: _power(value, digits) if is_finite(value) else setting(value)
+
+
+def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
+    """How `alike` writes numbers: their decimals, or None and the digits before powers of ten."""
     sizes = [abs(value) for value in known if value]
     decimals = column_decimals(known)
     if decimals is not None and sizes:
         decimals = max(decimals, 2 - _exponent(min(sizes)))
     if decimals is not None and decimals <= ALIKE_DECIMALS:
-        needed = max(_needed(f"{value:.{decimals}f}", decimals) for value in known)
-        return lambda value: fixed(value, needed) if is_finite(value) else setting(value)
-    digits = 1 + max(
-        _needed(f"{value:.{DIGITS - 1}e}".split("e")[0], DIGITS - 1) for value in known
-    )
-    return lambda value: _power(value, digits) if is_finite(value) else setting(value)
+        return max((_needed(f"{value:.{decimals}f}", decimals) for value in known), default=0), 0
+    shares = (f"{value:.{DIGITS - 1}e}".split("e")[0] for value in known)
+    return None, 1 + max(_needed(share, DIGITS - 1) for share in shares)
 
 
 def _needed(text: str, decimals: int) -> int:

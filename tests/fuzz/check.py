@@ -20,6 +20,7 @@ import click
 from click.testing import CliRunner
 
 from tests.fuzz import generate
+from tests.unit.report.report_studies import text_of
 from trialfleet.errors import TrialfleetError, printable
 from trialfleet.files import write_json
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -33,9 +34,8 @@ from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.names import TURNING
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.report import render_page
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.run.new_run import plan
-from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
 from trialfleet.workflows.study.loading import load_day, load_fleet
@@ -121,7 +121,7 @@ def _planned(found: Study, folder: Path) -> None:
         assert not private, "others may read the storage's password"
     try:
         assert run.best() == []
-        page = render_page(read_report(RunFolder(out)))
+        page = text_of(read_report(RunFolder(out)))
     except TrialfleetError as error:
         assert_clear(str(error))
     else:

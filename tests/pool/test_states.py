@@ -18,7 +18,8 @@ from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.scripts.report_node import read_report, write_report
+from trialfleet.workflows.report.reading import read_report
+from trialfleet.workflows.scripts.report_node import write_report
 
 pytestmark = pytest.mark.usefixtures("pool")
 WaitFor = Callable[..., None]
@@ -49,7 +50,7 @@ def assert_views_agree(run: Run) -> dict[str, tuple[str, Counter[str]]]:
     rows = list(csv.DictReader(io.StringIO(output_of("trials", "--csv", str(run.folder)))))
     assert [row["state"] for row in rows] == [trial["state"] for trial in trials]
     folder = RunFolder(run.folder)
-    report = read_report(folder).to_json()
+    report = json.loads(read_report(folder).to_json())
     page, table = output_of("status", str(run.folder)), output_of("trials", str(run.folder))
     seen = {}
     for region, reported in zip(status["regions"], report["regions"], strict=True):

@@ -14,8 +14,7 @@ from trialfleet.infra.pool import connection
 
 if TYPE_CHECKING:
     from tests.unit.report.report_browser import Browser
-    from tests.unit.report.report_studies import Fleet
-    from trialfleet.workflows.report import Report
+    from trialfleet.workflows.report.model import Report
 
 # Plain torch, not a library that a compiler must make first; test_kernels_build.py makes one.
 os.environ.setdefault("TRIALFLEET_PLAIN", "1")
@@ -52,20 +51,11 @@ def browser(chromium: Browser) -> Browser:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Studies in a storage, for the reports of a module."""
-    from tests.unit.report.report_studies import open_fleet
-
-    with open_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
-
-
-@pytest.fixture(scope="module")
-def tuned(fleet: Fleet) -> Report:
+def tuned() -> Report:
     """The report of two regions that were tuned."""
     from tests.unit.report.report_studies import two_regions
 
-    return two_regions(fleet)
+    return two_regions()
 
 
 @pytest.fixture

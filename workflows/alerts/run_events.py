@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import read_record, shell_quoted_anywhere
+from trialfleet.files import shell_quoted_anywhere
 from trialfleet.workflows.formatting import named, usd
-from trialfleet.workflows.models.gate_decision import Verdict
 from trialfleet.workflows.notify.event import Event, event_id, in_one_line
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.record_shapes import GateVerdict
 from trialfleet.workflows.status.causes import kind_of
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.spending import scaling_notes
@@ -64,14 +62,14 @@ class RunEvents:
         for region in status.regions:
             if region.stage is Stage.FAILED:
                 yield self._failed(region)
-            if kept := self._kept(region):
+            if region.kept:
                 promote = shell_quoted_anywhere(Path(region.published or ""))
                 text = (
                     f"The new one lies in {region.published}.\n"
                     f"Decide otherwise: trialfleet promote {promote}"
                 )
-                what = f"the model in force was kept: {kept}"
-                yield self._event("champion-kept", what, text, same=kept, region=region)
+                what = f"the model in force was kept: {region.kept}"
+                yield self._event("champion-kept", what, text, same=region.kept, region=region)
             if region.drift:
                 of = shlex.quote(f"{self._frozen.study.name}/{region.name}")
                 what = f"the model in force has drifted: {region.drift}"
@@ -90,14 +88,6 @@ class RunEvents:
         text = "\n".join(filter(None, lines))
         what, same = f"failed: {why}", kind_of(why)
         return self._event("region-failed", what, text, same=same, region=region)
-
-    def _kept(self, region: RegionStatus) -> str | None:
-        """Why the gate kept the model in force, if it did."""
-        files = self._folder.region(region.slug)
-        if not region.published or not files.verdict.exists():
-            return None
-        verdict = Verdict.read(read_record(files.verdict, shape=GateVerdict))
-        return None if verdict.promoted else verdict.why
 
     def _of_jobs(self, status: RunStatus) -> Iterator[Event]:
         """The trials that get nowhere, once for each kind; and much lost work."""

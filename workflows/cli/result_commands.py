@@ -151,7 +151,7 @@ def _cost_keys(by: str | None) -> list[str]:
 @run_argument
 def report(run: str | None) -> None:
     """Write the report of RUN as it stands now, and show its table."""
-    from trialfleet.workflows.report import fitted_summary
+    from trialfleet.workflows.report.summary import fitted_summary
     from trialfleet.workflows.scripts.report_node import write_report
     from trialfleet.workflows.status.status import last_finished, open_run
 

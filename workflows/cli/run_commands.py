@@ -91,14 +91,17 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 
 def _left_out(folder: Path) -> list[str]:
     """The regions that failed the run's day before there was a run, which doesn't have them."""
-    from trialfleet.workflows.daily.overview import left_out
     from trialfleet.workflows.plan.folder import RunFolder
     from trialfleet.workflows.study.frozen import load_frozen
 
     day = load_frozen(RunFolder(folder).study).day
+    if day is None:
+        return []
+    from trialfleet.workflows.daily.overview import left_out
+
     return [
         f"not in this run: {one.region} failed its day {one.date}: {one.why}"
-        for one in (left_out(folder, day.date) if day else ())
+        for one in left_out(folder, day.date)
     ]
 
 

@@ -45,9 +45,9 @@ def watch_to_the_end(run: Run) -> NoReturn:
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
     """Show what an ended run found, and where it is; exit 1 if the run failed."""
     from trialfleet.workflows.plan.folder import RunFolder
-    from trialfleet.workflows.report import fitted_summary
+    from trialfleet.workflows.report.reading import read_report
+    from trialfleet.workflows.report.summary import fitted_summary
     from trialfleet.workflows.run.console import run_view
-    from trialfleet.workflows.scripts.report_node import read_report
     from trialfleet.workflows.status.states import RunState
 
     terminal = console()

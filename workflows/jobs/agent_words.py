@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, cast, get_args
 
 from trialfleet import job_files
@@ -101,6 +102,12 @@ def read_ended(place: TrialFolder) -> Ended | None:
 
 def read_order(place: TrialFolder) -> Order | None:
     """Return the last order of a job's agent; None where there is none."""
+    stamp = job_files.stamp_of(place.order)
+    return _order(place, stamp) if stamp[0] else None
+
+
+@lru_cache(maxsize=1 << 13)  # of all jobs that run: each look at a run asks for them several times
+def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
     try:
         return Order.of(job_files.read_bytes(place.order, job_files.MOST_NOTES, place.node_root))
     except OSError:

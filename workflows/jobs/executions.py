@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from trialfleet import job_files
@@ -33,6 +33,11 @@ _ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
 _KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
 _READING = Lock()  # several threads of a server read; the bindings read one log at a time
 _COMPARED = 256  # bytes at the end of what was read, by which a log is known again
+_EVENT_ENDS = b"\n...\n"
+_GENERIC = re.compile(
+    rb"008 \((?P<Cluster>\d+)\.(?P<Proc>\d+)\.\d+\) (?P<EventTime>\d{4}-\S+ \S+) "
+    rb"(?P<Info>trialfleet: [^\n]*)"
+)
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
 
 
@@ -81,6 +86,49 @@ class Execution:
         return self.slot.rpartition("@")[2]
 
 
+class MarkEvent:
+    """A mark in an event log, with what the bindings' `JobEvent` has of it.
+
+    A log may have two for each of a thousand trials: they are parsed when they are asked for.
+    """
+
+    type = SimpleNamespace(name="GENERIC")
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    @cached_property
+    def _parsed(self) -> dict[str, Any]:
+        found = _GENERIC.match(self._raw)
+        assert found, "only what matches becomes one"
+        text = {name: value.decode(errors="replace") for name, value in found.groupdict().items()}
+        return text | {"Cluster": int(text["Cluster"]), "Proc": int(text["Proc"])}
+
+    @property
+    def cluster(self) -> int:
+        """Of the job."""
+        return int(self._parsed["Cluster"])
+
+    @property
+    def proc(self) -> int:
+        """Likewise."""
+        return int(self._parsed["Proc"])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute of the event."""
+        return self._parsed.get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._parsed[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parsed
+
+    def tells_of(self, trial: bytes) -> bool:
+        """Whether it may be a mark of a trial; it isn't parsed for that."""
+        return b" " + trial + b" " in self._raw
+
+
 def events_of(log: Path) -> tuple[JobEvent, ...]:
     """The events of a log; of one that has grown only what is new is read."""
     return _reader_of(log).events()
@@ -99,11 +147,13 @@ class _Reader:
         self._begin()
 
     def _begin(self) -> None:
-        self._stamp, self._last, self._at = (0, 0), b"", b""
+        self._stamp, self._last, self._at = (0, 0), b"", 0
         self._events: tuple[JobEvent, ...] = ()
 
     def events(self) -> tuple[JobEvent, ...]:
         """Return its events; those before what can't be read, none of what is no regular file."""
+        if job_files.stamp_of(self._log) == self._stamp:
+            return self._events
         try:
             with _READING, job_files.opened(self._log) as file:
                 found = os.fstat(file.fileno())
@@ -111,7 +161,7 @@ class _Reader:
                 if stamp != self._stamp:
                     if self._last_of(file, self._stamp[0]) != self._last:
                         self._begin()
-                    self._read_on()
+                    self._read_on(file)
                     self._stamp, self._last = stamp, self._last_of(file, stamp[0])
                 return self._events
         except OSError:
@@ -122,19 +172,36 @@ class _Reader:
         file.seek(max(0, size - _COMPARED))
         return file.read(min(size, _COMPARED))
 
-    def _read_on(self) -> None:
-        import htcondor2
+    def _read_on(self, file: BinaryIO) -> None:
+        """Read the events that are whole: one that is being written has no end yet."""
+        file.seek(self._at)
+        new = file.read()
+        new = new[: new.rfind(_EVENT_ENDS) + len(_EVENT_ENDS)] if _EVENT_ENDS in new else b""
+        self._at += len(new)
+        texts = new.split(_EVENT_ENDS)[:-1]
+        marks = [MarkEvent(text) if _GENERIC.match(text) else None for text in texts]
+        others = [text for text, mark in zip(texts, marks, strict=True) if mark is None]
+        parsed = _parsed_by_htcondor(others) if others else iter(())
+        found: list[Any] = []
+        for mark in marks:
+            if (event := mark or next(parsed, None)) is None:
+                break  # what can't be read, and all behind it
+            found.append(event)
+        self._events = (*self._events, *found)
 
-        found = list(self._events) if self._at else []
+
+def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
+    """Yield events as the bindings have them, which read files alone; up to what they can't."""
+    import htcondor2
+
+    with os.fdopen(os.memfd_create("events"), "wb") as file:
+        file.write(_EVENT_ENDS.join([*texts, b""]))
+        file.flush()
         try:
-            reader = pickle.loads(self._at) if self._at else None  # noqa: S301 - our own bytes
-            reader = reader or htcondor2.JobEventLog(str(self._log))
-            found.extend(reader.events(stop_after=0))
-            self._at = pickle.dumps(reader)  # as the bindings have it: where it goes on
-            reader.close()
+            with htcondor2.JobEventLog(f"/proc/self/fd/{file.fileno()}") as log:
+                yield from log.events(stop_after=0)
         except htcondor2.HTCondorException:
-            self._at = b""  # the next look begins anew
-        self._events = tuple(found)
+            return
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:

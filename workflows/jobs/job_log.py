@@ -9,20 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.workflows.costs.cost import INSTANCE, End, cost, slot_price
 from trialfleet.workflows.jobs.executions import (
     Execution,
+    MarkEvent,
     cut_off_before,
     events_of,
     executions_of,
     submissions,
     time_of,
 )
-from trialfleet.workflows.jobs.parts import attempts_of, parts_of
+from trialfleet.workflows.jobs.parts import KEPT_LOGS, attempts_of, parts_of
 from trialfleet.workflows.plan.folder import TrialFolder
+
+ENDS = ("best", "gate")  # what a shared job's marks call a full training, and a gate's measurement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +186,34 @@ def read_between(log: Path, price: float | None = None, *, now: float | None = N
     if found and now is not None:
         found = _until(now, found)
     return [_stay(each, price, each.end, each.saved) for each in found]
+
+
+def read_job_stays(
+    log: Path, price: float | None = None, *, now: float | None = None
+) -> tuple[list[Stay], frozenset[str]]:
+    """Return when a shared job executed, whatever it was at, and which of `ENDS` it had.
+
+    `price` and `now` are as of `read_stays`.
+    """
+    attempts, ends = _whole(log, job_files.stamp_of(log))
+    own = [*attempts]
+    if own and now is not None:
+        own[-1] = _until(now, own[-1])
+    return _stays(own, price, failed=False), ends
+
+
+@lru_cache(maxsize=KEPT_LOGS)
+def _whole(
+    log: Path, _changed: tuple[int, int]
+) -> tuple[Sequence[Sequence[Execution]], frozenset[str]]:
+    """The executions of each attempt, and the ends: most marks aren't even parsed for that."""
+    events = events_of(log)
+    marks = [event for event in events if isinstance(event, MarkEvent)]
+    last = marks[-1] if marks else None  # the last that was heard of a job that goes on
+    others = [event for event in events if event is last or not isinstance(event, MarkEvent)]
+    found = [executions_of(part) for part in submissions(others)]
+    ends = {name for name in ENDS if any(mark.tells_of(name.encode()) for mark in marks)}
+    return [each for each in found if each], frozenset(ends)
 
 
 def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:

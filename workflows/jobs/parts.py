@@ -8,7 +8,7 @@ agent starts, asks, brings results and waits for answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from trialfleet.workflows.plan.folder import TrialFolder
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
 
-_KEPT_LOGS = 256  # as executions.py keeps
+KEPT_LOGS = 4096  # event logs whose division is kept: all that run in a pool, a look each
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def attempts_of(place: TrialFolder) -> list[list[Execution]]:
     """
     if place.is_shared:
         name = place.root.name
-        return _parts_in(list(_around(name, events_of(place.log)))).trials.get(name, [])
+        return [*parts_of(place.log).trials.get(name, ())]
     executions = (executions_of(part) for part in submissions(events_of(place.log)))
     return [found for found in executions if found]
 
@@ -63,21 +63,9 @@ def parts_of(log: Path) -> JobParts:
     return _parts(log, job_files.stamp_of(log))
 
 
-@lru_cache(maxsize=_KEPT_LOGS)
+@lru_cache(maxsize=KEPT_LOGS)
 def _parts(log: Path, _changed: tuple[int, int]) -> JobParts:
     return _parts_in(events_of(log))
-
-
-def _around(name: str, events: Iterable[JobEvent]) -> Iterator[JobEvent]:
-    """Yield what tells of one trial: of the others' marks only the begins that end it."""
-    is_open = False
-    for event in events:
-        mark = Mark.of(event)
-        if mark is None:
-            yield event
-        elif mark.trial == name or (is_open and mark.kind is MarkKind.BEGINS):
-            yield event
-            is_open = mark.trial == name
 
 
 def _parts_in(events: Iterable[JobEvent]) -> JobParts:

@@ -11,6 +11,7 @@ Each change is noted before it is made (`history`), so that `rollback` knows the
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -195,10 +196,15 @@ def why_not_latest(record: Path) -> str | None:
     """
     if not record.exists():
         return None
-    noted = read_record(record, "path", shape=Published)
-    path, why = Path(noted["path"]), noted.get("not_latest")
-    is_latest = (path.parent / LATEST).resolve() == path.resolve()  # a person may have moved it
-    return None if why is None or is_latest else str(why)
+    return why_kept_out(read_record(record, "path", shape=Published))
+
+
+def why_kept_out(published: Mapping[str, Any]) -> str | None:
+    """Return the same by what that file holds."""
+    path, why = Path(published["path"]), published.get("not_latest")
+    if why is None or (path.parent / LATEST).resolve() == path.resolve():  # a person may have moved
+        return None
+    return str(why)
 
 
 def model_in_force(published: Path) -> Path | None:

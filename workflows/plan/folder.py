@@ -103,6 +103,9 @@ class RegionFolder:
     """A region's files."""
 
     root: Path
+    _known: dict[str, TrialFolder] = field(
+        default_factory=dict, init=False, repr=False, compare=False, hash=False
+    )
 
     dag = file_in("region.dag")  # the region's graph
 
@@ -154,6 +157,13 @@ class RegionFolder:
 
     def trial(self, name: str) -> TrialFolder:
         """The folder of a trial, by its name; or that of a node, with its job's files."""
+        if (known := self._known.get(name)) is None:
+            known = self._trial(name)
+            if known.of_job is not None:  # else its node's folder may be to come
+                self._known[name] = known
+        return known
+
+    def _trial(self, name: str) -> TrialFolder:
         lane, own = range_of(name).lane, self.trials / name
         if (node := self.trials / lane) == own or node.is_dir():  # its lane is one node
             return TrialFolder(own, node)
@@ -194,6 +204,8 @@ class RunFolder:
         return TrialFolder(self.root / "check")
 
     study = file_in("study.yaml")  # the resolved study, frozen
+    # The same as JSON, which is read in a fraction of the time; of no account once that is changed.
+    study_copy = file_in("study.json")
     dag = file_in("study.dag")  # the whole graph
     database = file_in("study.db")  # Optuna's SQLite file, where the study names no other storage
     optimizer_submit = file_in("optimizer.sub")  # the submit file of the optimiser's service

@@ -215,7 +215,7 @@ def _write_beside(
         _write_tables(study, folder, beside)
         beside.root.chmod(0o755)
         # a storage's URL may hold a password
-        private = beside.study if study.storage else None
+        private = {beside.study, beside.study_copy} if study.storage else set()
         _write_texts(beside.root, texts_of(folder, frozen, graph), private)
         if aws:
             _write_private(beside.aws, aws.to_json())
@@ -283,12 +283,12 @@ def _check_space(place: Path) -> None:
         raise InputError(f"{words}; make room, or choose another folder with --out")
 
 
-def _write_texts(root: Path, texts: dict[Path, str], private: Path | None) -> None:
-    """Write the files; `private` is closed to others from its first byte."""
+def _write_texts(root: Path, texts: dict[Path, str], private: set[Path]) -> None:
+    """Write the files; those that are `private` are closed to others from their first byte."""
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        mode = 0o600 if path == private else 0o666
+        mode = 0o600 if path in private else 0o666
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

@@ -21,7 +21,7 @@ from trialfleet.workflows.plan.graph import (
     RegionGraph,
     StudyGraph,
 )
-from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_copy, dump_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
 
 PYTHONS = ("python3", "python")  # words of a command that mean the study's Python
@@ -32,8 +32,10 @@ def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[
     submits = [folder.optimizer_submit, folder.publish_submit, folder.report_submit]
     submits += [folder.fleet_submit] if graph.autoscale != "off" else []
     submits += [folder.gang_submit] if frozen.study.has_gangs else []
+    study = dump_frozen(frozen)
     texts = {
-        folder.study: dump_frozen(frozen),
+        folder.study: study,
+        folder.study_copy: dump_copy(frozen, study),
         folder.dag: _study_dag(folder, frozen, graph),
         folder.study_config: render_template("dag/dagman.conf.j2", whole_graph=True),
         folder.region_config: render_template("dag/dagman.conf.j2", whole_graph=False),

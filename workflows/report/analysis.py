@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from trialfleet.files import shell_quoted_anywhere
 from trialfleet.objective import Direction, loss
-from trialfleet.optimizer.stored_trials import best_first
+from trialfleet.optimizer.importance import divergence
+from trialfleet.optimizer.parameters import CategoricalParameter
+from trialfleet.optimizer.space import Tunable
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.formatting import column_decimals, fixed, signed
 from trialfleet.workflows.report.model import (
@@ -22,14 +24,8 @@ from trialfleet.workflows.report.model import (
     ParameterRange,
     RegionReport,
     Setting,
-    Trial,
 )
-from trialfleet.workflows.report.source import RegionSource, ReportSource
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.study import Study
-    from optuna.trial import FrozenTrial
+from trialfleet.workflows.status.run_trials import Trial
 
 IMPORTANCE_TRIALS = 10
 IMPORTANCE_TOP = 5
@@ -39,18 +35,14 @@ AS_GOOD = 0.005  # of the value with default settings: less is no difference to 
 
 
 def compare(
-    metric: str,
-    direction: Direction,
-    baseline: Trial | None,
-    best: Trial | None,
-    source: ReportSource,
+    metric: str, direction: Direction, baseline: Trial | None, best: Trial | None, objective: str
 ) -> Comparison:
     """`metric` of the best trial against that of the default settings."""
 
     def value(trial: Trial | None) -> float | None:
         if trial is None or trial.state != "complete":
             return None
-        return trial.objective if metric == source.metric else trial.metrics.get(metric)
+        return trial.value if metric == objective else trial.metrics.get(metric)
 
     return Comparison(
         metric=metric, direction=direction, default=value(baseline), tuned=value(best)
@@ -88,12 +80,10 @@ def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
     )
 
 
-def advice_on_worse(source: ReportSource, regions: Sequence[RegionReport]) -> str:
-    """What to do where tuned settings are worse than default ones; empty if they nowhere are."""
-    if all(region.worse is None for region in regions):
-        return ""
+def advice_on_worse(metric: str, report_metric: str) -> str:
+    """What to do where tuned settings are worse than default ones."""
     return (
-        f"{source.metric}, which chose the settings, and {source.report_metric} disagree. If both "
+        f"{metric}, which chose the settings, and {report_metric} disagree. If both "
         "models are hardly better than a guess, look at the data first: are the labels right? Else "
         "few rows may be why: validate on more of them, or over several splits (cross-validation), "
         "and give the tuning more trials. Don't choose settings by the test rows: nothing would be "
@@ -101,22 +91,29 @@ def advice_on_worse(source: ReportSource, regions: Sequence[RegionReport]) -> st
     )
 
 
-def next_step_on_worse(region: RegionSource) -> tuple[str | None, str | None]:
+def next_step_on_worse(
+    region: str, data: Sequence[str], published: Path, in_force: Path, previous: Path | None
+) -> tuple[str, str | None]:
     """What to do about a published model of settings that are worse than the default ones.
+
+    Args:
+        region: its region's name.
+        data: its region's files.
+        published: its folder.
+        in_force: the model that `latest` means.
+        previous: an earlier run's model that measured better; None without any.
 
     Returns:
         The step in words, and the command for it; None where there is none.
     """
-    if region.published is None or region.in_force is None:
-        return None, None
-    if region.in_force != region.published:
-        return f"The region's latest model is not this one but run {region.in_force.name}'s.", None
-    if region.previous is not None:
-        command = f"trialfleet promote {shlex.quote(str(region.previous))}"
-        earlier = f"run {region.previous.name}'s, which measured better"
+    if in_force != published:
+        return f"The region's latest model is not this one but run {in_force.name}'s.", None
+    if previous is not None:
+        command = f"trialfleet promote {shlex.quote(str(previous))}"
+        earlier = f"run {previous.name}'s, which measured better"
         return f"Its model is the region's latest. To go back to {earlier}:", command
-    data = {region.name: {"data": list(region.data)}} if region.data else [region.name]
-    alone = json.dumps(data, ensure_ascii=False)
+    with_data = {region: {"data": list(data)}} if data else [region]
+    alone = json.dumps(with_data, ensure_ascii=False)
     return (
         "Its model is the region's latest, and no earlier one is known to be better. To publish a "
         f"model of the default settings, run a copy of the study with regions: {alone} and budget: "
@@ -124,12 +121,9 @@ def next_step_on_worse(region: RegionSource) -> tuple[str | None, str | None]:
     ), None
 
 
-def why_command(region: RegionSource) -> str | None:
-    """The command that says why a region stands where it stands; None without a run's folder."""
-    if region.folder is None:
-        return None
-    run = region.folder.absolute().parent.parent  # the report is read from anywhere
-    return f"trialfleet why {shlex.quote(region.name)} --run {shell_quoted_anywhere(run)}"
+def why_command(region: str, run: Path) -> str:
+    """The command that says why a region stands where it stands, typed anywhere."""
+    return f"trialfleet why {shlex.quote(region)} --run {shell_quoted_anywhere(run)}"
 
 
 def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:
@@ -137,7 +131,7 @@ def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:
     groups: dict[str, list[int]] = {}
     for trial in trials:
         if trial.state == "failed" and trial.error is not None:
-            groups.setdefault(trial.error, []).append(trial.number)
+            groups.setdefault(trial.error, []).append(trial.trial)
     failures = [Failure(error=error, trials=tuple(who)) for error, who in groups.items()]
     return tuple(sorted(failures, key=lambda failure: (-len(failure.trials), failure.trials)))
 
@@ -145,16 +139,19 @@ def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:
 def settings_of(
     defaults: Mapping[str, Any],
     best: Trial | None,
-    spaces: Sequence[Mapping[str, BaseDistribution]],
+    trials: Sequence[Trial],
+    parameters: Mapping[str, Tunable],
 ) -> tuple[Setting, ...]:
     """Every parameter's default and best value: the defaults' order, then the others by name.
 
     Args:
         defaults: the default settings.
         best: the best trial.
-        spaces: each trial's distributions; a later one of the same parameter counts.
+        trials: what they had is said where it was searched.
+        parameters: those of the search space.
     """
-    ranges = {name: _range(item) for space in spaces for name, item in space.items()}
+    had = {name for trial in trials for name in trial.params}
+    ranges = {name: _range(item) for name, item in parameters.items() if name in had}
     found = {} if best is None else best.params
     names = [*defaults, *sorted({*ranges, *found} - set(defaults))]
     return tuple(_setting(name, defaults, found, ranges.get(name)) for name in names)
@@ -178,67 +175,61 @@ def _setting(
     )
 
 
-def _range(distribution: BaseDistribution) -> ParameterRange:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if isinstance(distribution, CategoricalDistribution):
-        return ParameterRange(low=None, high=None, log=False, choices=distribution.choices)
-    assert isinstance(distribution, FloatDistribution | IntDistribution), distribution
-    return ParameterRange(
-        low=distribution.low, high=distribution.high, log=distribution.log, choices=None
-    )
+def _range(parameter: Tunable) -> ParameterRange:
+    if isinstance(parameter, CategoricalParameter):
+        return ParameterRange(low=None, high=None, log=False, choices=tuple(parameter.choices))
+    return ParameterRange(low=parameter.low, high=parameter.high, log=parameter.log, choices=None)
 
 
 def importance_of(
-    study: Study | None, direction: Direction
+    trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
     """How much each parameter decided whether a trial was among the best third.
 
-    By Optuna's PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255), which needs no scikit-learn as
-    its fANOVA and mean decrease impurity do, and judges conditional parameters (theorem 4.2 of
-    arXiv 2601.20800): it compares the values among the best trials with those among all, of the
-    trials that had the parameter. Optuna's documentation wants five of the best trials for that,
-    so a parameter is judged if ten trials had it, five of the best among them, and left out
-    otherwise. In simulated studies of 20 to 60 trials a parameter without any effect got up to
-    nine tenths of the whole by chance where three to five trials had it, and by this rule seldom
-    more than three tenths.
+    By PED-ANOVA (`optimizer/importance.py`), which judges conditional parameters, too: it compares
+    the values among the best trials with those among all, of the trials that had the parameter.
+    Optuna's documentation wants five of the best trials for that, so a parameter is judged if ten
+    trials had it, five of the best among them, and left out otherwise. In simulated studies of 20
+    to 60 trials a parameter without any effect got up to nine tenths of the whole by chance where
+    three to five trials had it, and by this rule seldom more than three tenths.
 
     Returns:
         the importances, greatest first, and why there are none, or none of some parameters.
     """
-    from optuna.trial import TrialState
-
-    trials = (
-        [] if study is None else study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    )
-    had = Counter(name for trial in trials for name in trial.distributions)
-    note = _why_no_importance(trials, list(had))
-    if study is None or note is not None:
+    complete = [trial for trial in trials if trial.value is not None]
+    had = Counter(name for trial in complete for name in trial.params if name in parameters)
+    if note := _why_no_importance(complete, list(had)):
         return (), note
-    best = best_first(trials, direction)
-    best = best[: max(IMPORTANCE_TOP, math.ceil(len(trials) * IMPORTANCE_BEST))]
-    had_of_best = Counter(name for trial in best for name in trial.distributions)
+    complete.sort(key=lambda trial: loss(trial.value, direction))
+    top = max(IMPORTANCE_TOP, math.ceil(len(complete) * IMPORTANCE_BEST))
+    best = complete[:top]
+    had_of_best = Counter(name for trial in best for name in trial.params)
     judged = [
         name
         for name in sorted(had)
         if had[name] >= IMPORTANCE_TRIALS and had_of_best[name] >= IMPORTANCE_TOP
     ]
     few = [
-        f"{name}, which {had[name]} of {len(trials)} trials had, {had_of_best[name]} of the best "
+        f"{name}, which {had[name]} of {len(complete)} trials had, {had_of_best[name]} of the best "
         f"{len(best)}"
         for name in sorted(had.keys() - judged)
     ]
     left_out = f"too few trials tell of {'; '.join(few)}" if few else None
-    shares = _shares(study, judged, direction, (len(best) - 0.5) / len(trials)) if judged else None
-    if shares is None:
+    as_good = [trial for trial in complete[top:] if trial.value == best[-1].value]
+    weights = {
+        name: _weight(name, parameters[name], [*best, *as_good], complete) for name in judged
+    }
+    total = sum(weights.values())
+    if not total > 0:
         return (), left_out or "no parameter stands out"
     found = [
-        Importance(parameter=name, share=share, trials=had[name]) for name, share in shares.items()
+        Importance(parameter=name, share=weights[name] / total, trials=had[name])
+        for name in sorted(judged, key=lambda name: (-weights[name], name))
     ]
     return tuple(found), left_out
 
 
-def _why_no_importance(trials: Sequence[FrozenTrial], names: Sequence[str]) -> str | None:
+def _why_no_importance(trials: Sequence[Trial], names: Sequence[str]) -> str | None:
     if len(trials) < IMPORTANCE_TRIALS:
         return f"too few trials: {len(trials)} of at least {IMPORTANCE_TRIALS} completed ones"
     if len({trial.value for trial in trials}) == 1:
@@ -246,18 +237,12 @@ def _why_no_importance(trials: Sequence[FrozenTrial], names: Sequence[str]) -> s
     return None if names else "the study has no parameters"
 
 
-def _shares(
-    study: Study, names: list[str], direction: Direction, quantile: float
-) -> dict[str, float] | None:
-    """Each parameter's share, greatest first; None where the evaluator finds none at all."""
-    from optuna.importance import PedAnovaImportanceEvaluator
-
-    evaluator = PedAnovaImportanceEvaluator(target_quantile=quantile)
-    with warnings.catch_warnings():
-        # it warns that low targets are better: so they are
-        warnings.simplefilter("ignore")
-        raw = evaluator.evaluate(study, names, target=lambda trial: loss(trial.value, direction))
-    total = sum(raw.values())
-    if not total > 0:
-        return None
-    return {name: raw[name] / total for name in sorted(names, key=lambda name: (-raw[name], name))}
+def _weight(
+    name: str, parameter: Tunable, best: Sequence[Trial], complete: Sequence[Trial]
+) -> float:
+    """A parameter's importance, but for a factor that all have."""
+    of_best, of_all = (
+        [trial.params[name] for trial in trials if name in trial.params]
+        for trials in (best, complete)
+    )
+    return len(of_best) ** 2 / len(of_all) * divergence(parameter, of_best, of_all)

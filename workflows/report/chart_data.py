@@ -1,11 +1,12 @@
-"""What the page's script draws: the numbers behind each picture, once per region, as plain JSON.
+"""What the page's script shows: the numbers behind pictures and trials' tables, as plain JSON.
 
-Columns instead of rows and seven digits instead of seventeen keep fifty regions in a small file.
+Once per region; columns instead of rows and few digits keep hundreds of regions in a small file.
 The script looks up everything else: colours, texts over a point, axes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -13,11 +14,28 @@ from typing import Any
 
 from trialfleet.objective import Direction, best
 from trialfleet.optimizer.downsampling import thinned
-from trialfleet.workflows.formatting import BETTER, is_finite, setting, shortened, signed, usd
-from trialfleet.workflows.report.model import ParameterRange, RegionReport, Report, Setting, Trial
+from trialfleet.workflows.cleaning import is_finite
+from trialfleet.workflows.formatting import (
+    BETTER,
+    alike,
+    alike_form,
+    column_decimals,
+    setting,
+    shortened,
+    signed,
+    usd,
+)
+from trialfleet.workflows.report.model import (
+    Comparison,
+    ParameterRange,
+    RegionReport,
+    Report,
+    Setting,
+)
 from trialfleet.workflows.report.scales import Scale, scale_of, short
 from trialfleet.workflows.report.summary import report_decimals
 from trialfleet.workflows.report.timeline import Timeline
+from trialfleet.workflows.status.run_trials import Trial
 
 MOST_PARAMETERS = 12  # drawn one by one
 PAIR_TRIALS = 12  # below this, a smoothed surface would be an invention
@@ -146,17 +164,18 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def region_data(region: RegionReport, points: int) -> dict[str, Any]:
+def region_data(report: Report, region: RegionReport, points: int) -> dict[str, Any]:
     """A region's trials as columns, its parameters, and how to lay out its objective.
 
     Args:
+        report: of the run.
         region: the region.
         points: how many points of each learning curve to keep.
     """
     drawn = drawn_parameters(region)
     known = {item.name: item for item in region.settings}
     trials = region.trials
-    curves = {t.number: thinned(t.curve, points) for t in trials if len(t.curve) > 1}
+    reported = [trial.metrics.get(report.report_metric) for trial in trials]
     return {
         "metric": region.objective.metric,
         "better": BETTER[region.objective.direction],
@@ -168,23 +187,89 @@ def region_data(region: RegionReport, points: int) -> dict[str, Any]:
         "importance": [
             [item.parameter, short(item.share), item.trials] for item in region.importance
         ],
-        "parameters": [_parameter(known[name]) for name in drawn],
+        "parameters": [_parameter(known[name], trials) for name in drawn],
         "pair": [drawn.index(name) for name in pair_of(region).names],
-        "number": [trial.number for trial in trials],
+        "number": [trial.trial for trial in trials],
         "state": [trial.state for trial in trials],
-        "value": [short(trial.objective) for trial in trials],
+        "value": [short(trial.value) for trial in trials],
+        "decimals": decimals_of([trial.value for trial in trials], region.objective),
+        "reported": {
+            "metric": report.report_metric,
+            "value": [short(value) for value in reported],
+            "decimals": decimals_of(reported, region.report),
+        }
+        if is_apart(report)
+        else None,
         "params": [[_place(known[name], trial) for trial in trials] for name in drawn],
-        "errors": {t.number: shortened(t.error, ERROR_LENGTH) for t in trials if t.error},
-        "curves": {
-            number: [[step for step, _ in curve], [short(value) for _, value in curve]]
-            for number, curve in curves.items()
+        "settings": [item.name for item in region.settings],
+        "others": {
+            name: _texts([trial.params.get(name, "") for trial in trials])
+            for name in known.keys() - drawn
         },
+        "jobs": _jobs(trials),
+        "attempts": [trial.attempts or None for trial in trials],
+        "node": [trial.node for trial in trials],
+        "errors": {t.trial: shortened(t.error, ERROR_LENGTH) for t in trials if t.error},
+        "curves": _curves(trials, points),
+    }
+
+
+def is_apart(report: Report) -> bool:
+    """Whether regions are compared by another metric than the objective."""
+    return report.metric != report.report_metric
+
+
+def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int | None:
+    """A column's decimals, as the values near the best need them: one far away takes none off."""
+    known = [value for value in values if value is not None]
+    anchor = comparison.tuned
+    view = scale_of(known, anchor).view if known and anchor is not None else None
+    return column_decimals([v for v in known if view is None or view[0] <= v <= view[1]])
+
+
+def _texts(values: Sequence[Any]) -> list[str]:
+    text = alike([value for value in values if value != ""])
+    return [text(value) if value != "" else "" for value in values]
+
+
+def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
+    """What trials' jobs were, by names of the page's columns; without what none of them told."""
+    columns: dict[str, list[Any]] = {
+        "started": [t.started and round(t.started) for t in trials],
+        "seconds": [t.compute_seconds and round(t.compute_seconds, 1) for t in trials],
+        "cpu": [t.cpu_seconds and round(t.cpu_seconds, 1) for t in trials],
+        "memory": [t.memory_mb and round(t.memory_mb) for t in trials],
+        "usd": [short(t.usd, 4) for t in trials],
+        "ranks": [t.ranks for t in trials],
+        "generations": [t.generations for t in trials],
+        "machine": [t.slot or t.machine for t in trials],
+    }
+    return {
+        name: column
+        for name, column in columns.items()
+        if any(value is not None for value in column)
+    }
+
+
+def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
+    """Steps and values of the learning curves, in thousandths of what they go through."""
+    curves = {t.trial: thinned(t.curve, points) for t in trials if len(t.curve) > 1}
+    values = [value for curve in curves.values() for _, value in curve]
+    reach = max(values) - min(values) if values else 0.0
+    decimals = 3 - math.floor(math.log10(reach)) if 0 < reach < math.inf else None
+
+    def told(value: float) -> float | None:
+        return short(value) if decimals is None else round(value, decimals)
+
+    return {
+        number: [[step for step, _ in curve], [told(value) for _, value in curve]]
+        for number, curve in curves.items()
     }
 
 
 def scale_of_region(region: RegionReport) -> Scale | None:
     """How the objective is laid out in all pictures of a region; None without any value."""
-    values = [trial.objective for trial in region.trials if trial.objective is not None]
+    values = [trial.value for trial in region.trials if trial.value is not None]
     return _anchored(values, region.objective.direction)
 
 
@@ -208,7 +293,7 @@ def _scale(scale: Scale | None) -> dict[str, Any] | None:
 
 def drawn_parameters(region: RegionReport) -> list[str]:
     """The parameters that are drawn: searched ones, most important first, up to twelve."""
-    having = {name for t in region.trials if t.objective is not None for name in t.params}
+    having = {name for t in region.trials if t.value is not None for name in t.params}
     names = [name for name, item in region.ranges.items() if not item.single and name in having]
     order = {item.parameter: at for at, item in enumerate(region.importance)}
     return sorted(names, key=lambda name: (order.get(name, len(order)), name))[:MOST_PARAMETERS]
@@ -221,7 +306,7 @@ def pair_of(region: RegionReport) -> Pair:
         return Pair(None, (), 0)
     ranges = region.ranges
     trials = sum(
-        t.objective is not None and all(name in t.params for name in names) for t in region.trials
+        t.value is not None and all(name in t.params for name in names) for t in region.trials
     )
     if trials < SCATTER_TRIALS:
         return Pair(None, (), trials)
@@ -229,24 +314,28 @@ def pair_of(region: RegionReport) -> Pair:
     return Pair("contour" if smooth else "scatter", tuple(names), trials)
 
 
-def _parameter(item: Setting) -> dict[str, Any]:
+def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
     range_ = item.range
     assert range_ is not None, item
     if range_.choices is not None:
         choices = [shortened(setting(choice), CHOICE_LENGTH) for choice in range_.choices]
         return {"name": item.name, "choices": choices}
     whole = isinstance(range_.low, int)
+    given = [trial.params.get(item.name) for trial in trials]
+    decimals, digits = alike_form([value for value in given if value and is_finite(value)])
     return {
         "name": item.name,
         "low": range_.low,
         "high": range_.high,
         "log": range_.log,
         "whole": whole,
+        "decimals": decimals,
+        "digits": digits,
     }
 
 
 def _place(item: Setting, trial: Trial) -> float | None:
-    if trial.objective is None and item.name not in trial.params:
+    if trial.value is None and item.name not in trial.params:
         return None
     assert item.range is not None, item
     return coordinate(trial.params.get(item.name), item.range)
@@ -258,7 +347,7 @@ def coordinate(value: Any, range_: ParameterRange) -> float | None:
     1, 1.0 and True are three choices.
     """
     if range_.choices is None:
-        return short(value) if is_finite(value) else None
+        return short(value, 5) if is_finite(value) else None
     same = (
         at
         for at, choice in enumerate(range_.choices)

@@ -1,79 +1,25 @@
-"""What a report holds: plain frozen data, read from the studies once.
+"""What a report holds: plain frozen data, made of one look at a run.
 
-`Report.to_json` is the content of report.json, schema 1: the fields below, and those of `RunNotes`
-and `RegionNotes`, by their names, with `"schema": 1` before them. Times are ISO 8601 in UTC, paths
-are text, durations are seconds, numbers are finite and what isn't known is null. Gains are positive
-where tuning helped, whichever way the metric goes.
+`Report.to_json` is the content of report.json, schema 2: the fields below by their names, with
+`"schema": 2` before them; a trial has the names that `trialfleet trials --json` gives it. Times of
+the run are ISO 8601 in UTC, paths are text, durations are seconds, numbers are finite and what
+isn't known is null. Gains are positive where tuning helped, whichever way the metric goes.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from trialfleet.objective import Direction, gain
 from trialfleet.workflows.jobs.job_log import Job, Stay
-from trialfleet.workflows.report.source import RegionNotes, RunNotes
-from trialfleet.workflows.status.states import TrialState
+from trialfleet.workflows.status.run_trials import Trial
 
-SCHEMA = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial(Job):
-    """One trial of a region, and its job.
-
-    Attributes:
-        number: Optuna's number of it, from 0.
-        node: the DAG node that ran it; empty if unknown.
-        state: where it stands, as `states.TrialState` has it.
-        baseline: whether it ran the default settings.
-        objective: the objective's value; None unless complete.
-        predicted: what the objective would have been, of a trial that was stopped early.
-        stopped: the numbers of the order to stop: at which `step` of `max_steps`, and why.
-        metrics: all finite metrics of its result.
-        params: its settings, without constants and inactive parameters.
-        seconds: what its training took, by the trainer's own word.
-        device: what it ran on.
-        error: why it failed.
-        curve: the objective's metric as it reported it: steps, ascending, and finite values.
-        stays: the executions of its job over all attempts, oldest first; empty: nothing tells.
-    """
-
-    number: int
-    node: str
-    state: TrialState
-    baseline: bool
-    objective: float | None
-    predicted: float | None
-    stopped: Mapping[str, float]
-    metrics: Mapping[str, float]
-    params: Mapping[str, Any]
-    seconds: float | None
-    device: str
-    error: str | None
-    curve: tuple[tuple[int, float], ...] = ()
-    stays: tuple[Stay, ...] = ()
-
-    @property
-    def compute_seconds(self) -> float | None:
-        """How long it kept a slot busy: HTCondor's word, else the trainer's."""
-        return self.seconds if self.wall_seconds is None else self.wall_seconds
-
-    @property
-    def saved_seconds(self) -> float:
-        """How long it would have gone on if it had not been stopped early, by its own pace.
-
-        It trains on while the order is on its way: the last step that it reported counts.
-        """
-        told, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
-        last = max(told, *(step for step, _ in self.curve[-1:]), 0.0)
-        if self.predicted is None or last <= 0:
-            return 0.0
-        return (self.compute_seconds or 0.0) * max(end / last - 1, 0.0)
+SCHEMA = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,10 +123,25 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegionReport(RegionNotes):
+class RegionReport:
     """One region's outcome.
 
     Attributes:
+        name: the region's true name, any text.
+        slug: its name in paths, unique in the run; the page's anchor is `region-SLUG`.
+        study_name: the name of its study in the storage.
+        stopped: why the region ended early; None if it didn't.
+        budget_trials: how many trials the region may spend, failed ones too.
+        final_job: what HTCondor says of the full training's job; None before it began.
+        gate_job: likewise of the gate's.
+        not_latest: why `latest` is another run's model, if it is.
+        gate: what the gate found of a model that it let pass; None without a former one, or a gate.
+        gate_worse: whether it measured worse than the former one all the same.
+        usd: what its jobs cost; None where their nodes have no price.
+        between_usd: of that, jobs that train several trials, while they were at none; likewise.
+        holdout: how far the full training's validation and test losses are apart, where rows don't
+            explain that.
+        changed: which files of its data or code have changed since the run was submitted, if any.
         status: where it stands, as `states.Stage` has it.
         complete: how many completed.
         failed: how many failed for good.
@@ -205,13 +166,27 @@ class RegionReport(RegionNotes):
         importance: of its parameters, greatest first; empty if `importance_note` says why.
         importance_note: why there is no importance, or of which parameters there is none.
         settings: best against default.
-        cause: why most of its failed attempts failed, and where their log is; None without any.
+        cause: why attempts failed, as `RegionStatus` has it, and where their log is.
         failures: most frequent first.
         taught: what the optimiser learned from former tasks: how much each counted at the last
             trial that followed its model, by the name of its study, the most first.
         trials: by number.
     """
 
+    name: str
+    slug: str
+    study_name: str
+    stopped: str | None
+    budget_trials: int
+    final_job: Job | None
+    gate_job: Job | None
+    not_latest: str | None
+    gate: str | None
+    gate_worse: bool
+    usd: float | None
+    between_usd: float | None
+    holdout: str | None
+    changed: str | None
     status: str
     complete: int
     failed: int
@@ -237,7 +212,7 @@ class RegionReport(RegionNotes):
     failures: tuple[Failure, ...]
     taught: Mapping[str, float]
     trials: tuple[Trial, ...]
-    final_stays: tuple[Stay, ...] = ()
+    final_stays: tuple[Stay, ...]
 
     @property
     def finished(self) -> int:
@@ -256,10 +231,22 @@ class RegionReport(RegionNotes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(RunNotes):
+class Report:
     """A run's outcome over all its regions.
 
     Attributes:
+        study: the study's name.
+        run: the run's id.
+        metric: the objective: the metric that was optimised.
+        direction: "minimize" or "maximize".
+        report_metric: the metric by which tuned and default settings are compared.
+        created: when the run was made, with a time zone.
+        finished: when it ended, with a time zone; None while it runs.
+        boot_usd: what its part in the fleet's nodes cost on their way into the pool; None where
+            no autoscaler has told of nodes.
+        idle_usd: what its part in them cost without a job; likewise.
+        lost_share: the part of its jobs' time, from 0 to 1, that attempts took which failed, and
+            that evictions threw away; None where nobody knows.
         report_direction: of the report metric.
         notice: what a reader should know first, such as why trials ended early; empty: nothing.
         advice: what to do where tuned settings are worse than default ones; empty: nowhere.
@@ -276,6 +263,16 @@ class Report(RunNotes):
         regions: in the study's order.
     """
 
+    study: str
+    run: str
+    metric: str
+    direction: Direction
+    report_metric: str
+    created: datetime
+    finished: datetime | None
+    boot_usd: float | None
+    idle_usd: float | None
+    lost_share: float | None
     report_direction: Direction
     notice: str
     advice: str
@@ -290,21 +287,13 @@ class Report(RunNotes):
     budget_trials: int
     regions: tuple[RegionReport, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> str:
         """The content of report.json: see the module's text for its schema."""
-        return {"schema": SCHEMA, **_plain(self)}
+        content = {"schema": SCHEMA, **vars(self)}
+        form: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+        return json.dumps(content, allow_nan=False, default=_plain, **form) + "\n"
 
 
 def _plain(value: Any) -> Any:
-    """JSON's types for what a report holds."""
-    if is_dataclass(value):
-        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    """JSON's types for what a report holds: its parts are dataclasses."""
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else vars(value)

@@ -1,5 +1,6 @@
 """report.html: one file that asks the network for nothing.
 
+What is closed at first, each region's pictures and tables, is kept compressed until it is opened.
 Safe against every text of a run, which comes from users, trainers and machines: templates escape
 by default, JSON blocks hold no `<`, pictures write text as text, and a content security policy
 lets no script run but the page's own two (by their hashes) and no request leave.
@@ -10,6 +11,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import zlib
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -25,14 +28,20 @@ from trialfleet.workflows.report.timeline import timeline_of
 
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")  # the second needs the first
 SCRIPTS = ("shared.js", "region_charts.js", "trial_charts.js", "parameter_charts.js", "page.js")
-OWN = "report.js"  # what the live page hasn't: it has a script of its own in its place
+OWN = ("trials_table.js", "report.js")  # what the live page hasn't: it has a script of its own
 
 
 def render_page(report: Report) -> str:
     """The whole page. The same report gives the same text."""
-    timeline = timeline_of(report)
-    overview = chart_data.overview_data(report)
-    costs = chart_data.costs_data(report)
+    timeline, scripts = (
+        timeline_of(report),
+        [libraries(), own_script(*(_folder() / "scripts" / name for name in OWN))],
+    )
+    overview, costs = chart_data.overview_data(report), chart_data.costs_data(report)
+    known = {
+        "report": report, "views": views, "tables": tables, "chart_data": chart_data,
+        "overview": overview, "timeline": timeline, "costs": costs,
+    }  # fmt: skip
     everywhere = {
         "names": [region.name for region in report.regions],
         "overview": overview,
@@ -40,25 +49,35 @@ def render_page(report: Report) -> str:
         "costs": costs,
     }
     points = chart_data.curve_points(report)
-    scripts = [libraries(), own_script(_folder() / "scripts" / OWN)]
+    regions = (
+        chart_data.region_data(report, region, points)
+        | {"html": render_template("report/region.html.j2", region=region, at=at, **known)}
+        for at, region in enumerate(report.regions)
+    )
     return render_template(
         "report/page.html.j2",
-        report=report,
-        views=views,
-        tables=tables,
-        chart_data=chart_data,
+        **known,
         better=BETTER,
-        overview=overview,
-        timeline=timeline,
-        costs=costs,
         groups_of=groups.groups_of,
         tone_of=groups.tone_of,
         outcome=groups.outcome,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own, nothing is in them
         policy=_policy(scripts),
-        regions_json=script_json(everywhere),
-        region_json=lambda region: script_json(chart_data.region_data(region, points)),
+        packed=_packed([everywhere, *regions]),
     )
+
+
+def _packed(blocks: Iterable[Any]) -> str:
+    """JSON blocks, a line each, compressed, in letters that can't end an element.
+
+    Together, since what regions have in common is then written once.
+    """
+    packing = zlib.compressobj(9)
+    parts = bytearray()
+    for block in blocks:
+        text = json.dumps(block, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        parts += packing.compress(f"{text}\n".encode())
+    return base64.b64encode(bytes(parts + packing.flush())).decode()
 
 
 def script_json(value: Any) -> Markup:
@@ -96,14 +115,14 @@ def libraries() -> str:
     return _inline("\n".join([comment, *code]))
 
 
-def own_script(last: Traversable) -> str:
+def own_script(*last: Traversable) -> str:
     """A page's own script: what draws the pictures, and behind it what that page alone has.
 
     One function, so that its names meet nobody else's.
     """
     parts = [_folder() / "scripts" / name for name in SCRIPTS]
-    text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])
-    return _inline(f'(() => {{\n"use strict";\n{text}}})();\n')
+    text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, *last])
+    return _inline(f'(async () => {{\n"use strict";\n{text}}})();\n')
 
 
 def _inline(script: str) -> str:

@@ -1,260 +1,324 @@
-"""From Optuna's storage to a `Report`. Reads only: a storage that isn't there stays so."""
+"""From one look at a run to its `Report`. Reads only: a storage that isn't there stays so."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
-from trialfleet.optimizer.stored_trials import (
-    StoredTrial,
-    best_trial,
-    count_cut_off,
-    is_own,
-    is_stopped_early,
+from trialfleet.errors import OptimizerError
+from trialfleet.objective import Direction
+from trialfleet.optimizer.space import Tunable
+from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.billing.bill import overhead
+from trialfleet.workflows.cleaning import clean, finite
+from trialfleet.workflows.costs.items import Sum
+from trialfleet.workflows.jobs.current import end_place
+from trialfleet.workflows.jobs.job_log import (
+    Job,
+    Stay,
+    read_executions,
+    read_job,
+    read_removals,
+    total,
 )
-from trialfleet.workflows.cleaning import clean
-from trialfleet.workflows.formatting import is_finite
-from trialfleet.workflows.jobs.job_log import Stay
-from trialfleet.workflows.plan.folder import RegionFolder
+from trialfleet.workflows.models.earlier import better_before
+from trialfleet.workflows.models.latest import model_in_force
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.edges import edges_of
-from trialfleet.workflows.report.model import RegionReport, Report, Trial
-from trialfleet.workflows.report.source import RegionNotes, RegionSource, ReportSource, RunNotes
-from trialfleet.workflows.status.causes import cause_of
+from trialfleet.workflows.report.model import RegionReport, Report
+from trialfleet.workflows.status import spending
+from trialfleet.workflows.status.job_costs import between_stays, end_stays
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
-from trialfleet.workflows.status.states import Stage, TrialState, trial_state
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.storages import BaseStorage
-    from optuna.study import Study
-
-    from trialfleet.workflows.status.causes import AnyTrial
-
-IN_REPORT = "the report has it"  # what is not reckoned anew whenever a trial ends
+from trialfleet.workflows.status.region_state import final_metrics
+from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.run_trials import Trial, trials_of
+from trialfleet.workflows.status.status import Look, StatusReader
+from trialfleet.workflows.status.storage import study_name
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+from trialfleet.workflows.study.spec import Study
 
 
-def build_report(source: ReportSource) -> Report:
-    """Read every region's study and say what came of it.
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What a report needs to know of a run as a whole.
 
-    A region without a study, and a storage that doesn't exist yet, are regions without trials.
+    Attributes:
+        root: its folder.
+        study: the study's name.
+        run: its id.
+        metric: the objective's.
+        direction: "minimize" or "maximize".
+        report_metric: by which tuned and default settings are compared.
+        report_direction: which way that is better.
+        created: when it was planned, with a time zone.
+        finished: when it ended, with a time zone; None while it runs.
+        notice: what a reader should know first; empty: nothing.
+        active: when its DAGMans executed, as `read_executions` has it.
+        stops: when its own DAGMan was removed, in Unix seconds.
+        lost_share: the part of its jobs' time that was lost; None where nobody knows.
+        nodes: what its part in its fleet's nodes cost; None without any that was reported.
+    """
+
+    root: Path
+    study: str
+    run: str
+    metric: str
+    direction: Direction
+    report_metric: str
+    report_direction: Direction
+    created: datetime
+    finished: datetime | None
+    notice: str = ""
+    active: Sequence[tuple[float, float | None]] = ()
+    stops: Sequence[float] = ()
+    lost_share: float | None = None
+    nodes: Sum | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionFacts:
+    """What a report needs to know of a region.
+
+    Attributes:
+        status: where it stands.
+        study_name: the name of its study in the storage.
+        stored: its trials as the storage has them.
+        trials: the same as every view has them.
+        parameters: what its search space tunes.
+        defaults: the default settings, without constants and what means nothing in them.
+        data: its files.
+        final: metrics of the full training with the best settings; None before it ended.
+        final_job: what HTCondor says of that training's job; None before it began.
+        final_stays: the executions of that job.
+        gate_job: what HTCondor says of the gate's job; None before it began.
+        between_usd: what jobs cost while they were at none of their trials.
+        in_force: the model that `latest` means; None where there is none.
+        previous: an earlier run's model that measured better; None without any.
+    """
+
+    status: RegionStatus
+    study_name: str
+    stored: Sequence[StoredTrial]
+    trials: tuple[Trial, ...]
+    parameters: Mapping[str, Tunable]
+    defaults: Mapping[str, Any]
+    data: Sequence[str] = ()
+    final: Mapping[str, float] | None = None
+    final_job: Job | None = None
+    final_stays: Sequence[Stay] = ()
+    gate_job: Job | None = None
+    between_usd: float | None = None
+    in_force: Path | None = None
+    previous: Path | None = None
+
+
+def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
+    """Return the report of a run as it stands now, or as it `finished`.
 
     Raises:
-        OptimizerError: the storage exists and can't be read.
+        OptimizerError: its studies can't be read, or what they held is lost.
     """
-    from trialfleet.optimizer.storage import storage_to_read
+    look = StatusReader(folder).look()
+    if look.storage_away:
+        raise OptimizerError(look.storage_away)
+    return _report(folder, load_frozen(folder.study), look, look.status.regions, finished)
 
-    with storage_to_read(source.storage_url) as storage:
-        return _report(source, [_stored(storage, each.study_name) for each in source.regions])
+
+def report_of_region(folder: RunFolder, frozen: FrozenStudy, look: Look, slug: str) -> Report:
+    """Return the report of one region of a run as a look at it shows it."""
+    regions = [region for region in look.status.regions if region.slug == slug]
+    return _report(folder, frozen, look, regions, None)
 
 
-def report_of_trials(
-    source: ReportSource,
-    trials: Sequence[StoredTrial],
-    distributions: Mapping[str, BaseDistribution],
+def _report(
+    folder: RunFolder,
+    frozen: FrozenStudy,
+    look: Look,
+    regions: Sequence[RegionStatus],
+    finished: datetime | None,
 ) -> Report:
-    """Return the report of a single region whose trials are known, without parameters' importance.
-
-    Args:
-        source: the run, with that region alone.
-        trials: the region's.
-        distributions: those of its search space.
-    """
-    searched = [
-        {name: distributions[name] for name in _params(trial) if name in distributions}
-        for trial in trials
-    ]
-    return _report(source, [_Stored(None, trials, searched)])
-
-
-def _report(source: ReportSource, stored: Sequence[_Stored]) -> Report:
-    pauses = pauses_of(source.active, set(_signs(source, stored)), source.stops)
-    regions = tuple(
-        _region(source, region, each, pauses)
-        for region, each in zip(source.regions, stored, strict=True)
+    study = frozen.study
+    facts = RunFacts(
+        root=folder.root,
+        study=study.name,
+        run=frozen.run,
+        metric=study.objective.metric,
+        direction=study.objective.direction,
+        report_metric=study.compared_metric,
+        report_direction=study.report_direction or study.objective.direction,
+        created=frozen.created,
+        finished=finished,
+        notice=_notice(folder, look.status.regions),
+        active=[span for files in folder.all_dags() for span in read_executions(files.log)],
+        stops=read_removals(folder.dag_files.log),
+        lost_share=look.status.work.lost_share,
+        nodes=overhead(folder, finished or datetime.now(UTC)),
     )
-    notices = [source.notice, analysis.unreported(source.report_metric, regions)]
-    begun, ended = _begun(source), source.finished.timestamp() if source.finished else math.inf
+    now = None if finished or look.status.ended else datetime.now(UTC).timestamp()
+    return build_report(facts, [_facts_of(folder, frozen, each, look, now) for each in regions])
+
+
+def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:
+    """Why trials ended early, where that was for want of money; and which models have drifted."""
+    unpaid = spending.unpaid_trials(folder)
+    lines = [f"Trials ended early: {unpaid}."] if unpaid else []
+    lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
+    lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
+    return " ".join(lines)
+
+
+def _facts_of(
+    folder: RunFolder, frozen: FrozenStudy, status: RegionStatus, look: Look, now: float | None
+) -> RegionFacts:
+    name, study, files = status.name, frozen.study, folder.region(status.slug)
+    stored, space = look.trials[name], study.space_of(name)
+    in_force, previous = _other_models(status.published, study)
+    return RegionFacts(
+        status=status,
+        study_name=study_name(study, frozen.run, name),
+        stored=stored,
+        trials=trials_of(name, stored, look.unfinished[name], files, study, now),
+        parameters=space.parameters,
+        defaults=space.active(space.defaults()),
+        data=study.data_of(name),
+        final=final_metrics(files),
+        final_job=read_job(end_place(files, files.best)),
+        gate_job=read_job(end_place(files, files.gate)),
+        final_stays=end_stays(files, files.best, study, None if files.is_done else now),
+        between_usd=total(between_stays(files, study, now)),
+        in_force=in_force,
+        previous=previous,
+    )
+
+
+def _other_models(published: str | None, study: Study) -> tuple[Path | None, Path | None]:
+    """The region's model in force and an earlier one that measured better; None without those."""
+    if published is None:
+        return None, None
+    try:
+        return model_in_force(Path(published)), better_before(Path(published), study)
+    except OSError:  # moved away since, or not to be read: the report is written all the same
+        return None, None
+
+
+def build_report(run: RunFacts, regions: Sequence[RegionFacts]) -> Report:
+    """Return the report of a run of which all is known."""
+    pauses = pauses_of(run.active, set(_signs(regions)), run.stops)
+    made = tuple(_region(run, region, pauses) for region in regions)
+    notices = [run.notice, analysis.unreported(run.report_metric, made)]
+    begun = min((begin for begin, _ in run.active), default=run.created.timestamp())
+    ended = run.finished.timestamp() if run.finished else math.inf
     paused = paused_within(pauses, begun, ended)
+    is_worse = any(region.worse is not None for region in made)
     return Report(
-        **_noted(RunNotes, source),
-        report_direction=source.report_direction or source.direction,
+        study=clean(run.study),
+        run=clean(run.run),
+        metric=clean(run.metric),
+        direction=run.direction,
+        report_metric=clean(run.report_metric),
+        created=run.created,
+        finished=run.finished,
+        boot_usd=run.nodes.boot if run.nodes else None,
+        idle_usd=run.nodes.idle if run.nodes else None,
+        lost_share=run.lost_share,
+        report_direction=run.report_direction,
         notice=clean(" ".join(filter(None, notices))),
-        advice=clean(analysis.advice_on_worse(source, regions)),
-        edges=clean(edges_of(regions)),
-        wall_seconds=ended - begun - paused if source.finished else None,
+        advice=clean(analysis.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
+        edges=clean(edges_of(made)),
+        wall_seconds=ended - begun - paused if run.finished else None,
         paused_seconds=paused,
         pauses=pauses,
-        compute_seconds=sum(region.compute_seconds for region in regions),
-        usd=_sum([region.usd for region in regions]),
-        complete=sum(region.complete for region in regions),
-        failed=sum(region.failed for region in regions),
-        budget_trials=sum(region.budget_trials for region in regions),
-        regions=regions,
+        compute_seconds=sum(region.compute_seconds for region in made),
+        usd=_sum([region.usd for region in made]),
+        complete=sum(region.complete for region in made),
+        failed=sum(region.failed for region in made),
+        budget_trials=sum(region.budget_trials for region in made),
+        regions=made,
     )
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """A region's study, None where it was not opened, its trials, and where each was searched."""
-
-    study: Study | None
-    trials: Sequence[AnyTrial]
-    searched: Sequence[Mapping[str, BaseDistribution]]
-
-
-def _stored(storage: BaseStorage | None, name: str) -> _Stored:
-    import optuna
-
-    if storage is None:
-        return _Stored(None, [], [])
-    try:
-        study = optuna.load_study(study_name=name, storage=storage)
-    except KeyError:
-        return _Stored(None, [], [])
-    trials = [t for t in study.get_trials(deepcopy=False) if is_own(t)]
-    return _Stored(study, trials, [trial.distributions for trial in trials])
-
-
-def _signs(source: ReportSource, stored: Iterable[_Stored]) -> Iterator[float]:
+def _signs(regions: Iterable[RegionFacts]) -> Iterator[float]:
     """When something happened to the run's jobs, in Unix seconds."""
-    noted = [
-        _job(_mapping(trial.user_attrs.get("job"))) for each in stored for trial in each.trials
-    ]
-    finals = [vars(region.final_job) for region in source.regions if region.final_job]
-    for job in [*noted, *finals]:
-        yield from (job[name] for name in ("started", "ended") if job[name] is not None)
+    for region in regions:
+        for job in (*region.trials, region.final_job):
+            if job:
+                yield from (time for time in (job.started, job.ended) if time is not None)
 
 
-def _begun(source: ReportSource) -> float:
-    """When the run's first DAGMan began, else when the run was made, in Unix seconds."""
-    return min((begin for begin, _ in source.active), default=source.created.timestamp())
-
-
-def _region(
-    source: ReportSource, region: RegionSource, stored: _Stored, pauses: Sequence[Span]
-) -> RegionReport:
-    study, frozen = stored.study, stored.trials
-    trials = tuple(
-        _trial(item, region.unfinished, region.stays.get(item.number, ())) for item in frozen
-    )
-    chosen = best_trial(frozen, source.direction)
-    best = next((trial for trial in trials if chosen and trial.number == chosen.number), None)
+def _region(run: RunFacts, region: RegionFacts, pauses: Sequence[Span]) -> RegionReport:
+    status, trials = region.status, region.trials
+    best = next((trial for trial in trials if trial.trial == status.best_trial), None)
     baseline = next((trial for trial in trials if trial.baseline), None)
-    objective = analysis.compare(source.metric, source.direction, baseline, best, source)
-    direction = source.report_direction or source.direction
-    report = analysis.compare(source.report_metric, direction, baseline, best, source)
-    final = None if region.final is None else _finite(clean(region.final))
+    pair = (baseline, best, run.metric)
+    objective = analysis.compare(run.metric, run.direction, *pair)
+    report = analysis.compare(run.report_metric, run.report_direction, *pair)
+    importance, note = analysis.importance_of(trials, region.parameters, run.direction)
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
-    importance, importance_note = (
-        ((), IN_REPORT)
-        if study is None and frozen
-        else analysis.importance_of(study, source.direction)
-    )
-    worse = analysis.worse_of(objective, report)
-    next_step, next_command = analysis.next_step_on_worse(region) if worse else (None, None)
-    wall, paused = _wall_seconds(frozen, pauses)
-    is_failed = region.stage is Stage.FAILED
-    counts = {state: sum(trial.state == state for trial in trials) for state in TrialState}
+    wall, paused = _wall_seconds(region.stored, pauses)
+    worse, next_step, next_command = analysis.worse_of(objective, report), None, None
+    if worse and status.published and region.in_force:
+        next_step, next_command = analysis.next_step_on_worse(
+            status.name, region.data, Path(status.published), region.in_force, region.previous
+        )
     return RegionReport(
-        **_noted(RegionNotes, region),
-        status=region.stage,
-        complete=counts[TrialState.COMPLETE],
-        failed=counts[TrialState.FAILED] + (count_cut_off(frozen) if is_failed else 0),
-        stopped_early=counts[TrialState.STOPPED_EARLY],
-        running=counts[TrialState.RUNNING],
+        name=clean(status.name),
+        slug=clean(status.slug),
+        study_name=clean(region.study_name),
+        stopped=clean(status.reason),
+        budget_trials=status.budget,
+        final_job=region.final_job and _cleaned(region.final_job),
+        gate_job=region.gate_job and _cleaned(region.gate_job),
+        not_latest=clean(status.not_latest),
+        gate=clean(str(status.gate)) if status.gate else None,
+        gate_worse=status.gate is not None and status.gate.is_worse,
+        usd=status.usd,
+        between_usd=region.between_usd,
+        holdout=clean(status.holdout),
+        changed=clean(status.changed),
+        status=status.stage,
+        complete=status.done,
+        failed=status.failed + status.cut_off,
+        stopped_early=status.stopped_early,
+        running=status.running,
         objective=objective,
         report=report,
         worse=worse,
         next_step=clean(next_step),
         next_command=clean(next_command),
-        why_command=clean(analysis.why_command(region)),
-        final=final,
-        published=None if region.published is None else clean(str(region.published)),
-        best_trial=None if best is None else best.number,
-        baseline_trial=None if baseline is None else baseline.number,
+        why_command=clean(analysis.why_command(status.name, run.root)),
+        final=None if region.final is None else finite(clean(region.final)),
+        published=clean(status.published),
+        best_trial=status.best_trial,
+        baseline_trial=None if baseline is None else baseline.trial,
         compute_seconds=sum(seconds or 0.0 for seconds in jobs),
         wall_seconds=wall,
         paused_seconds=paused,
         importance=importance,
-        importance_note=importance_note,
-        settings=analysis.settings_of(clean(region.defaults), best, stored.searched),
-        cause=_cause(frozen, region),
+        importance_note=note,
+        settings=analysis.settings_of(clean(region.defaults), best, trials, region.parameters),
+        cause=clean(str(status.cause)) if status.cause else None,
         failures=analysis.failures_of(trials),
-        taught=_taught(frozen),
+        taught=_taught(region.stored),
         trials=trials,
         final_stays=tuple(region.final_stays),
     )
 
 
-def _noted(kind: type[RunNotes | RegionNotes], source: RunNotes | RegionNotes) -> dict[str, Any]:
-    """What a report says as it was given, its texts made printable."""
-    return {each.name: clean(getattr(source, each.name)) for each in fields(kind)}
+def _cleaned(job: Job) -> Job:
+    return replace(job, machine=clean(job.machine), slot=clean(job.slot))
 
 
-def _taught(trials: Sequence[AnyTrial]) -> dict[str, float]:
+def _taught(trials: Sequence[StoredTrial]) -> dict[str, float]:
     """What the model learned from when it was last asked, the most first."""
-    noted = (_finite(clean(trial.user_attrs.get("taught"))) for trial in reversed(trials))
-    found = next((each for each in noted if each), {})
+    noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
+    found = next((kept for each in noted if each and (kept := finite(each))), {})
     return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def _cause(trials: Sequence[AnyTrial], region: RegionSource) -> str | None:
-    if region.folder is None:
-        return None
-    cause = cause_of(trials, RegionFolder(region.folder), failed=True)
-    return clean(str(cause)) if cause else None
-
-
-def _trial(trial: AnyTrial, unfinished: Mapping[str, TrialState], stays: Sequence[Stay]) -> Trial:
-    notes: dict[str, Any] = clean(trial.user_attrs)
-    state = trial_state(
-        trial.state.name,
-        str(notes.get("node", "")),
-        unfinished,
-        stopped_early=is_stopped_early(trial),
-    )
-    value = trial.value
-    return Trial(
-        number=trial.number,
-        node=str(notes.get("node", "")),
-        state=state,
-        baseline=notes.get("baseline") is True,
-        objective=value if state == "complete" and is_finite(value) else None,
-        predicted=value if state == "stopped early" and is_finite(value) else None,
-        stopped=_finite(notes.get("stopped")),
-        metrics=_finite(notes.get("metrics")),
-        params=clean(_params(trial)),
-        seconds=_number(notes.get("seconds")),
-        device=str(notes.get("device") or ""),
-        error=_error(state, notes.get("error")),
-        curve=_curve(trial),
-        stays=tuple(replace(stay, machine=clean(stay.machine)) for stay in stays),
-        **_job({**_mapping(notes.get("job")), "attempts": notes.get("attempts")}),
-    )
-
-
-def _params(trial: AnyTrial) -> Mapping[str, Any]:
-    """A trial's settings: what it noted, which has no constants, else what Optuna has."""
-    return _mapping(trial.user_attrs.get("params", getattr(trial, "params", None)))
-
-
-def _job(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `Job` that a trial's notes have; a trial that was told long ago has none."""
-    numbers = ("started", "ended", "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb",
-               "usd", "lost_usd")  # fmt: skip
-    texts = ("machine", "slot")
-    attempts = noted.get("attempts")
-    counts = {name: noted.get(name) for name in ("ranks", "generations")}
-    return {
-        **{name: _number(noted.get(name)) for name in numbers},
-        **{name: str(noted[name]) if noted.get(name) else None for name in texts},
-        "attempts": attempts if isinstance(attempts, int) and attempts > 0 else 0,
-        **{name: count if isinstance(count, int) else None for name, count in counts.items()},
-    }
 
 
 def _sum(known: Sequence[float | None]) -> float | None:
@@ -263,30 +327,9 @@ def _sum(known: Sequence[float | None]) -> float | None:
     return sum(found) if found else None
 
 
-def _curve(trial: AnyTrial) -> tuple[tuple[int, float], ...]:
-    values = sorted(trial.intermediate_values.items())
-    return tuple((step, value) for step, value in values if is_finite(value))
-
-
-def _error(state: str, error: Any) -> str | None:
-    if state not in {"failed", "pruned"}:
-        return None
-    return str(error or "").strip() or "no error was recorded"
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if is_finite(value) and value >= 0 else None
-
-
-def _finite(value: Any) -> dict[str, float]:
-    return {name: item for name, item in _mapping(value).items() if is_finite(item)}
-
-
-def _wall_seconds(trials: Sequence[AnyTrial], pauses: Sequence[Span]) -> tuple[float | None, float]:
+def _wall_seconds(
+    trials: Sequence[StoredTrial], pauses: Sequence[Span]
+) -> tuple[float | None, float]:
     """From a region's first trial to its last without pauses, and these; None without any trial."""
     starts = [trial.datetime_start.timestamp() for trial in trials if trial.datetime_start]
     ends = [trial.datetime_complete.timestamp() for trial in trials if trial.datetime_complete]

@@ -49,6 +49,8 @@ def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
     return 0.5 * flat * middle if max(distances) > flat * middle else None
 
 
-def short(value: float | None) -> float | None:
-    """Seven significant digits: less than a pixel off, and half the bytes."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.7g}")
+def short(value: float | None, digits: int = 6) -> float | None:
+    """A number in so many significant digits: less than a pixel off, and half the bytes."""
+    if value is None or not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.{digits}g}")

@@ -10,10 +10,11 @@ from typing import Any
 
 from trialfleet.workflows import formatting as f
 from trialfleet.workflows.formatting import usd
+from trialfleet.workflows.report.chart_data import decimals_of, is_apart
 from trialfleet.workflows.report.groups import outcome, tone_of
-from trialfleet.workflows.report.model import Comparison, RegionReport, Report, Setting, Trial
-from trialfleet.workflows.report.scales import scale_of
+from trialfleet.workflows.report.model import Comparison, RegionReport, Report, Setting
 from trialfleet.workflows.report.summary import report_decimals
+from trialfleet.workflows.status.run_trials import Trial
 
 FULL_TRAINING = "Full training"
 FULL_MEANS = (
@@ -211,8 +212,8 @@ def trial_columns(report: Report, row: RegionReport) -> list[tuple[str, str]]:
 def trial_rows(report: Report, row: RegionReport) -> list[list[Cell]]:
     """The trials table's rows, cells as `trial_columns`."""
     reported = [trial.metrics.get(report.report_metric) for trial in row.trials]
-    decimals = _decimals([trial.objective for trial in row.trials], row.objective)
-    report_column = _decimals(reported, row.report)
+    decimals = decimals_of([trial.value for trial in row.trials], row.objective)
+    report_column = decimals_of(reported, row.report)
     jobs = [cell for _, _, cell in _job_columns(row)]
     cells = [*_setting_cells(row), *jobs]
     return [
@@ -229,14 +230,6 @@ def _setting_cells(row: RegionReport) -> list[Callable[[Trial], Cell]]:
     return [cells(item) for item in row.settings]
 
 
-def _decimals(values: Sequence[float | None], comparison: Comparison) -> int | None:
-    """A column's decimals, as the values near the best need them: one far away takes none off."""
-    known = [value for value in values if value is not None]
-    anchor = comparison.tuned
-    view = scale_of(known, anchor).view if known and anchor is not None else None
-    return f.column_decimals([v for v in known if view is None or view[0] <= v <= view[1]])
-
-
 def _trial_row(
     report: Report,
     row: RegionReport,
@@ -245,11 +238,11 @@ def _trial_row(
     cells: Sequence[Callable[[Trial], Cell]],
 ) -> list[Cell]:
     reported = trial.metrics.get(report.report_metric)
-    best = "strong" if trial.number == row.best_trial else ""
+    best = "strong" if trial.trial == row.best_trial else ""
     return [
-        Cell(str(trial.number), trial.number, best),
+        Cell(str(trial.trial), trial.trial, best),
         Cell(_state(row, trial), trial.state, "bad" if trial.state == "failed" else best),
-        Cell(f.fixed(trial.objective, decimals[0]), trial.objective, best),
+        Cell(f.fixed(trial.value, decimals[0]), trial.value, best),
         *([Cell(f.fixed(reported, decimals[1]), reported)] if is_apart(report) else []),
         *(cell(trial) for cell in cells),
         Cell(str(trial.attempts) if trial.attempts else f.NOTHING, trial.attempts or None),
@@ -292,11 +285,6 @@ def _megabytes(size: float | None) -> str:
 
 def _state(row: RegionReport, trial: Trial) -> str:
     roles: list[str] = [trial.state]
-    roles += ["best"] if trial.number == row.best_trial else []
+    roles += ["best"] if trial.trial == row.best_trial else []
     roles += ["default settings"] if trial.baseline else []
     return ", ".join(roles)
-
-
-def is_apart(report: Report) -> bool:
-    """Whether regions are compared by another metric than the objective."""
-    return report.metric != report.report_metric

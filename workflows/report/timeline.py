@@ -105,7 +105,7 @@ class Timeline:
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
-    @property
+    @cached_property
     def regions(self) -> set[int]:
         """The places in the report of the regions that have jobs."""
         return {bar.region for bar in self.bars}
@@ -230,7 +230,7 @@ def _executions(
 
 def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[Stay]]]:
     for trial in region.trials:
-        yield trial.number, trial.state, trial, trial.stays
+        yield trial.trial, trial.state, trial, trial.stays
     if region.final_job is not None:
         yield None, "full training", region.final_job, region.final_stays
     if region.gate_job is not None:

@@ -18,13 +18,14 @@ from trialfleet.workflows.report.chart_data import (
     PAIR_TRIALS,
     SCATTER_TRIALS,
     Pair,
+    is_apart,
     parameters_not_drawn,
 )
 from trialfleet.workflows.report.groups import group_of
 from trialfleet.workflows.report.model import Comparison, RegionReport, Report
 from trialfleet.workflows.report.scales import Scale
 from trialfleet.workflows.report.summary import report_decimals
-from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING, Cell, is_apart
+from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING, Cell
 from trialfleet.workflows.report.timeline import Timeline
 from trialfleet.workflows.status.causes import SEE
 from trialfleet.workflows.status.states import Stage

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -300,6 +299,8 @@ def _count(number: int) -> str:
 
 def watch(run: Run, console: Console) -> RunStatus:
     """Show a run's status until it ends: live on a terminal, else a line for each change."""
+    from rich.live import Live
+
     if not console.is_terminal:
         return run.wait(_line_printer(console))
     widths: dict[str, int] = {}

@@ -12,13 +12,14 @@ from trialfleet.workflows.output import keep_numbers_whole, pairs, plain_table
 from trialfleet.workflows.run.console import value_text
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.run.records import BestSettings, TrialRecord
+    from trialfleet.workflows.run.records import BestSettings
+    from trialfleet.workflows.status.run_trials import Trial
 
 _WIDE = 120  # columns of a terminal
 _DIGITS = 6  # significant ones, of the greatest value in a column
 
 
-def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> Table:
+def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> Table:
     """The trials of a run, a row each; other metrics and errors where there are any.
 
     A terminal of less than 120 columns shows neither machines nor other metrics.
@@ -40,8 +41,7 @@ def trials_table(trials: list[TrialRecord], metric: str, width: int = _WIDE) -> 
     return table
 
 
-def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[str, str]:
-    seconds = trial.seconds if trial.wall_seconds is None else trial.wall_seconds
+def _trial_cells(trial: Trial, metric: str, decimals: int | None) -> dict[str, str]:
     others = {name: value for name, value in trial.metrics.items() if name != metric}
     predicted = value_text(trial.predicted, decimals)
     return {
@@ -50,7 +50,7 @@ def _trial_cells(trial: TrialRecord, metric: str, decimals: int | None) -> dict[
         "trial": str(trial.trial),
         "state": trial.state,
         "attempts": str(trial.attempts or ""),
-        "time": duration(seconds),
+        "time": duration(trial.compute_seconds),
         "USD": usd(trial.usd),
         "machine": trial.machine or "",
         "parameters": pairs(trial.params, 4),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
@@ -18,16 +19,20 @@ from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.mend import alone
 from trialfleet.workflows.journal.reopening import reopen_day_of
 from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.plan.inputs import freeze_data
 from trialfleet.workflows.plan.pool_check import PoolCheck, check_pool
-from trialfleet.workflows.run import dry_start
-from trialfleet.workflows.run.records import BestSettings, TrialRecord, best_of, record_of
+from trialfleet.workflows.run.records import BestSettings, best_of
 from trialfleet.workflows.status.run_status import RunStatus
-from trialfleet.workflows.status.states import RunState
+from trialfleet.workflows.status.run_trials import Trial, trial_of, trials_of
+from trialfleet.workflows.status.states import RunState, TrialState
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import check_ours
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.run import dry_start
 
 _POLL_SECONDS = 2.0
 
@@ -103,6 +108,8 @@ class Run:
                 raise InputError(f"{str(self.folder)!r} is {state}: a check comes before")
             if why := self.check_pool().hopeless:
                 raise InputError(f"{why}; so the trainer can't be started either")
+            from trialfleet.workflows.run import dry_start
+
             return dry_start.check(self._files, progress=progress, region=region)
 
     def check_or_remove(
@@ -116,6 +123,8 @@ class Run:
             InputError: as `check`.
             PoolError: HTCondor is out of reach or refuses the job; the run stays.
         """
+        from trialfleet.workflows.run import dry_start
+
         try:
             return self.check(progress, region)
         except dry_start.TrainerFailsError as error:
@@ -285,28 +294,42 @@ class Run:
                 progress(status)
         return status
 
-    def trials(self, region: str | None = None) -> list[TrialRecord]:
+    def trials(self, region: str | None = None) -> list[Trial]:
         """Return the trials of all regions, or of one.
 
         Raises:
             InputError: there is no such region.
         """
-        names = list(self._reader.regions)
+        names = self._reader.regions
         if region is not None and region not in names:
             near = did_you_mean(region, names)
             raise InputError(f"no region {region!r} in this run{near}; regions: {', '.join(names)}")
-        chosen = names if region is None else [region]
-        trials = [(name, trial) for name in chosen for trial in self._reader.trials(name)]
-        if all(trial.state.is_finished() for _, trial in trials):
-            return [record_of(name, trial, {}) for name, trial in trials]
-        unfinished = self._reader.look().unfinished
-        return [record_of(name, trial, unfinished[name]) for name, trial in trials]
+        study = self.study
+        chosen = [each for each in graph_of(study).regions if region in {None, each.name}]
+        stored = {each.name: self._reader.trials(each.name) for each in chosen}
+        unfinished: Mapping[str, Mapping[str, TrialState]] = {}
+        if not all(trial.state.is_finished() for trials in stored.values() for trial in trials):
+            unfinished = self._reader.look().unfinished
+        now = time.time() if unfinished else None
+        found = (
+            trials_of(
+                each.name,
+                stored[each.name],
+                unfinished.get(each.name, {}),
+                self._files.region(each.slug),
+                study,
+                now,
+            )
+            for each in chosen
+        )
+        return [trial for trials in found for trial in trials]
 
     def best(self) -> list[BestSettings]:
         """Return the best settings of each region that has a complete trial."""
-        records = {(r.region, r.trial): r for r in self.trials()}
+        look = self._reader.look()
         return [
-            best_of(self._files, region, records[region.name, region.best_trial])
-            for region in self.status().regions
-            if region.best_trial is not None
+            best_of(self._files, region, trial_of(region.name, trial, {}))
+            for region in look.status.regions
+            for trial in look.trials[region.name]
+            if trial.number == region.best_trial
         ]

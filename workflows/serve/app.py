@@ -248,7 +248,7 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
         region=region,
         timeline=timeline,
         regions_json=_regions_json(timeline, [region.name]),
-        region_json=script_json(chart_data.region_data(region, points)),
+        region_json=script_json(chart_data.region_data(page.report, region, points)),
         trial_path=partial(views.trial_path, key, slug),
         run_path=views.run_path(key),
         views=report_views,

@@ -18,13 +18,15 @@ from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Ending, Journal
 from trialfleet.workflows.models.listing import PublishedModel, models_on
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.report import RegionReport, Report, Trial, tables
+from trialfleet.workflows.report import tables
+from trialfleet.workflows.report.model import RegionReport, Report
+from trialfleet.workflows.report.reading import report_of_region
 from trialfleet.workflows.run.run_list import ListedRun, list_runs
-from trialfleet.workflows.scripts.report_node import report_of_region
 from trialfleet.workflows.serve import gains, views
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.serve.runs import Runs, key_of
 from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.status.running import RunningTrial
 
 _LOG_BYTES = 32_768  # of the end of a log
@@ -91,7 +93,7 @@ def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
 
 
 def _report(snapshot: Snapshot, slug: str) -> Report:
-    return report_of_region(snapshot.folder, snapshot.frozen, snapshot.look, snapshot.graph[slug])
+    return report_of_region(snapshot.folder, snapshot.frozen, snapshot.look, slug)
 
 
 def _facts(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from trialfleet.files import read_json
 from trialfleet.objective import Direction
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
-from trialfleet.workflows.formatting import NOTHING, column_decimals, is_finite, signed
+from trialfleet.workflows.cleaning import is_finite
+from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
 from trialfleet.workflows.report.model import Comparison
 from trialfleet.workflows.report.tables import gain_tone
@@ -79,7 +80,8 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
         ]
         over = "the former model" if verdict.promoted else "the model in force"
         if sides[0] is not None and sides[1] is not None:
-            direction = rule_of(snapshot.frozen.study).direction
+            study = snapshot.frozen.study
+            direction = rule_of(study).direction if study.gate else study.objective.direction
             return _gain(sides[0], sides[1], direction, over, verdict.metric)
     champion = snapshot.champions.of(region.slug)
     if champion and champion.run != snapshot.look.status.run:

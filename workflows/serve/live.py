@@ -202,17 +202,18 @@ class LiveRun:
 
     def read(self) -> Snapshot:
         """Return the run as it is now; it is not watched for that."""
-        began = time.monotonic()
-        self._reader = self._reader or StatusReader(self.folder)
+        began, last = time.monotonic(), self._snapshot
+        before = last.champions if last else None
+        self._reader = self._reader or StatusReader(self.folder, curves=True)
         look = self._reader.look()
         self._reports = tuple(str(path) for path in self._reports_in(look))
         return Snapshot(
-            number=self._snapshot.number + 1 if self._snapshot else 0,
+            number=last.number + 1 if last else 0,
             folder=self.folder,
             frozen=self._frozen,
             graph=self._graph,
             look=look,
-            champions=Champions(self._frozen.study, tuple(self._graph)),
+            champions=Champions(self._frozen.study, tuple(self._graph), before),
             nodes=self._nodes.read(),
             seconds=time.monotonic() - began,
         )

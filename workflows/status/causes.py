@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trialfleet import job_files
@@ -40,6 +41,7 @@ def see(log: str) -> str:
     return f"{SEE}{shlex.quote(log)}"
 
 
+@lru_cache(maxsize=1 << 12)  # each look at a run asks for those of all its attempts
 def kind_of(error: str) -> str:
     """Return an error without its figures."""
     return _FIGURES.sub("#", error)

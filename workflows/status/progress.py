@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
     """Return the last step that was reported, and its metric if the report has it as a number."""
+    stamp = job_files.stamp_of(path)
+    return _last_report(path, metric, stamp) if stamp[0] else None
+
+
+@lru_cache(maxsize=1 << 13)  # of all trials that run
+def _last_report(
+    path: Path, metric: str, _changed: tuple[int, int]
+) -> tuple[int, float | None] | None:
     for line in reversed(_last_lines(path, 8192)):
         if (found := _parsed(line)) is not None:
             step, metrics = found

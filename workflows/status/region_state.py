@@ -1,25 +1,25 @@
-"""Where one region of a run stands, by its files, its DAGMan and the queue."""
+"""Where one region of a run stands: decided by its records, its DAGMan and the queue."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet import job_files
 from trialfleet.files import read_record
 from trialfleet.optimizer.may_begin import Facts, refusal
-from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
 from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.jobs.agent_words import read_order
 from trialfleet.workflows.jobs.current import current_trial
 from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
-from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
+from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.plan.graph import RegionGraph
-from trialfleet.workflows.record_shapes import GateVerdict, Result, Stopped
+from trialfleet.workflows.record_shapes import Result
 from trialfleet.workflows.status.causes import see
+from trialfleet.workflows.status.region_records import EndFiles, RegionRecords
 from trialfleet.workflows.status.states import RunState, TrialState, unfinished_state
 
 if TYPE_CHECKING:
@@ -82,20 +82,20 @@ def jobs_without_trial(
 
 
 def state_of(
-    files: RegionFolder,
+    records: RegionRecords,
     region: RegionGraph,
     queued: QueuedRun | None,
     node: NodeStatus | None,
     run_state: RunState,
 ) -> RunState:
     """Return where a region stands in a run that stands at `run_state`."""
-    if files.is_done:
+    if records.is_done:
         return RunState.DONE
     has_ended = run_state in {RunState.STOPPED, RunState.FAILED}
     if queued and region.slug in queued.regions and not has_ended:  # its DAGMan goes a bit later
         return RunState.RUNNING
-    if files.stopped.exists():
-        return RunState.FAILED if gave_up(files) else RunState.STOPPED
+    if records.stopped is not None:
+        return RunState.FAILED if records.gave_up else RunState.STOPPED
     if node and node.failed:
         return RunState.STOPPED if _was_removed(node) else RunState.FAILED
     return RunState.WAITING if run_state is RunState.RUNNING else run_state
@@ -133,81 +133,93 @@ def why_over(
     return None
 
 
-def gave_up(files: RegionFolder) -> bool:
-    """Return whether a region failed by itself; its DAGMan was not removed."""
-    return files.stopped.exists() and not read_record(files.stopped, shape=Stopped).get("removed")
-
-
 def _was_removed(node: NodeStatus) -> bool:
     """Return whether a region's DAGMan failed because somebody removed it, or the run's."""
     return node.was_cut_off or _REMOVED in node.details
 
 
 def reason_of(
-    files: RegionFolder, node: NodeStatus | None, state: RunState, run: RunFolder
+    records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
 ) -> str | None:
     """Return why a region ended early: its own words, else the last error of its scripts.
 
     Args:
-        files: the region's.
+        records: the region's.
         node: of the region in the whole run's graph.
         state: where the region stands.
-        run: the run's files.
+        by_stop: whether `trialfleet stop` ended the run.
+        error: what `last_error` says of the region.
     """
     if state not in {RunState.FAILED, RunState.STOPPED}:
         return None
-    if files.stopped.exists():
-        return noted(files.stopped, "reason")
+    if records.stopped is not None:
+        reason = records.stopped.get("reason")
+        return None if reason is None else str(reason)
     if state is RunState.FAILED:
-        return _last_error(files, node, run)
-    if run.stopped.exists():
+        return error
+    if by_stop:
         return BY_STOP
     if node and node.failed:
         return "the run's jobs were removed" if node.was_cut_off else "its jobs were removed"
     return None
 
 
-def _last_error(files: RegionFolder, node: NodeStatus | None, run: RunFolder) -> str:
-    """Return why a region has failed that could not note it itself."""
-    if trouble := service_trouble(run):
-        return f"{trouble}{see(str(run.service_log))}"
-    errors = [each.error for each in failing_scripts(files.failing)]
+def last_error(
+    records: RegionRecords, node: NodeStatus | None, log: Path, trouble: str, service_log: Path
+) -> str:
+    """Return why a region has failed that could not note it itself.
+
+    Args:
+        records: the region's.
+        node: of the region in the whole run's graph.
+        log: of the region's scripts.
+        trouble: why the optimiser's service does not answer; empty: it does.
+        service_log: the service's.
+    """
+    if trouble:
+        return f"{trouble}{see(str(service_log))}"
+    errors = [each.error for each in records.failing]
     details = f"its DAGMan ended: {(node and node.details) or 'no details'}"
-    return f"{next(iter(errors), details)}{see(str(files.scripts_log))}"
+    return f"{next(iter(errors), details)}{see(str(log))}"
 
 
 def phase_of(
-    files: RegionFolder, region: RegionGraph, queued: QueuedRun | None, finished: int
+    records: RegionRecords,
+    region: RegionGraph,
+    queued: QueuedRun | None,
+    finished: int,
+    ends: Callable[[], EndFiles],
 ) -> str:
-    """Return what a region is at: waiting, trials, best, gate, publish or done."""
-    if files.is_done:
+    """Return what a region is at: waiting, trials, best, gate, publish or done.
+
+    `ends` reads what is left behind its trials, where it is that far.
+    """
+    if records.is_done:
         return "done"
-    if queued and region.best in queued.running | queued.idle:
+    jobs = queued.running | queued.idle if queued else frozenset()
+    if region.best in jobs:
         return "best"
     if finished >= region.trials and region.publishes:
-        if not (job_files.size_of(files.best.result) and _left_a_model(files)):
+        left = ends()
+        if not left.is_trained:
             return "best"
-        return "gate" if region.gated and _is_measured_now(files, region, queued) else "publish"
-    return "trials" if finished or files.dag_files.submit.exists() else "waiting"
+        # the gate's job goes on or is about to: a first model, say, is promoted without
+        measures = not left.is_measured and (region.gate in jobs or left.gate_begins)
+        return "gate" if region.gated and measures else "publish"
+    return "trials" if finished or records.is_submitted else "waiting"
 
 
-def _left_a_model(files: RegionFolder) -> bool:
-    return files.published.exists() or job_files.has_files(files.best.model)
-
-
-def _is_measured_now(files: RegionFolder, region: RegionGraph, queued: QueuedRun | None) -> bool:
-    """Whether the gate's job goes on or is about to: a first model, say, is promoted without."""
-    if files.verdict.exists() or job_files.size_of(files.gate.result):
-        return False
-    is_queued = queued is not None and region.gate in queued.running | queued.idle
-    return is_queued or files.gate.trial_json.exists()
-
-
-def gate_of(files: RegionFolder, study: Study) -> Passed | None:
+def gate_of(records: RegionRecords, study: Study) -> Passed | None:
     """Return what the gate found of a published model that it let pass, past a champion."""
-    if study.gate is None or not files.published.exists() or not files.verdict.exists():
+    if study.gate is None or records.verdict is None:
         return None
-    return passed_of(rule_of(study), Verdict.read(read_record(files.verdict, shape=GateVerdict)))
+    return passed_of(rule_of(study), Verdict.read(records.verdict))
+
+
+def kept_by_gate(records: RegionRecords) -> str | None:
+    """Return why the gate kept the model in force instead of the region's own, if it did."""
+    verdict = Verdict.read(records.verdict) if records.verdict else None
+    return verdict.why if verdict and not verdict.promoted else None
 
 
 def noted(path: Path, key: str) -> str | None:

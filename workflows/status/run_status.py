@@ -46,6 +46,7 @@ class RegionStatus:
         spent: which budget in USD pays for no more of its trials, if one doesn't.
         not_latest: why `latest` is another run's model, if it is.
         gate: what the gate found of a model that it let pass; None without a former one, or a gate.
+        kept: why the gate kept the model in force, if it did.
         holdout: how far its full training's validation and test losses are apart, where rows don't
             explain that.
         changed: which files of its data or code have changed since the run was submitted, if any.
@@ -63,25 +64,26 @@ class RegionStatus:
     slug: str
     state: RunState
     stage: Stage
-    phase: str
-    done: int
-    failed: int
-    pruned: int
-    stopped_early: int
-    running: int
-    queued: int
-    on_hold: int
-    interrupted: int
-    budget: int
-    best: float | None
-    best_trial: int | None
-    seconds_left: float | None
-    reason: str | None
-    published: str | None
+    phase: str = ""
+    done: int = 0
+    failed: int = 0
+    pruned: int = 0
+    stopped_early: int = 0
+    running: int = 0
+    queued: int = 0
+    on_hold: int = 0
+    interrupted: int = 0
+    budget: int = 0
+    best: float | None = None
+    best_trial: int | None = None
+    seconds_left: float | None = None
+    reason: str | None = None
+    published: str | None = None
     usd: float | None = None
     spent: str | None = None
     not_latest: str | None = None
     gate: Passed | None = None
+    kept: str | None = None
     drift: str | None = None
     holdout: str | None = None
     changed: str | None = None

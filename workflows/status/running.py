@@ -69,12 +69,12 @@ def running_trials(
         at = place_at(files, node) if name == node else place
         if end := next((end for end in ends if files.of_node(end).root == at.root), None):
             name, place = end, at  # of a lane's job, too
-        found.append(_running_trial(name, place, jobs[node], metric))
+        found.append(_running_trial(name, place, jobs[node], metric, is_gang=region.gangs))
     return tuple(found)
 
 
 def _running_trial(
-    name: str, place: TrialFolder, ad: Mapping[str, Any], metric: str
+    name: str, place: TrialFolder, ad: Mapping[str, Any], metric: str, *, is_gang: bool
 ) -> RunningTrial:
     step, value = _last_report(place, metric) or (None, None)
     started = ad.get("JobCurrentStartExecutingDate")
@@ -86,7 +86,7 @@ def _running_trial(
         started=None if started is None else float(started),
         step=step,
         value=value,
-        **ranks_and_generation(place),
+        **(ranks_and_generation(place) if is_gang else {}),
     )
 
 

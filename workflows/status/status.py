@@ -27,7 +27,7 @@ from trialfleet.optimizer.stored_trials import (
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status, removal
-from trialfleet.workflows.dagman.health import faults
+from trialfleet.workflows.dagman.health import Fault, faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.dagman.running_scripts import script_facts
@@ -36,20 +36,24 @@ from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.troubles import job_troubles
 from trialfleet.workflows.missing_modules import how_to_install
-from trialfleet.workflows.models.latest import why_not_latest
+from trialfleet.workflows.models.latest import why_kept_out
 from trialfleet.workflows.notify.outbox import undelivered
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.frozen_head import check_place
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.causes import cause_of, why_all_fail
 from trialfleet.workflows.status.holdout import holdout_warning
-from trialfleet.workflows.status.job_costs import region_usd
 from trialfleet.workflows.status.pauses import Span, pauses_so_far
+from trialfleet.workflows.status.region_records import (
+    RecordsReader,
+    RegionRecords,
+    read_end_files,
+)
 from trialfleet.workflows.status.region_state import (
     gate_of,
-    gave_up,
     jobs_without_trial,
-    noted,
+    kept_by_gate,
+    last_error,
     phase_of,
     reason_of,
     state_of,
@@ -68,7 +72,7 @@ from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_froz
 from trialfleet.workflows.study.spec import Study
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Look:
     """A run at one moment.
 
@@ -76,33 +80,46 @@ class Look:
         status: where it stands.
         unfinished: the words for trials that are asked and not told: by region, then by name.
         trials: all of its trials, by region.
+        records: what its regions' folders say, by their slugs.
         queued: what the job queue has of it; None where that is out of reach.
         queue_away: why it is.
         storage_away: why its trials are those that were seen last.
+        faults: what is wrong with its DAGMans.
+        service_away: why the optimiser's service does not answer.
+        no_space: why nothing may begin until the disk has more room; empty where it may.
     """
 
     status: RunStatus
     unfinished: Mapping[str, Mapping[str, TrialState]]
     trials: Mapping[str, list[StoredTrial]]
+    records: Mapping[str, RegionRecords]
     queued: QueuedRun | None
     queue_away: str
     storage_away: str
+    faults: tuple[Fault, ...]
+    service_away: str
+    no_space: str
 
 
 class StatusReader:
     """Reads a run's status again and again; finished trials are fetched from the storage once.
 
     Reads only: any number of readers may look at a run while it runs.
+
+    Args:
+        folder: the run's.
+        curves: whether the trials of a look have their intermediate values.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, curves: bool = False) -> None:
         self._folder = folder
         self._frozen: FrozenStudy = load_frozen(folder.study)
         self._metric = self._frozen.study.objective.metric
         self._graph = graph_of(self._frozen.study)
-        self._trials = RunTrials(folder, self._frozen)
+        self._trials = RunTrials(folder, self._frozen, curves=curves)
         self._waiting = Waiting(folder, self._frozen)
         self._work = WorkReader(folder, self._frozen.study)
+        self._records = RecordsReader()
         self._holdouts: dict[str, str | None] = {}
         self._names = {region.slug: region.name for region in self._graph.regions}
 
@@ -116,11 +133,13 @@ class StatusReader:
         queue_notice = f"the job queue can't be read: {queue_away}" if queue_away else ""
         trials, study_notice = self._trials.all()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
-        state = self._state(queued, is_lost=any(fault.job is None for fault in found))
+        records = self._read_records()
+        state = self._state(queued, records, is_lost=any(fault.job is None for fault in found))
         nodes = read_node_status(self._folder.dag_files.node_status)
+        trouble = service_trouble(self._folder)
         states = {
             region.slug: state_of(
-                self._folder.region(region.slug), region, queued, nodes.get(region.slug), state
+                records[region.slug], region, queued, nodes.get(region.slug), state
             )
             for region in self._graph.regions
         }
@@ -137,6 +156,8 @@ class StatusReader:
             )
             for region in self._graph.regions
         }
+        now, jobs = time.time(), read_jobs(self._folder, queued.ads) if queued else []
+        work, usd = self._work.read(self._graph.regions, trials, jobs, queued, now)
         regions = tuple(
             self._region(
                 region,
@@ -146,15 +167,18 @@ class StatusReader:
                 nodes.get(region.slug),
                 states[region.slug],
                 pauses,
+                usd[region.name],
+                records[region.slug],
+                trouble,
             )
             for region in self._graph.regions
         )
-        errors, awaited = self._failing(regions)
+        errors, awaited = self._failing(regions, trouble)
         objective = self._frozen.study.objective
-        now, jobs = time.time(), read_jobs(self._folder, queued.ads) if queued else []
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
-        notices = queue_notice, study_notice, no_space_in(self._folder.root), self._all_fail(trials)
+        no_space = no_space_in(self._folder.root)
+        notices = queue_notice, study_notice, no_space, self._all_fail(trials, records)
         status = RunStatus(
             run=self._frozen.run,
             study=self._frozen.study.name,
@@ -170,7 +194,11 @@ class StatusReader:
                 *(self._of(each.region, each.what) for each in found if each.is_sure),
                 *errors,
                 *awaited,
-                *self._restarts(),
+                *(
+                    self._of(slug, f"another DAGMan takes over: {own.restart}")
+                    for slug, own in records.items()
+                    if own.restart is not None
+                ),
                 *undelivered(self._folder.alerts),
                 *unexported(self._frozen.study),
                 *(self._waiting.why(queued) if queued else ()),
@@ -178,7 +206,7 @@ class StatusReader:
             ),
             failing=tuple(errors),
             job_troubles=tuple(troubled),
-            work=self._work.read(self._graph.regions, trials, jobs, queued, now),
+            work=work,
             mends=tuple(self._mends()),
             seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
             if is_running
@@ -187,13 +215,29 @@ class StatusReader:
             again=self._frozen.again_for(_blamed(regions)),
             mending=_mending(regions, self._frozen.study),
         )
-        return Look(status, unfinished, trials, queued, queue_away, study_notice or "")
+        return Look(
+            status=status,
+            unfinished=unfinished,
+            trials=trials,
+            records=records,
+            queued=queued,
+            queue_away=queue_away,
+            storage_away=study_notice or "",
+            faults=tuple(found),
+            service_away=trouble,
+            no_space=no_space,
+        )
 
     def state(self) -> RunState:
         """Return where the run as a whole stands now, without a look at its trials."""
         queued, _ = self._look_up()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
-        return self._state(queued, is_lost=any(fault.job is None for fault in found))
+        is_lost = any(fault.job is None for fault in found)
+        return self._state(queued, self._read_records(), is_lost=is_lost)
+
+    def _read_records(self) -> dict[str, RegionRecords]:
+        read, region = self._records.read, self._folder.region
+        return {slug: read(region(slug)) for slug in self._names}
 
     def _look_up(self) -> tuple[QueuedRun | None, str]:
         try:
@@ -201,20 +245,13 @@ class StatusReader:
         except PoolError as error:
             return None, str(error)
 
-    def _restarts(self) -> tuple[str, ...]:
-        """The regions that wait for another DAGMan."""
-        files = {slug: self._folder.region(slug) for slug in self._names}
-        return tuple(
-            self._of(slug, f"another DAGMan takes over: {noted(region.restart, 'reason')}")
-            for slug, region in files.items()
-            if region.restart.exists()
-        )
-
-    def _failing(self, regions: Iterable[RegionStatus]) -> tuple[list[str], list[str]]:
+    def _failing(
+        self, regions: Iterable[RegionStatus], trouble: str
+    ) -> tuple[list[str], list[str]]:
         """Return the errors of scripts and of their service, and what other scripts wait for."""
         errors = [str(each) for each in failing_scripts(self._folder.failing)]
         under_way = [region for region in regions if region.state in {*UNDER_WAY, RunState.WAITING}]
-        if trouble := service_trouble(self._folder) if under_way else "":
+        if trouble and under_way:
             errors.append(f"{trouble}; it will be tried again")
         awaited: list[str] = []
         for region in under_way:
@@ -231,26 +268,30 @@ class StatusReader:
         """Words on a region, or on the whole run, as people read them."""
         return f"{self._names[slug]}: {what}" if slug else what
 
-    def _all_fail(self, trials: dict[str, list[StoredTrial]]) -> str | None:
+    def _all_fail(
+        self, trials: dict[str, list[StoredTrial]], records: Mapping[str, RegionRecords]
+    ) -> str | None:
         """Why no trial can succeed, until regions are given up for it and say so themselves."""
-        files = {r.name: self._folder.region(r.slug) for r in self._graph.regions}
-        if any(region.stopped.exists() for region in files.values()):
+        if any(own.stopped is not None for own in records.values()):
             return None
-        return why_all_fail([(trials[name], region) for name, region in files.items()])
+        regions = self._graph.regions
+        return why_all_fail([(trials[r.name], self._folder.region(r.slug)) for r in regions])
 
-    def _state(self, queued: QueuedRun | None, *, is_lost: bool) -> RunState:
+    def _state(
+        self, queued: QueuedRun | None, records: Mapping[str, RegionRecords], *, is_lost: bool
+    ) -> RunState:
         if queued and queued.root:
             return RunState.HELD if queued.root_held else RunState.RUNNING
-        regions = [self._folder.region(region.slug) for region in self._graph.regions]
-        if not any(files.submit.exists() for files in self._folder.all_dags()):
+        regions = records.values()
+        if not (self._folder.dag_files.submit.exists() or any(r.is_submitted for r in regions)):
             return RunState.PLANNED
         if is_lost:
             return RunState.LOST
-        if all(files.is_done for files in regions):
+        if all(own.is_done for own in regions):
             return RunState.DONE
         if queued is None and not self._ended_by_itself():
             return RunState.UNKNOWN
-        is_removed = any(files.stopped.exists() and not gave_up(files) for files in regions)
+        is_removed = any(own.stopped is not None and not own.gave_up for own in regions)
         return RunState.STOPPED if is_removed or self._was_stopped() else RunState.FAILED
 
     def _was_stopped(self) -> bool:
@@ -273,6 +314,9 @@ class StatusReader:
         node: NodeStatus | None,
         state: RunState,
         pauses: Sequence[Span],
+        usd: float | None,
+        records: RegionRecords,
+        trouble: str,
     ) -> RegionStatus:
         files = self._folder.region(region.slug)
         complete = [t for t in trials if t.state is StoredState.COMPLETE]
@@ -282,13 +326,15 @@ class StatusReader:
         count = Counter(unfinished.values())
         best = best_trial(complete, self._frozen.study.objective.direction)
         finished = len(complete) + failed + pruned + stopped_early
-        phase = phase_of(files, region, queued, finished)
-        published = noted(files.published, "path")
-        not_latest = why_not_latest(files.published)
+        phase = phase_of(records, region, queued, finished, lambda: read_end_files(files))
+        published = str(records.published["path"]) if records.published else None
+        not_latest = why_kept_out(records.published) if records.published else None
         is_tuning = state is RunState.RUNNING and phase == "trials"
         budget = self._frozen.study.budget_of(region.name)
         stage = stage_of(state, phase, published=published is not None, kept=not_latest is not None)
-        reason = reason_of(files, node, state, self._folder)
+        error = last_error(records, node, files.scripts_log, trouble, self._folder.service_log)
+        by_stop = state is RunState.STOPPED and self._folder.stopped.exists()
+        reason = reason_of(records, node, state, by_stop=by_stop, error=error)
         return RegionStatus(
             name=region.name,
             slug=region.slug,
@@ -311,17 +357,18 @@ class StatusReader:
             ),
             reason=reason,
             published=published,
-            spent=noted(files.spent, "reason"),
+            spent=records.spent,
             not_latest=not_latest,
-            gate=gate_of(files, self._frozen.study),
-            drift=noted(files.published, "drift"),
+            gate=gate_of(records, self._frozen.study),
+            kept=kept_by_gate(records),
+            drift=(records.published or {}).get("drift"),
             holdout=self._holdout(files) if published else None,
-            changed=noted(files.changed, "reason"),
+            changed=records.changed,
             running_trials=running_trials(files, region, queued, self._metric, unfinished),
-            usd=region_usd(files, trials, queued, self._frozen.study),
+            usd=usd,
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
             cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,
-            failing=failing_scripts(files.failing),
+            failing=records.failing,
             over=None
             if stage.is_good
             else why_over(

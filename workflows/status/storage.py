@@ -26,17 +26,19 @@ def storage_url(folder: RunFolder, study: Study) -> str:
     return study.storage or sqlite_url(folder.database)
 
 
-def trials_reader(folder: RunFolder, study: Study) -> Reader:
+def trials_reader(folder: RunFolder, study: Study, *, curves: bool = True) -> Reader:
     """Return what reads the trials of a run's studies, by a study's name; see `stored_trials`."""
-    return reader_of_url(study.storage) if study.storage else _OwnFile(folder)
+    if study.storage:
+        return reader_of_url(study.storage, curves=curves)
+    return _OwnFile(folder, curves=curves)
 
 
 class _OwnFile:
     """The file in a run's folder; one that lost what it had is no study that has not begun."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, curves: bool) -> None:
         self._folder = folder
-        self._read = reader_of_file(folder.database)
+        self._read = reader_of_file(folder.database, curves=curves)
 
     def __call__(self, study: str) -> list[StoredTrial]:
         check_not_emptied(self._folder)

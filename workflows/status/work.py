@@ -1,23 +1,22 @@
-"""Return how long the jobs of a run have executed, and how much of that was thrown away."""
+"""How long the jobs of a run have executed, what of that was thrown away, and what it cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from trialfleet import job_files
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.jobs.current import end_place
-from trialfleet.workflows.jobs.job_log import Stay
+from trialfleet.workflows.jobs.current import in_lane, lane_of
+from trialfleet.workflows.jobs.job_log import Stay, read_job_stays, read_stays
 from trialfleet.workflows.jobs.troubles import JobFacts
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
-from trialfleet.workflows.status.job_costs import (
-    between_stays,
-    end_stays,
-    trial_stays,
-)
+from trialfleet.workflows.status.job_costs import stays_of_own, trial_stays
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.trial_names import is_lane
 
 _MUCH, _LEAST_SECONDS = 1 / 3, 60.0
 
@@ -58,8 +57,16 @@ class Work:
         return f"{self.lost_share:.0%} of all work was lost: {minutes:.0f} of {of:.0f} min"
 
 
+class _Part(NamedTuple):
+    """Executions, added up: how long they lasted, what of it was lost, and what they cost."""
+
+    seconds: float
+    lost_seconds: float
+    usd: float | None
+
+
 class WorkReader:
-    """Adds up a run's executions again and again; trials that are over are read once.
+    """Adds up a run's executions again and again; what is over is read once.
 
     Args:
         folder: the run's.
@@ -68,7 +75,8 @@ class WorkReader:
 
     def __init__(self, folder: RunFolder, study: Study) -> None:
         self._folder, self._study = folder, study
-        self._over: dict[tuple[str, int], tuple[float, float]] = {}
+        self._trials: dict[tuple[str, int], tuple[str, _Part]] = {}  # those that are over
+        self._regions: dict[str, tuple[object, list[_Part]]] = {}  # those without jobs
 
     def read(
         self,
@@ -77,8 +85,8 @@ class WorkReader:
         jobs: Iterable[JobFacts],
         queued: QueuedRun | None,
         now: float,
-    ) -> Work:
-        """Return the work of a run so far.
+    ) -> tuple[Work, dict[str, float | None]]:
+        """Return the work of a run so far, and what each region has cost: None without any price.
 
         Args:
             regions: its regions.
@@ -89,21 +97,52 @@ class WorkReader:
         """
         running = queued.running if queued else frozenset()
         useless = {job.node for job in jobs if job.starts and not job.checkpointed}
-        until = now if running else None
-        parts: list[tuple[float, float]] = []
+        parts: list[_Part] = []
+        usd: dict[str, float | None] = {}
         for region in regions:
-            files = self._folder.region(region.slug)
-            parts += [
-                self._of_trial(files, trial, running, useless, now) for trial in trials[region.name]
-            ]
-            between = between_stays(files, self._study, until)
-            parts.append(_sum(between, checkpointed=True))
-            for node, end in ((region.best, files.best), (region.gate, files.gate)):
-                place = end_place(files, end)
-                at = place.node_root.name if place.is_shared else node
-                stays = end_stays(files, end, self._study, now if at in running else None)
-                parts.append(_sum(stays, checkpointed=at not in useless))
-        return Work.of(parts)
+            own = self._region(region, trials[region.name], running, useless, now)
+            known = [part.usd for part in own if part.usd is not None]
+            usd[region.name] = sum(known) if known else None
+            parts += own
+        return Work.of((part.seconds, part.lost_seconds) for part in parts), usd
+
+    def _region(
+        self,
+        region: RegionGraph,
+        trials: Sequence[StoredTrial],
+        running: Set[str],
+        useless: Set[str],
+        now: float,
+    ) -> list[_Part]:
+        files = self._folder.region(region.slug)
+        has_jobs = not running.isdisjoint((*region.trial_nodes, *region.ends))
+        finished = sum(trial.state.is_finished() for trial in trials)
+        stamp = None if has_jobs else (len(trials), finished, job_files.stamp_of(files.root))
+        if stamp and (known := self._regions.get(region.slug)) and known[0] == stamp:
+            return known[1]
+
+        def until(node: str) -> float | None:
+            return now if node in running else None
+
+        price, logs = self._study.usd_per_hour, {}
+        for node in filter(is_lane, region.trial_nodes):
+            logs[node] = read_job_stays(files.trial(node).log, price, now=until(node))
+        jobs = {node: _sum(stays) for node, (stays, _) in logs.items() if stays}
+        found = [*jobs.values()]
+        for trial in trials:
+            node, part = self._of_trial(files, trial, running, useless, now)
+            found.append(_lost_of(part) if node in jobs else part)
+        for node, end in ((region.best, files.best), (region.gate, files.gate)):
+            own = stays_of_own(end, self._study, until(node))
+            found.append(_sum(own, checkpointed=node not in useless))
+            for lane, (_, ends) in logs.items():
+                if end.root.name in ends:
+                    in_vain = lane != lane_of(files, end)
+                    place = in_lane(files, end, lane)
+                    stays = read_stays(place, price, failed=in_vain, now=until(lane))
+                    found.append(_lost_of(_sum(stays, checkpointed=lane not in useless)))
+        self._regions[region.slug] = stamp, found
+        return found
 
     def _of_trial(
         self,
@@ -112,24 +151,29 @@ class WorkReader:
         running: Set[str],
         useless: Set[str],
         now: float,
-    ) -> tuple[float, float]:
+    ) -> tuple[str, _Part]:
+        """The node that trained a trial, and what it came to."""
         key = (files.root.name, trial.number)
-        if key in self._over:
-            return self._over[key]
+        if key in self._trials:
+            return self._trials[key]
         node = files.trial(str(trial.user_attrs.get("node"))).node_root.name
-        until = now if node in running else None
-        stays = trial_stays(files, trial, self._study, until)
-        found = _sum(stays, checkpointed=node not in useless)
+        stays = trial_stays(files, trial, self._study, now if node in running else None)
+        part = _sum(stays, checkpointed=node not in useless)
         if trial.state.is_finished():
-            self._over[key] = found
-        return found
+            self._trials[key] = node, part
+        return node, part
 
 
-def _sum(stays: Iterable[Stay], *, checkpointed: bool) -> tuple[float, float]:
-    """Seconds, and lost seconds. What was saved and is no checkpoint takes no trial further."""
-    found = list(stays)
+def _lost_of(part: _Part) -> _Part:
+    """What of a trial is not in the executions of its job."""
+    return part._replace(seconds=0.0, usd=None)
+
+
+def _sum(stays: Sequence[Stay], *, checkpointed: bool = True) -> _Part:
+    """What stays come to. What was saved and is no checkpoint takes no trial further."""
     lost = sum(
         stay.lost_seconds if checkpointed or not stay.end.is_lost else stay.seconds
-        for stay in found
+        for stay in stays
     )
-    return sum(stay.seconds for stay in found), lost
+    known = [stay.usd for stay in stays if stay.usd is not None]
+    return _Part(sum(stay.seconds for stay in stays), lost, sum(known) if known else None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import re
 import shlex
 from datetime import date, datetime
@@ -10,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
-from ruamel.yaml import YAML
 
 from trialfleet.errors import InputError
+from trialfleet.sections import FROM_FILE
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.error_lines import validated
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.study.text import read_yaml
 
 # The frozen study that was read or written last, by its file: a command asks for one run's often.
 _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
@@ -107,6 +107,13 @@ def load_frozen(path: Path) -> FrozenStudy:
     stamp = _stamp(path)
     if stamp and (known := _known.get(path)) and known[0] == stamp:
         return known[1]
+    if stamp and (copied := _copied(path)):
+        remember_frozen(path, copied)
+        return copied
+    # ruamel.yaml is slow to import, and to parse
+    from trialfleet.workflows.study.error_lines import validated
+    from trialfleet.workflows.study.text import read_yaml
+
     tree = read_yaml(path, largest=None)  # absolute paths may have made it large
     if not isinstance(tree, dict):
         what = "it is empty" if tree is None else "it holds no study"
@@ -121,6 +128,17 @@ def load_frozen(path: Path) -> FrozenStudy:
     _known.clear()
     _known[path] = stamp, frozen
     return frozen
+
+
+def _copied(path: Path) -> FrozenStudy | None:
+    """The study by its copy in JSON; None where that is none of the file as it is."""
+    try:
+        found = json.loads(path.with_suffix(".json").read_bytes())
+        if found["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest():
+            return FrozenStudy.model_validate(found["frozen"], context=FROM_FILE)
+    except (OSError, ValueError, LookupError, TypeError):  # the file itself says what is wrong
+        pass
+    return None
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
@@ -138,8 +156,16 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
+def dump_copy(frozen: FrozenStudy, text: str) -> str:
+    """Return the text of `RUN/study.json`, the copy of a frozen study whose text is given."""
+    plain = frozen.model_dump(mode="json", exclude_none=True)
+    return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "frozen": plain})
+
+
 def dump_frozen(frozen: FrozenStudy) -> str:
     """Return the text of `RUN/study.yaml`; the same study gives the same text."""
+    from ruamel.yaml import YAML
+
     writer: Any = YAML(typ="safe", pure=True)
     writer.default_flow_style = False
     writer.sort_base_mapping_type_on_output = False

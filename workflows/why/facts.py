@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.machines import Machine
-from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault
 from trialfleet.workflows.jobs.troubles import JobTrouble
 from trialfleet.workflows.journal.journal import Outcome
 from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.plan.matching import Prospects
-from trialfleet.workflows.status.causes import Cause
-from trialfleet.workflows.status.states import RunState, Stage, TrialState
+from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.states import RunState, TrialState
 from trialfleet.workflows.study.frozen import run_again
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ class RunFacts:
         htcondor: whether the job queue answers.
         away: why it doesn't, in words.
         pool_up: what starts the pool, where that is down.
-        root: the job id of its DAGMan; None while there is none.
         faults: what is wrong with its DAGMans.
         is_supervised: whether a supervisor of this machine mends such faults; None: nobody knows.
         storage_away: why its study can't be read.
@@ -102,7 +100,6 @@ class RunFacts:
     htcondor: Htcondor = "answers"
     away: str = ""
     pool_up: str = "trialfleet pool up"
-    root: str | None = None
     root_held: str | None = None
     faults: tuple[Fault, ...] = ()
     is_supervised: bool | None = None
@@ -117,7 +114,6 @@ class RunFacts:
     parallel_regions: int | None = None
     others: tuple[str, ...] = ()
     scaling: Scaling = Scaling(None, wanted=False)
-    troubles: tuple[str, ...] = ()
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
@@ -176,53 +172,31 @@ class Queued:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegionFacts:
-    """A region of a run.
+class RegionFacts(RegionStatus):
+    """A region of a run: where it stands, and what else is known of it.
 
     Attributes:
+        hours: its budget of them.
+        hours_spent: since its first trial was asked for.
+        held: node, job and reason of its jobs on hold.
         ended: what it noted when it stopped.
         verdict: the gate's.
-        not_latest: why `latest` is another run's model.
-        gate: what the gate found of a model that it let pass.
-        gate_worse: whether that measured worse than the model before it.
-        holdout: how far its losses are apart, where rows don't explain that.
-        changed: which files of its data or code have changed since the run was submitted.
         moved: the change of `latest` that brought its model into force, or took it out of that,
             whichever was last; None: it never was in force, or nothing of that is known.
-        failing: the scripts of its nodes that fail at this moment.
-        queued: of its jobs that wait, the one that waits longest; None if none does.
+        waiting: of its jobs that wait, the one that waits longest; None if none does.
         day: what the journal of the study's days has of it, where that is newer than the run.
         mending: what installs the modules that its trainer misses.
         troubles: its trials that get nowhere.
     """
 
-    name: str
-    slug: str
-    state: RunState
-    stage: Stage
-    done: int = 0
-    failed: int = 0
-    finished: int = 0
-    running: int = 0
-    budget: int = 0
     hours: float | None = None
     hours_spent: float = 0.0
-    reason: str = ""
-    cause: Cause | None = None
     held: tuple[tuple[str, str, str], ...] = ()
     ended: Mapping[str, Any] = field(default_factory=dict)
     verdict: Mapping[str, Any] = field(default_factory=dict)
-    not_latest: str = ""
-    gate: str = ""
-    gate_worse: bool = False
-    holdout: str = ""
-    changed: str = ""
-    published: str = ""
     moved: Change | None = None
-    failing: tuple[FailingScript, ...] = ()
-    queued: Queued | None = None
+    waiting: Queued | None = None
     day: Outcome | None = None
-    scripts_log: str = ""
     mending: str = ""
     troubles: tuple[JobTrouble, ...] = ()
 

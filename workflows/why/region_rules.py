@@ -104,7 +104,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
         return Answer(region.name, Kind.WELL, Blame.NOBODY, "it is tuned: all its trials are over")
     if not region.stage.has_model:
         return None
-    if region.moved and Path(region.published).name == region.moved.former:
+    if region.moved and Path(region.published or "").name == region.moved.former:
         return _no_longer_in_force(run, region, region.moved)
     if region.moved and region.moved.by != "publish" and region.moved.time:
         return _put_in_force(region, region.moved)
@@ -145,7 +145,7 @@ def _no_longer_in_force(run: RunFacts, region: RegionFacts, moved: Change) -> An
         f"its model {how}: {moved.run}'s{is_in_force} {_since(moved)}{_had_kept(region)}",
         "to have it in force again",
         _promote(run, region),
-    ).with_evidence(region.published)
+    ).with_evidence(region.published or "")
 
 
 def _since(moved: Change) -> str:
@@ -172,7 +172,11 @@ def what_else(region: RegionFacts, answer: Answer) -> list[str]:
         answer: to why it stands where it stands.
     """
     lines = [answer.why] if answer.kind in NOT_IN_FORCE else []
-    lines += [region.gate] if region.gate_worse and answer.kind is Kind.WELL else []
+    lines += (
+        [str(region.gate)]
+        if region.gate and region.gate.is_worse and answer.kind is Kind.WELL
+        else []
+    )
     return [f"{region.name}: {' '.join(line.split())}" for line in (*lines, *_notes(region))]
 
 
@@ -220,7 +224,7 @@ def _promote(run: RunFacts, region: RegionFacts) -> str:
 def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.FAILED:
         return None
-    reason, cause, again = region.reason, region.cause, run.again_for(region.name)
+    reason, cause, again = region.reason or "", region.cause, run.again_for(region.name)
     if _NO_MONEY.search(reason):
         advice = "raise fleet.price_cap.run"
         return Answer(region.name, Kind.MONEY, Blame.MONEY, reason, advice, run.again)
@@ -292,8 +296,8 @@ def _held(region: RegionFacts) -> Answer | None:
         return None
     node, job, reason = region.held[0]
     why = f"job {job} of {node} is on hold: {reason}"
-    if region.running:
-        why += f"; {region.running} other trial(s) run"
+    if running := len(region.running_trials):
+        why += f"; {running} other trial(s) run"
     return Answer(region.name, Kind.HELD, Blame.PERSON, why, command=f"condor_release {job}")
 
 
@@ -317,15 +321,15 @@ def _turn(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 
 def _all_attempts_fail(run: RunFacts, region: RegionFacts) -> Answer | None:
-    if region.cause is None or region.done or region.running or region.cause.of < 2:
+    if region.cause is None or region.done or region.running_trials or region.cause.of < 2:
         return None
     return _by_cause(run, region, "no trial has completed yet")
 
 
 def _waits(run: RunFacts, region: RegionFacts) -> Answer | None:
-    if region.queued is None or region.running:
+    if region.waiting is None or region.running_trials:
         return None
-    return waits(region.name, run, region.queued)
+    return waits(region.name, run, region.waiting)
 
 
 def _goes_on(run: RunFacts, region: RegionFacts) -> Answer:
@@ -350,7 +354,9 @@ def _goes_on(run: RunFacts, region: RegionFacts) -> Answer:
         return Answer(region.name, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
     if region.cause:
         over = f"; {region.cause.of} attempt(s) failed, the last: {region.cause.error}"
-    running = f"{region.running} run now" if region.running else str(region.stage)
+    running = (
+        f"{len(region.running_trials)} run now" if region.running_trials else str(region.stage)
+    )
     return Answer(
         region.name, Kind.WELL, Blame.NOBODY, f"nothing is wrong: {trials}, {running}{over}"
     )

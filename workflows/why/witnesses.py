@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,12 +19,9 @@ from trialfleet.files import read_record
 from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
-from trialfleet.workflows.dagman.failing import service_trouble
 from trialfleet.workflows.dagman.files import removal
-from trialfleet.workflows.dagman.health import faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.dagman.supervisor import default_state
-from trialfleet.workflows.disk_space import no_space_in
 from trialfleet.workflows.gang.records import in_words
 from trialfleet.workflows.jobs.current import current_trial, end_place
 from trialfleet.workflows.jobs.job_log import read_starts
@@ -83,21 +79,19 @@ class RunWitnesses:
             htcondor=self.htcondor,
             away=self.look.queue_away,
             pool_up=start_command(),
-            root=queued.root if queued else None,
             root_held=queued.root_held if queued else None,
-            faults=tuple(faults(self.files, queued.ads, time.time())) if queued else (),
+            faults=self.look.faults,
             is_supervised=_is_supervised(),
             storage_away=self.look.storage_away,
-            service_away=service_trouble(self.files),
+            service_away=self.look.service_away,
             stopped_by=_stopped_by(self.files),
-            no_space=no_space_in(self.files.root),
+            no_space=self.look.no_space,
             closed=tuple(_closed(queued)) if queued else (),
             unpaid=read_unpaid(self.files),
             deadline=frozen.day.deadline if frozen.day else None,
             parallel_regions=study.parallel_regions,
             others=tuple(r.name for r in status.regions if r.state is RunState.RUNNING),
             scaling=_scaling(self.files, frozen),
-            troubles=status.troubles,
         )
 
     # -- a region --------------------------------------------------------------------------------
@@ -105,34 +99,16 @@ class RunWitnesses:
     def region(self, graph: RegionGraph) -> RegionFacts:
         """What is known of a region."""
         status = next(r for r in self.look.status.regions if r.slug == graph.slug)
-        files, budget = self.files.region(graph.slug), self.frozen.study.budget_of(graph.name)
+        records, budget = self.look.records[graph.slug], self.frozen.study.budget_of(graph.name)
         return RegionFacts(
-            name=graph.name,
-            slug=graph.slug,
-            state=status.state,
-            stage=status.stage,
-            done=status.done,
-            failed=status.failed,
-            finished=status.finished,
-            running=len(status.running_trials),
-            budget=status.budget,
+            **vars(status),
             hours=budget.hours,
             hours_spent=_hours(self._trials[graph.name]),
-            reason=status.reason or "",
-            cause=status.cause,
             held=self._held(graph),
-            ended=_json(files.stopped),
-            verdict=_json(files.verdict),
-            not_latest=status.not_latest or "",
-            gate=str(status.gate or ""),
-            gate_worse=bool(status.gate and status.gate.is_worse),
-            holdout=status.holdout or "",
-            changed=status.changed or "",
-            published=status.published or "",
+            ended=records.stopped or {},
+            verdict=records.verdict or {},
             moved=_moved(status.published),
-            failing=status.failing,
-            queued=self._waiting(graph, status),
-            scripts_log=str(files.scripts_log),
+            waiting=self._waiting(graph, status),
             mending=how_to_install(status.cause.error, self.frozen.study) if status.cause else "",
             troubles=tuple(
                 each for each in self.look.status.job_troubles if each.region == graph.slug

@@ -186,16 +186,16 @@ function drawAndWatch(figure) {
   widths.observe(figure);
 }
 
-// Begins to look after what is on the page now.
-function watch() {
+// Begins to look after what is on the page now, or in a part of it.
+function watch(part = document) {
   root.classList.add("scripted");
-  for (const each of document.querySelectorAll(".needs-script")) each.hidden = false;
+  for (const each of part.querySelectorAll(".needs-script")) each.hidden = false;
   showTheme();
-  for (const figure of document.querySelectorAll(".figure")) {
+  for (const figure of part.querySelectorAll(".figure")) {
     figure.style.minHeight = `${heightOf(figure)}px`;
     seen.observe(figure);
   }
-  for (const scroller of document.querySelectorAll(".table > .scroll")) {
+  for (const scroller of part.querySelectorAll(".table > .scroll")) {
     scroller.addEventListener("scroll", () => hint(scroller), { passive: true });
     widths.observe(scroller);
   }

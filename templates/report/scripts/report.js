@@ -1,4 +1,37 @@
-// What the report alone has: the filter of regions, opening the one that the address names, paper.
+// What the report alone has: regions that are made when they are opened, their filter, opening the
+// one that the address names, paper.
+
+// ---- What the page holds compressed ----
+
+// Lines of JSON: of all regions together, then of each.
+async function unpack(text) {
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let at = 0; at < letters.length; at++) bytes[at] = letters.charCodeAt(at);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const [all, ...regions] = (await new Response(stream).text()).split("\n");
+  packed.set("regions-data", all);
+  regions.forEach((region, at) => packed.set(`data-${at}`, region));
+}
+
+await unpack(document.getElementById("packed").textContent);
+
+// Makes what a region has, once.
+function fill(region) {
+  const body = region.querySelector(".body");
+  if (body.firstChild) return;
+  body.innerHTML = block(`data-${region.dataset.region}`).html;
+  body.querySelectorAll("[data-trials]").forEach(fillTrials);
+  watch(body);
+}
+
+document.addEventListener(
+  "toggle",
+  ({ target }) => {
+    if (target.matches("details.region") && target.open) fill(target);
+  },
+  true, // it doesn't bubble
+);
 
 // ---- The filter: text and state ----
 
@@ -69,6 +102,7 @@ function openNamed() {
   if (!region || !region.matches("details.region")) return;
   if (region.hidden) clearFilter();
   region.open = true;
+  fill(region);
   region.scrollIntoView();
   region.querySelector("summary").focus({ preventScroll: true });
 }
@@ -114,5 +148,8 @@ addEventListener("afterprint", () => {
 });
 
 watch();
+for (const region of regions) if (region.open) fill(region);
 addEventListener("hashchange", openNamed);
-addEventListener("load", openNamed); // not before: the browser's own jump would take the focus
+// not before: the browser's own jump would take the focus
+if (document.readyState === "complete") openNamed();
+else addEventListener("load", openNamed);

@@ -3,11 +3,12 @@
 const root = document.documentElement;
 const coarse = matchMedia("(pointer: coarse)").matches;
 const blocks = new Map();
+const packed = new Map(); // blocks that the page doesn't have by themselves, by their names
 
 // The content of a block of JSON, parsed once. A region's trials are kept in columns.
 function block(id) {
   if (!blocks.has(id)) {
-    const data = JSON.parse(document.getElementById(id).textContent);
+    const data = JSON.parse(packed.get(id) ?? document.getElementById(id).textContent);
     if (data.number) data.trials = trialsOf(data);
     blocks.set(id, data);
   }
@@ -60,10 +61,12 @@ function powerOfTen(exponent) {
 
 function duration(seconds) {
   const whole = Math.round(seconds);
-  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  const two = (count) => String(Math.floor(count)).padStart(2, "0");
+  if (seconds < 9.95) return `${Math.max(0, seconds).toFixed(1)} s`;
   if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${two((whole % 3600) / 60)} min`;
+  return `${Math.floor(whole / 86400)} d ${two((whole % 86400) / 3600)} h`;
 }
 
 function oneLine(text, length) {
@@ -129,11 +132,14 @@ function linearText(places) {
   const step = places.length > 1 ? places[1] - places[0] : 0;
   if (!(step > 0) || size >= 1e7 || step < 1e-7) return (place) => number(place, 10);
   const decimals = d3.precisionFixed(step);
-  return (place) =>
-    place
-      .toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })
-      .replace(/^-(?=0(\.0*)?$)/, "")
-      .replace("-", "−");
+  return (place) => fixed(place, decimals);
+}
+
+function fixed(value, decimals) {
+  return value
+    .toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })
+    .replace(/^-(?=0(\.0*)?$)/, "")
+    .replace("-", "−");
 }
 
 // The texts of an axis `room` pixels long that don't touch the one before; the others are left empty.

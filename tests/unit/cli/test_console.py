@@ -23,12 +23,13 @@ from trialfleet.workflows.run.console import (
     run_view,
 )
 from trialfleet.workflows.run.record_tables import best_table, trials_table
-from trialfleet.workflows.run.records import BestSettings, TrialRecord
+from trialfleet.workflows.run.records import BestSettings
 from trialfleet.workflows.status import time_left
 from trialfleet.workflows.status.causes import Cause
 from trialfleet.workflows.status.pauses import pauses_so_far
 from trialfleet.workflows.status.region_state import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.status.running import RunningTrial
 from trialfleet.workflows.status.work import Work
 
@@ -52,15 +53,15 @@ def test_a_narrow_terminal_cuts_no_number() -> None:
 
 
 @pytest.fixture
-def trial() -> TrialRecord:
-    fields: dict[str, Any] = dict.fromkeys(TrialRecord.__dataclass_fields__)
+def trial() -> Trial:
+    fields: dict[str, Any] = dict.fromkeys(Trial.__dataclass_fields__)
     params = {"learning_rate": 0.0012345, "leaves": 31, "penalty": 0.5}
     known = {"region": "Norge", "trial": 7, "state": "complete", "value": 0.774981}
     rest = {"params": params, "metrics": {"loss": 0.774981, "auc": 0.5}, "machine": "node-17"}
-    return TrialRecord(**{**fields, **known, **rest})
+    return Trial(**{**fields, **known, **rest})
 
 
-def test_of_a_trials_settings_none_is_cut_in_two(trial: TrialRecord) -> None:
+def test_of_a_trials_settings_none_is_cut_in_two(trial: Trial) -> None:
     narrow = printed(trials_table([trial], "loss", 80), 80)
     for part in ("learning_rate=0.001234", "leaves=31", "penalty=0.5", "0.774981"):
         assert part in narrow
@@ -298,7 +299,7 @@ def test_the_row_of_a_failed_region_says_how_often_it_was_tried_and_why(
     assert "the run's" in text.splitlines()[2]
 
 
-def test_a_columns_values_have_one_precision(make_run: MakeRun, trial: TrialRecord) -> None:
+def test_a_columns_values_have_one_precision(make_run: MakeRun, trial: Trial) -> None:
     trials = [replace(trial, value=value) for value in (0.7, 0.774981, 12.25, None)]
     text = printed(trials_table(trials, "loss", 160), 160)
     assert [word for word in ("0.7000", "0.7750", "12.2500") if word not in text] == []

@@ -39,7 +39,7 @@ SIGNATURES = {
     "Run.status": "(self) -> 'RunStatus'",
     "Run.wait": "(self, progress: 'Callable[[RunStatus], None] | None' = None) -> 'RunStatus'",
     "Run.watch": "(self, every: 'float' = 2.0) -> 'Iterator[RunStatus]'",
-    "Run.trials": "(self, region: 'str | None' = None) -> 'list[TrialRecord]'",
+    "Run.trials": "(self, region: 'str | None' = None) -> 'list[Trial]'",
     "Run.best": "(self) -> 'list[BestSettings]'",
 }
 
@@ -194,6 +194,7 @@ ALLOWED = {
         "nodes",
         "attributes",
         "classads",
+        "ctrl_c",
         "errors",
         "files",
         "meanings",
@@ -209,6 +210,7 @@ ALLOWED = {
         "infra",
         "attributes",
         "classads",
+        "ctrl_c",
         "errors",
         "files",
         "render",

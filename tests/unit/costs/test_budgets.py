@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import MakeRun
+from tests.unit.report.report_studies import text_of
 from trialfleet import Run
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, usd_budget
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.frozen_head import read_head
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.report import render_page
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, dump_frozen, load_frozen
 
@@ -187,7 +187,7 @@ def test_a_region_with_its_money_spent_begins_no_trial(make_run: MakeRun) -> Non
     assert region.usd == 20
     assert region.spent
     assert region.spent.startswith("budget.usd of 25 USD is used up")
-    page = render_page(read_report(scripts.folder))
+    page = text_of(read_report(scripts.folder))
     assert "A ended early: budget.usd of 25 USD is used up" in page
 
 

@@ -41,8 +41,9 @@ from trialfleet.workflows.models.gate_decision import (
 from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, graph_of
-from trialfleet.workflows.report import summary_table
 from trialfleet.workflows.report.groups import groups_of
+from trialfleet.workflows.report.reading import read_report
+from trialfleet.workflows.report.summary import summary_table
 from trialfleet.workflows.report.views import attention, header
 from trialfleet.workflows.run.console import run_view
 from trialfleet.workflows.run.lookup import FoundRun
@@ -50,7 +51,6 @@ from trialfleet.workflows.run.run_list import list_runs, runs_table
 from trialfleet.workflows.scripts.gate import measured as measured_of
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.publish_node import publish_region
-from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import StatusReader
@@ -493,7 +493,7 @@ def test_the_better_one_is_in_force(
     assert (models_folder / "r2" / "weights").read_text() == "r2"  # the loser is kept, too
     if verdict == "kept":
         assert words(day).startswith(f"{KEPT_R1}: loss 0.5, champion 0.4: worse by 0.1; to change")
-        assert KEPT_R1 in json.dumps(read_report(day.folder).to_json())
+        assert KEPT_R1 in read_report(day.folder).to_json()
         promote(models_folder / "r2")
         assert words(day) == ""
 
@@ -801,7 +801,7 @@ def test_a_champion_that_left_its_own_past_is_marked_everywhere(
     status = StatusReader(day.folder).read()
     shown = [
         status.regions[0].drift or "",
-        str(read_report(day.folder).to_json()),
+        read_report(day.folder).to_json(),
         CliRunner().invoke(main, ["models"]).output,
         CliRunner().invoke(main, ["models", "A"]).output,
         CliRunner().invoke(main, ["models", "A", "--card"]).output,

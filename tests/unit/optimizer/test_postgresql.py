@@ -16,7 +16,6 @@ from optuna.trial import TrialState
 from tests.conftest import MakeRun
 from tests.postgresql import Server, private_server, psycopg
 from tests.unit.optimizer.conftest import Opener
-from tests.unit.report.report_studies import region_source, report_source
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.optimizer.ownership import Owner, Ownership
 from trialfleet.optimizer.region_study import RegionStudy
@@ -33,7 +32,6 @@ from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import reader_of_url
 from trialfleet.optimizer.trial_rows import TrialStorage
-from trialfleet.workflows.report import build_report
 from trialfleet.workflows.serve import study_copy
 
 pytestmark = pytest.mark.postgres
@@ -219,15 +217,6 @@ def test_a_wrong_password_is_refused_without_showing_it(server: Server) -> None:
     assert "fleet:***@127.0.0.1" in str(caught.value)
 
 
-def test_a_report_reads_what_the_optimiser_wrote(server: Server, opened: Opener) -> None:
-    url = server.url()  # with a password that has braces in it
-    before = build_report(report_source(url, region_source("A", study_name="report")))
-    assert not before.regions[0].trials
-    scenario(make(opened(url), "report"))
-    report = build_report(report_source(url, region_source("A", study_name="report")))
-    assert (report.complete, report.failed) == (1, 1)
-
-
 def test_trials_are_read_the_same_from_postgresql_as_from_sqlite(
     server: Server, tmp_path: Path, opened: Opener
 ) -> None:
@@ -261,12 +250,11 @@ def test_the_dashboard_shows_a_copy_of_a_runs_studies_alone(
     ]
 
 
-def test_a_report_of_a_database_without_tables_makes_none(server: Server) -> None:
+def test_reading_a_database_without_tables_makes_none(server: Server) -> None:
     with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("CREATE DATABASE empty")
     url = server.url().replace("/postgres", "/empty")
-    report = build_report(report_source(url, region_source("A")))
-    assert not report.regions[0].trials
+    assert reader_of_url(url)("A") == []
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         tables = connection.execute("SELECT * FROM pg_tables WHERE schemaname = 'public'")
         assert tables.fetchall() == []

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.report.report_studies import region_source, report_source
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import OptimizerError, TrialfleetError, printable
 from trialfleet.optimizer.storage import open_storage
-from trialfleet.workflows.report import build_report
+from trialfleet.optimizer.stored_trials import reader_of_url
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.loading import load_study
 
@@ -86,7 +85,7 @@ def test_whatever_goes_wrong_with_a_storage_its_password_is_not_shown(
     path = write(folder, MINIMAL + f'storage: "{given_text}"\n'.replace("\0", "\\0"))
     shows_nothing(output_of(lambda: load_study(path)))
     shows_nothing(output_of(lambda: open_storage(url)))
-    shows_nothing(output_of(lambda: build_report(report_source(url, region_source("A")))))
+    shows_nothing(output_of(lambda: reader_of_url(url)("A")))
 
 
 @settings(max_examples=25)
@@ -129,7 +128,7 @@ def test_a_storage_out_of_reach_says_where_and_why() -> None:
     url = "postgresql+psycopg://me:geh{ei}m@127.0.0.1:1/db?sslmode=prefer&password=geheim"
     for call in (
         lambda: open_storage(url),
-        lambda: build_report(report_source(url, region_source("A"))),
+        lambda: reader_of_url(url)("A"),
     ):
         with pytest.raises(OptimizerError) as caught:
             call()
@@ -142,11 +141,11 @@ def test_a_storage_out_of_reach_says_where_and_why() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["a b", "a?b#c%20d", "{x}'\"", "é\n"])
-def test_a_report_finds_a_storage_at_any_path(tmp_path: Path, name: str) -> None:
+def test_a_reader_finds_a_storage_at_any_path(tmp_path: Path, name: str) -> None:
     from trialfleet.optimizer.storage_url import sqlite_url
 
     url = sqlite_url(tmp_path / f"{name}.db")
-    assert build_report(report_source(url, region_source("A"))).regions[0].trials == ()
+    assert reader_of_url(url)("A") == []
     assert list(tmp_path.iterdir()) == []
     open_storage(url)
-    assert build_report(report_source(url, region_source("A"))).regions[0].trials == ()
+    assert reader_of_url(url)("A") == []

@@ -153,7 +153,7 @@ def test_tables_of_another_version_are_left_to_optuna(
         asked.append(url)
         return storage
 
-    monkeypatch.setattr("trialfleet.optimizer.storage.open_storage", by_optuna)
+    monkeypatch.setattr("trialfleet.optimizer.storage.open_to_read", by_optuna)
     reader = reader_of_file(file)
     assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
     assert fields(reader(NAME)) == fields(storage.get_all_trials(study))

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.report import Report, render_page
+from trialfleet.workflows.report.model import Report
+from trialfleet.workflows.report.page import render_page
 
 
 class Browser:
@@ -50,6 +51,7 @@ class Browser:
         self.requests()
         self.complaints()
         self.driver.get(f"{file.as_uri()}{fragment}")
+        self.wait("return document.documentElement.matches('.scripted')")
         # a phone's viewport is the page's own only once it has been drawn
         drawn = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
         self.driver.execute_async_script(drawn)
@@ -85,8 +87,10 @@ class Browser:
 
     def open_everything(self, which: str = "details") -> None:
         """Open what `which` selects, and see every picture that is in sight drawn."""
-        self.run("for (const each of document.querySelectorAll(arguments[0])) each.open = true",
-                 which)  # fmt: skip
+        for opened in (f"{which}:is(.region)", which):
+            self.run("for (const each of document.querySelectorAll(arguments[0])) each.open = true",
+                     opened)  # fmt: skip
+            self.wait("return !document.querySelector('.region[open] .body:empty')")
         visible = "[...document.querySelectorAll('.figure')].filter(e => e.checkVisibility())"
         for at in range(self.run(f"return {visible}.length")):
             self.run(f"{visible}[arguments[0]].scrollIntoView()", at)

@@ -1,42 +1,38 @@
-"""Studies in a real SQLite storage, as the optimiser leaves them, for the report's tests."""
+"""Regions' trials as the optimiser leaves them, and the reports of them."""
 
 from __future__ import annotations
 
-import itertools
+import base64
+import json
 import random
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import optuna
-import sqlalchemy
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
-from optuna.trial import TrialState, create_trial
-
-from trialfleet.workflows.report import (
-    RegionReport,
-    RegionSource,
-    Report,
-    ReportSource,
-    build_report,
-)
-from trialfleet.workflows.status.states import Stage
+from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter, IntParameter
+from trialfleet.optimizer.space import Tunable
+from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
+from trialfleet.workflows.report.model import RegionReport, Report
+from trialfleet.workflows.report.page import render_page
+from trialfleet.workflows.report.reading import RegionFacts, RunFacts, build_report
+from trialfleet.workflows.status import states
+from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.run_trials import Trial, trial_of
+from trialfleet.workflows.status.states import RunState, Stage
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
-SPACE: dict[str, BaseDistribution] = {
-    "rate": FloatDistribution(1e-4, 1e-1, log=True),
-    "layers": IntDistribution(1, 4),
-    "solver": CategoricalDistribution(["adam", "sgd"]),
+SPACE: dict[str, Tunable] = {
+    "rate": FloatParameter(type="float", low=1e-4, high=1e-1, log=True),
+    "layers": IntParameter(type="int", low=1, high=4),
+    "solver": CategoricalParameter(type="categorical", choices=["adam", "sgd"]),
+    # meant only where solver is sgd
+    "momentum": FloatParameter(type="float", low=0.0, high=0.9),
 }
-MOMENTUM = FloatDistribution(0.0, 0.9)  # searched only where solver is sgd
 DEFAULTS: dict[str, Any] = {"rate": 1e-3, "layers": 2, "solver": "adam"}
 
 
@@ -49,16 +45,17 @@ def trial(
     at: int = 0,
     reports: Mapping[int, float] | None = None,
     **notes: Any,
-) -> optuna.trial.FrozenTrial:
+) -> StoredTrial:
     """A trial as the optimiser leaves it: failed where `value` is None."""
     if state is None:
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
-    space = {**SPACE, "momentum": MOMENTUM}
-    frozen = create_trial(
+    start = START + timedelta(seconds=at)
+    return StoredTrial(
+        number=at,
         state=state,
-        params=dict(params),
-        distributions={name: space[name] for name in params},
         value=value,
+        datetime_start=start,
+        datetime_complete=start + timedelta(seconds=10) if state.is_finished() else None,
         intermediate_values=dict(reports or {}),
         user_attrs={
             "node": f"R.l0.t{at:02}",
@@ -68,15 +65,9 @@ def trial(
             **notes,
         },
     )
-    frozen.datetime_start = START + timedelta(seconds=at)
-    if state.is_finished():
-        frozen.datetime_complete = frozen.datetime_start + timedelta(seconds=10)
-    return frozen
 
 
-def tuned_trials(
-    count: int, direction: str = "maximize", metric: str = "auc"
-) -> list[optuna.trial.FrozenTrial]:
+def tuned_trials(count: int, direction: str = "maximize", metric: str = "auc") -> list[StoredTrial]:
     """`count` trials in which the learning rate decides: 0.01 is best. One in ten fails."""
     rng = random.Random(1)  # noqa: S311
     trials = []
@@ -94,37 +85,42 @@ def tuned_trials(
     return trials
 
 
-def ran(
-    trials: Sequence[optuna.trial.FrozenTrial], slots: int = 3, begin: float = 0.0
-) -> list[optuna.trial.FrozenTrial]:
+def attributes_of(trial: StoredTrial) -> dict[str, Any]:
+    """What a made trial has noted, to be changed."""
+    assert isinstance(trial.user_attrs, dict)
+    return trial.user_attrs
+
+
+def ran(trials: Sequence[StoredTrial], slots: int = 3, begin: float = 0.0) -> list[StoredTrial]:
     """The trials after jobs of a minute each on a few slots, with a learning curve each."""
     for at, each in enumerate(trials):
         start = START.replace(tzinfo=UTC).timestamp() + begin + 60.0 * (at // slots)
-        each.user_attrs["job"] = {
+        attributes_of(each)["job"] = {
             "started": start, "ended": start + 55, "wall_seconds": 55.0, "last_wall_seconds": 55.0,
             "cpu_seconds": 170.0, "memory_mb": 900.0, "machine": "node-1",
             "slot": f"slot1_{at % slots + 1}@node-1",
         }  # fmt: skip
         if each.value is not None:
-            each.intermediate_values = {step: each.value - 0.1 / step for step in range(1, 11)}
+            each.intermediate_values.update({n: each.value - 0.1 / n for n in range(1, 11)})
     return list(trials)
 
 
-def many_regions(fleet: Fleet, regions: int, trials: int) -> Report:
+def many_regions(regions: int, trials: int) -> Report:
     """A report of many regions, all with the same trials but for failed and unstarted ones."""
-    study = fleet.region("every", ran(tuned_trials(trials))).study_name
-    failed = fleet.region("failed", [trial(DEFAULTS, None, error="no data")]).study_name
-    sources = []
+    done = ran(tuned_trials(trials))
+    made = []
     for at in range(regions):
         name = f"R{at:02}"
         if at == 7:
-            sources.append(region_source(name))
+            made.append(region_facts(name, []))
         elif at % 10 == 9:
-            sources.append(region_source(name, study_name=failed, stage=Stage.FAILED))
+            made.append(
+                region_facts(name, [trial(DEFAULTS, None, error="no data")], stage=Stage.FAILED)
+            )
         else:
-            facts: dict[str, Any] = {"published": Path(f"/models/{name}/r"), "final": {"test": 0.8}}
-            sources.append(region_source(name, study_name=study, budget_trials=trials, **facts))
-    return fleet.report(*sources)
+            facts: dict[str, Any] = {"published": f"/models/{name}/r", "final": {"test": 0.8}}
+            made.append(region_facts(name, done, budget=trials, **facts))
+    return report_of(*made)
 
 
 def some_params(rng: random.Random) -> dict[str, Any]:
@@ -138,65 +134,54 @@ def some_params(rng: random.Random) -> dict[str, Any]:
     return params | ({"momentum": rng.uniform(0, 0.9)} if solver == "sgd" else {})
 
 
-class Fleet:
-    """A storage, and the sources of the regions whose studies were put into it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "study.db"
-        self.url = f"sqlite:///{self.path}"
-        self.storage = optuna.storages.RDBStorage(self.url)
-        sqlalchemy.event.listen(self.storage.engine, "connect", _hurry)
-        self.storage.engine.dispose()  # so that the next connection is a hurried one
-        self.made = itertools.count()
-
-    def region(
-        self, name: str, trials: Sequence[optuna.trial.FrozenTrial], **facts: Any
-    ) -> RegionSource:
-        """Put a study of `trials` into the storage."""
-        study_name = f"s/{next(self.made)}/{name}"
-        study = optuna.create_study(study_name=study_name, storage=self.storage)
-        study.add_trials(trials)
-        return region_source(name, study_name=study_name, **facts)
-
-    def report(self, *regions: RegionSource, **facts: Any) -> Report:
-        """The report of `regions`."""
-        return build_report(report_source(self.url, *regions, **facts))
-
-
-def _hurry(connection: sqlite3.Connection, _: object) -> None:
-    """No test loses power: don't wait for the disk."""
-    connection.execute("PRAGMA synchronous = OFF")
-    connection.execute("PRAGMA journal_mode = MEMORY")
-
-
-@contextmanager
-def open_fleet(folder: Path) -> Iterator[Fleet]:
-    """A fleet whose connections end with the context."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    fleet = Fleet(folder)
-    yield fleet
-    fleet.storage.remove_session()
-    fleet.storage.engine.dispose()
-
-
-def region_source(name: str, **facts: Any) -> RegionSource:
-    """A region of which nothing is known but its name and `facts`."""
-    known: dict[str, Any] = {
-        "slug": name,
+def region_facts(
+    name: str,
+    trials: Sequence[StoredTrial],
+    /,
+    *,
+    unfinished: Mapping[str, states.TrialState] | None = None,
+    stays: Mapping[int, Sequence[Any]] | None = None,
+    **facts: Any,
+) -> RegionFacts:
+    """A region of which nothing is known but its name, its trials and `facts`."""
+    made = tuple(
+        trial_of(name, each, unfinished or {}, (stays or {}).get(each.number, ()))
+        for each in trials
+    )
+    known = {field.name for field in fields(RegionFacts)}
+    own = {key: facts.pop(key) for key in known & facts.keys()}
+    default: dict[str, Any] = {
         "study_name": f"s/r/{name}",
-        "stage": Stage.PUBLISHED if facts.get("published") else Stage.TUNING,
-        "published": None,
-        "stopped": None,
-        "final": None,
+        "parameters": dict(SPACE),
         "defaults": DEFAULTS,
-        "budget_trials": 40,
     }
-    return RegionSource(name=name, **(known | facts))
+    status = _status(name, [each.state for each in made], facts)
+    return RegionFacts(status=status, stored=trials, trials=made, **(default | own))
 
 
-def report_source(url: str, *regions: RegionSource, **facts: Any) -> ReportSource:
-    """A run of `regions` in the storage at `url`."""
+def _status(
+    name: str,
+    trials: Iterable[states.TrialState],
+    facts: Mapping[str, Any],
+) -> RegionStatus:
+    count = Counter(trials)
+    stage = Stage.PUBLISHED if facts.get("published") else Stage.TUNING
     known: dict[str, Any] = {
+        "slug": name, "state": RunState.RUNNING, "stage": stage, "phase": "trials",
+        "done": count[states.TrialState.COMPLETE], "failed": count[states.TrialState.FAILED],
+        "pruned": count[states.TrialState.PRUNED],
+        "stopped_early": count[states.TrialState.STOPPED_EARLY],
+        "running": count[states.TrialState.RUNNING], "queued": 0, "on_hold": 0, "interrupted": 0,
+        "budget": 40, "best": None, "best_trial": None, "seconds_left": None,
+        "reason": None, "published": None,
+    }  # fmt: skip
+    return RegionStatus(name=name, **(known | dict(facts)))
+
+
+def report_of(*regions: RegionFacts, **facts: Any) -> Report:
+    """The report of a run of `regions`."""
+    known: dict[str, Any] = {
+        "root": Path("/runs/r"),
         "study": "flights",
         "run": "r",
         "metric": "auc",
@@ -205,17 +190,40 @@ def report_source(url: str, *regions: RegionSource, **facts: Any) -> ReportSourc
         "created": datetime(2026, 11, 20, 2, 0, tzinfo=UTC),
         "finished": datetime(2026, 11, 20, 3, 1, tzinfo=UTC),
     }
-    return ReportSource(regions=regions, storage_url=url, **(known | facts))
+    known |= facts
+    sign = -1 if known["direction"] == "maximize" else 1
+    with_best = [
+        replace(each, status=replace(each.status, best_trial=_best_of(each.trials, sign)))
+        for each in regions
+    ]
+    return build_report(RunFacts(**({"report_direction": known["direction"]} | known)), with_best)
 
 
-def two_regions(fleet: Fleet) -> Report:
+def _best_of(trials: Iterable[Trial], sign: int) -> int | None:
+    done = [(sign * each.value, each.trial) for each in trials if each.value is not None]
+    return min(done, default=(0.0, None))[1]
+
+
+def blocks_of(page: str) -> list[dict[str, Any]]:
+    """What a page holds compressed: of all regions together, then of each."""
+    found = re.search(r'id="packed">([^<]*)<', page)
+    assert found
+    lines = zlib.decompress(base64.b64decode(found[1])).decode().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def text_of(report: Report) -> str:
+    """The page of a report, each region opened."""
+    page = render_page(report)
+    return page + "".join(block.get("html", "") for block in blocks_of(page))
+
+
+def two_regions() -> Report:
     """JFK with 30 trials, published; one named like markup with 12."""
     trials = tuned_trials(30)
-    return fleet.report(
-        fleet.region(
-            "JFK", trials, budget_trials=30, published=Path("/models/JFK/r"), final={"test": 0.81}
-        ),
-        fleet.region("[red]LGA", trials[:12], slug="LGA", budget_trials=12),
+    return report_of(
+        region_facts("JFK", trials, budget=30, published="/models/JFK/r", final={"test": 0.81}),
+        region_facts("[red]LGA", trials[:12], slug="LGA", budget=12),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,17 @@ import pytest
 from tests.unit.report.report_browser import Browser
 from tests.unit.report.report_studies import (
     DEFAULTS,
-    Fleet,
+    attributes_of,
+    blocks_of,
     many_regions,
     ran,
+    region_facts,
+    report_of,
     trial,
     tuned_trials,
 )
-from trialfleet.workflows.report import Report
+from trialfleet.workflows.formatting import NOTHING
+from trialfleet.workflows.report.model import Report
 
 pytestmark = pytest.mark.browser
 
@@ -28,17 +33,17 @@ SHOWN = (
 
 
 @pytest.fixture(scope="module")
-def busy(fleet: Fleet) -> Report:
+def busy() -> Report:
     """One region with everything that can be drawn: jobs, curves, failures, two outliers."""
     trials = ran(tuned_trials(30))
     for at in (12, 13):
-        trials[at].value = -1000.0
-    return fleet.report(fleet.region("JFK", trials))
+        trials[at] = replace(trials[at], value=-1000.0)
+    return report_of(region_facts("JFK", trials))
 
 
 @pytest.fixture(scope="module")
-def fifty(fleet: Fleet) -> Report:
-    return many_regions(fleet, 50, 20)
+def fifty() -> Report:
+    return many_regions(50, 20)
 
 
 def complete(browser: Browser, report: Report) -> None:
@@ -62,19 +67,17 @@ def test_every_kind_of_picture_is_drawn(browser: Browser, busy: Report) -> None:
     assert all(named)
 
 
-def test_the_times_of_a_run_of_a_blink_differ(browser: Browser, fleet: Fleet) -> None:
+def test_the_times_of_a_run_of_a_blink_differ(browser: Browser) -> None:
     job = {"started": 1.7e9, "ended": 1.7e9 + 0.2, "machine": "m"}
     failed = trial(DEFAULTS, None, error="x", job=job)
-    complete(browser, fleet.report(fleet.region("A", [failed])))
+    complete(browser, report_of(region_facts("A", [failed])))
     words = browser.texts("[data-picture=timeline][data-block=regions-data] svg text")
     times = [word for word in words if ":" in word]
     assert len(times) > 1
     assert len(set(times)) == len(times)
 
 
-def test_what_regions_cost_is_drawn_where_prices_are_known(
-    browser: Browser, fleet: Fleet, busy: Report
-) -> None:
+def test_what_regions_cost_is_drawn_where_prices_are_known(browser: Browser, busy: Report) -> None:
     complete(browser, busy)
     assert browser.run("return document.querySelector('[data-picture=costs]')") is None
     regions = []
@@ -82,10 +85,10 @@ def test_what_regions_cost_is_drawn_where_prices_are_known(
         trials = ran(tuned_trials(8))
         for at, each in enumerate(trials):
             lost = 0.25 * factor if at == 3 else 0.0
-            each.user_attrs["job"] |= {"usd": 0.5 * factor + lost, "lost_usd": lost}
+            attributes_of(each)["job"] |= {"usd": 0.5 * factor + lost, "lost_usd": lost}
         usd = 5.25 * factor or None  # a dollar of it for the full training
-        regions.append(replace(fleet.region(name, trials), usd=usd))
-    complete(browser, fleet.report(*regions))
+        regions.append(region_facts(name, trials, usd=usd))
+    complete(browser, report_of(*regions))
     figure = "[data-picture=costs]"
     assert browser.texts(f"{figure} .legend li") == ["trials", "full training and gate", "lost"]
     told = browser.texts(f"{figure} svg text")
@@ -100,13 +103,11 @@ def test_what_regions_cost_is_drawn_where_prices_are_known(
     assert full / lost == pytest.approx(4, rel=0.1)
 
 
-def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(
-    browser: Browser, fleet: Fleet
-) -> None:
+def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(browser: Browser) -> None:
     trials = ran(tuned_trials(4))
     for each in trials:
-        each.user_attrs["job"] |= {"usd": 0.5, "lost_usd": 0.0}
-    report = fleet.report(replace(fleet.region("JFK", trials), usd=2.0))
+        attributes_of(each)["job"] |= {"usd": 0.5, "lost_usd": 0.0}
+    report = report_of(region_facts("JFK", trials, usd=2.0))
     complete(browser, replace(report, boot_usd=0.00005, idle_usd=1.0))
     figure = "[data-picture=costs]"
     assert browser.texts(f"{figure} .legend li") == ["trials", "boot", "idle"]
@@ -124,7 +125,7 @@ def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(
     assert browser.run(f"return document.querySelectorAll('{figure} svg a').length") == 1
     note = browser.run(f"return document.querySelector('{figure} ~ p').textContent")
     assert "without a job until this page was written. Until now" in note
-    data = browser.run("return JSON.parse(document.getElementById('regions-data').textContent)")
+    data = blocks_of((browser.folder / "report.html").read_text(encoding="utf-8"))[0]
     assert data["costs"]["rows"][-1]["told"] == ["1.00", "0.00", "0.00", "0.00", "<0.0001", "1.00"]
 
 
@@ -133,12 +134,10 @@ def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(
     [[0.5], [0.5] * 9, [1e300, -1e300, 0.0], [3e-308, 1.5e308, 5.0], [1e-12, 2e-12],
      [1.7e308, -1.7e308], [0.0, 0.0, 0.0], [1e-3, 1e-2, 0.1, 1.0, 400.0]],
 )  # fmt: skip
-def test_any_values_can_be_drawn_in_every_scale(
-    browser: Browser, fleet: Fleet, values: list[float]
-) -> None:
+def test_any_values_can_be_drawn_in_every_scale(browser: Browser, values: list[float]) -> None:
     trials = ran([trial(DEFAULTS | {"layers": 1 + at % 4, "rate": 1e-3 * (1 + at)}, v, at=at)
                   for at, v in enumerate(values)])  # fmt: skip
-    complete(browser, fleet.report(fleet.region("A", trials), report_metric="auc"))
+    complete(browser, report_of(region_facts("A", trials), report_metric="auc"))
     script = "document.querySelectorAll('.switch button').forEach(e => e.click())"
     browser.run(script)
     assert browser.complaints() == []
@@ -198,6 +197,47 @@ def test_of_a_switch_one_option_is_pressed_and_what_changes_nothing_is_not_there
     complete(browser, fifty)  # without outliers
     kinds = browser.run(f"return {switches}.map(e => e.dataset.switch.split('-data-')[0])")
     assert set(kinds) == {"show-overview", "scale-overview", "scale", "curves-scale"}
+
+
+def test_the_trials_table_has_each_trials_settings_figures_and_job(browser: Browser) -> None:
+    trials = ran(tuned_trials(24))
+    trials[3].user_attrs["job"].update(usd=0.25, memory_mb=1234.4, machine="node-2")
+    browser.open(report_of(region_facts("JFK", trials)))
+    browser.open_everything()
+    titles = browser.texts(".trials th")
+    assert titles == [
+        "Trial", "State", "auc", "test", "rate", "layers", "solver", "momentum", "Started (UTC)",
+        "Time", "CPU time", "Memory", "USD", "Machine", "Attempts", "DAG node",
+    ]  # fmt: skip
+    cells = browser.texts(".trials td")
+    rows = [cells[at : at + len(titles)] for at in range(0, len(cells), len(titles))]
+    row = dict(zip(titles, rows[3], strict=True))
+    assert row["Started (UTC)"] == "20 Nov 02:01:00"
+    assert (row["Time"], row["CPU time"], row["Memory"]) == ("55 s", "2 min 50 s", "1,234 MB")
+    assert (row["USD"], row["Machine"]) == ("0.2500", "slot1_1@node-1")
+    assert (row["State"], row["Attempts"], row["DAG node"]) == ("complete", "1", "R.l0.t03")
+    assert dict(zip(titles, rows[0], strict=True))["State"] == "complete, default settings"
+    failed = dict(zip(titles, rows[5], strict=True))
+    assert (failed["State"], failed["auc"], failed["USD"]) == ("failed", NOTHING, NOTHING)
+    for title in ("auc", "test", "rate", "momentum"):
+        column = [row[titles.index(title)] for row in rows]
+        forms = {re.sub(r"\d+", lambda part: "0" * len(part[0]), text) for text in column}
+        forms = {form.split(" × ")[0] for form in forms - {"", NOTHING}}
+        assert len({len(form.partition(".")[2]) for form in forms}) == 1, (title, column)
+    memory = titles.index("Memory")
+    browser.run("document.querySelectorAll('.trials th')[arguments[0]].firstChild.click()", memory)
+    assert browser.texts(".trials td")[0] == "3"
+
+
+def test_a_closed_region_is_made_when_it_is_opened(browser: Browser, fifty: Report) -> None:
+    browser.open(fifty)
+    made = "return [...document.querySelectorAll('.region .body:not(:empty)')].length"
+    assert browser.run(made) == 1
+    browser.run("document.querySelector('#region-R12 summary').click()")
+    browser.run("document.getElementById('region-R12').scrollIntoView()")
+    browser.wait("return document.querySelector('#region-R12 [data-picture=history] svg')")
+    assert browser.run(made) == 2
+    assert browser.complaints() == []
 
 
 def point_at(browser: Browser, picture: str, place: str) -> None:
@@ -350,13 +390,13 @@ def test_a_table_that_is_too_wide_for_a_phone_says_so(browser: Browser, fifty: R
     browser.wait(f"return document.querySelector('{table}:not(.more-left, .more-right)')")
 
 
-def test_tuned_worse_than_default_is_said_where_it_is_read(browser: Browser, fleet: Fleet) -> None:
+def test_tuned_worse_than_default_is_said_where_it_is_read(browser: Browser) -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.6}),
     ]
     facts: dict[str, Any] = {"published": "/models/A/r", "final": {"test": 0.6}}
-    browser.open(fleet.report(fleet.region("A", trials, **facts)))
+    browser.open(report_of(region_facts("A", trials, **facts)))
     alert = browser.run("return document.querySelector('#region-A .alert').innerText")
     assert alert.startswith("Tuned is worse than default. By test, tuned settings reach 0.6000")
     assert "auc, which chose the settings, and test disagree." in alert
@@ -365,17 +405,14 @@ def test_tuned_worse_than_default_is_said_where_it_is_read(browser: Browser, fle
     assert "published, worse than default" in browser.texts("#region-A .status")
 
 
-def test_what_to_do_about_a_worse_model_is_a_command_to_copy(
-    browser: Browser, fleet: Fleet
-) -> None:
+def test_what_to_do_about_a_worse_model_is_a_command_to_copy(browser: Browser) -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.6}),
     ]
     model, before = Path("/models/s/A/r"), Path("/models/s/A/a day before")
-    facts: dict[str, Any] = {"published": model, "in_force": model, "previous": before}
-    facts["folder"] = Path("/runs/r/regions/A")
-    browser.open(fleet.report(fleet.region("A", trials, **facts)))
+    facts: dict[str, Any] = {"published": str(model), "in_force": model, "previous": before}
+    browser.open(report_of(region_facts("A", trials, **facts)))
     alerts = browser.run(
         "return [...document.querySelectorAll('#region-A .alert')].map(e => e.innerText)"
     )

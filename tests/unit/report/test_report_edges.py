@@ -7,12 +7,20 @@ import re
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 from rich.console import Console
 
-from tests.unit.report.report_studies import DEFAULTS, Fleet, trial
-from trialfleet.workflows.report import RegionSource, Report, fitted_summary, render_page
+from tests.unit.report.report_studies import (
+    DEFAULTS,
+    region_facts,
+    report_of,
+    text_of,
+    trial,
+)
+from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.report.model import Report
+from trialfleet.workflows.report.reading import RegionFacts
+from trialfleet.workflows.report.summary import fitted_summary
 from trialfleet.workflows.report.timeline import timeline_of
 from trialfleet.workflows.report.views import attention, header, log_of, timeline_note
 from trialfleet.workflows.status.states import Stage
@@ -26,56 +34,52 @@ def printed(report: Report, width: int) -> str:
     return file.getvalue()
 
 
-def test_the_end_of_a_range_in_half_of_the_regions_is_told_with_what_to_do(fleet: Fleet) -> None:
-    def tuned(rate: float, layers: int) -> list[optuna.trial.FrozenTrial]:
+def test_the_end_of_a_range_in_half_of_the_regions_is_told_with_what_to_do() -> None:
+    def tuned(rate: float, layers: int) -> list[StoredTrial]:
         others = [trial(DEFAULTS, 0.5, at=at, baseline=at == 0) for at in range(4)]
         return [*others, trial({**DEFAULTS, "rate": rate, "layers": layers}, 0.9, at=4)]
 
     regions = [
-        fleet.region("A", tuned(1e-1, 4)),
-        fleet.region("B", tuned(1e-1, 2)),
-        fleet.region("C", tuned(1e-1, 4)),
-        fleet.region("D", tuned(1e-2, 2)),
+        region_facts("A", tuned(1e-1, 4)),
+        region_facts("B", tuned(1e-1, 2)),
+        region_facts("C", tuned(1e-1, 4)),
+        region_facts("D", tuned(1e-2, 2)),
     ]
-    report = fleet.report(*regions)
+    report = report_of(*regions)
     assert report.edges == (
         "The best rate is at the upper end of its range in 3 of 4 regions and layers at the upper "
         "one in 2 of 4 regions: widen these ranges."
     )
-    assert report.edges in render_page(report)
+    assert report.edges in text_of(report)
     assert report.edges in " ".join(printed(report, 100).split())
-    assert fleet.report(*regions[:1]).edges == (
+    assert report_of(*regions[:1]).edges == (
         "The best layers is at the upper end of its range and rate at the upper one: widen these "
         "ranges."
     )
-    assert fleet.report(regions[3], regions[1]).edges.endswith(
-        "in 1 of 2 regions: widen this range."
-    )
-    assert fleet.report(regions[3]).edges == ""
+    assert report_of(regions[3], regions[1]).edges.endswith("in 1 of 2 regions: widen this range.")
+    assert report_of(regions[3]).edges == ""
 
 
-def test_few_trials_or_the_default_itself_say_nothing_of_a_range(fleet: Fleet) -> None:
+def test_few_trials_or_the_default_itself_say_nothing_of_a_range() -> None:
     few = [trial({**DEFAULTS, "rate": 1e-1}, 0.9, at=at) for at in range(4)]
     default = [trial(DEFAULTS, 0.9 - 0.1 * at, at=at, baseline=at == 0) for at in range(5)]
-    assert fleet.report(fleet.region("A", few)).edges == ""
-    assert fleet.report(fleet.region("A", default, defaults=DEFAULTS)).edges == ""
+    assert report_of(region_facts("A", few)).edges == ""
+    assert report_of(region_facts("A", default, defaults=DEFAULTS)).edges == ""
 
 
-def test_best_settings_that_are_no_better_than_the_default_say_nothing_of_a_range(
-    fleet: Fleet,
-) -> None:
-    def tuned(default: float, best: float) -> list[optuna.trial.FrozenTrial]:
+def test_best_settings_that_are_no_better_than_the_default_say_nothing_of_a_range() -> None:
+    def tuned(default: float, best: float) -> list[StoredTrial]:
         first = trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": default})
         others = [trial({**DEFAULTS, "rate": 1e-2}, 0.5, at=at) for at in range(1, 4)]
         last = trial({**DEFAULTS, "rate": 1e-1}, 0.501, at=4, metrics={"test": best})
         return [first, *others, last]
 
-    worse, better = fleet.region("A", tuned(0.8, 0.7998)), fleet.region("B", tuned(0.7, 0.8))
-    assert fleet.report(worse).regions[0].report.gain == pytest.approx(-0.0002)
-    assert fleet.report(worse).edges == ""
-    assert fleet.report(fleet.region("C", tuned(0.8, 0.8))).edges == ""
-    assert fleet.report(better).edges.startswith("The best rate is at the upper end of its range")
-    assert "in 1 of 2 regions: widen this range" in fleet.report(worse, better).edges
+    worse, better = region_facts("A", tuned(0.8, 0.7998)), region_facts("B", tuned(0.7, 0.8))
+    assert report_of(worse).regions[0].report.gain == pytest.approx(-0.0002)
+    assert report_of(worse).edges == ""
+    assert report_of(region_facts("C", tuned(0.8, 0.8))).edges == ""
+    assert report_of(better).edges.startswith("The best rate is at the upper end of its range")
+    assert "in 1 of 2 regions: widen this range" in report_of(worse, better).edges
 
 
 @pytest.mark.parametrize(
@@ -86,16 +90,14 @@ def test_best_settings_that_are_no_better_than_the_default_say_nothing_of_a_rang
         (100, ["region", "trials", "best", "tuned", "default", "gain", "time", "state"]),
     ],
 )
-def test_the_summary_drops_columns_before_it_cuts_anything(
-    fleet: Fleet, width: int, titles: list[str]
-) -> None:
+def test_the_summary_drops_columns_before_it_cuts_anything(width: int, titles: list[str]) -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 136.1}),
         trial({**DEFAULTS, "rate": 1e-2}, 0.6, at=1, metrics={"test": 150.9}),
     ]
-    report = fleet.report(
-        fleet.region("New Haven", trials, published=Path("/m")),
-        fleet.region("Zürich", trials, published=Path("/m")),
+    report = report_of(
+        region_facts("New Haven", trials, published="/m"),
+        region_facts("Zürich", trials, published="/m"),
     )
     lines = printed(report, width).splitlines()
     assert lines[0].startswith("tuned, default: test (higher is better)")
@@ -106,69 +108,67 @@ def test_the_summary_drops_columns_before_it_cuts_anything(
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/first-study.md"])
-def test_pages_show_the_summary_as_it_is_printed(fleet: Fleet, page: str) -> None:
+def test_pages_show_the_summary_as_it_is_printed(page: str) -> None:
     trials = [trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.5})]
-    lines = printed(fleet.report(fleet.region("A", trials)), 100).splitlines()
+    lines = printed(report_of(region_facts("A", trials)), 100).splitlines()
     shown = (Path(__file__).parents[3] / page).read_text(encoding="utf-8").splitlines()
     at = next(i for i, line in enumerate(shown) if line.startswith("tuned, default: "))
     for here, there in zip(shown[at + 1 : at + 3], lines[1:3], strict=True):
         assert re.sub("━+", "━", here).split() == re.sub("━+", "━", there).split()
 
 
-def test_the_median_gain_is_in_percent_where_defaults_are_away_from_zero(fleet: Fleet) -> None:
-    def region(default: float, tuned: float) -> RegionSource:
+def test_the_median_gain_is_in_percent_where_defaults_are_away_from_zero() -> None:
+    def pair_of(default: float, tuned: float) -> RegionFacts:
         pair = enumerate((default, tuned))
         trials = [
             trial(DEFAULTS, 0.5 + at, at=at, baseline=at == 0, metrics={"test": value})
             for at, value in pair
         ]
-        return fleet.region("A", trials)
+        return region_facts("A", trials)
 
-    def median(*regions: RegionSource) -> tuple[str, str]:
-        tiles = {label: rest for label, *rest in header(fleet.report(*regions))}
+    def median(*regions: RegionFacts) -> tuple[str, str]:
+        tiles = {label: rest for label, *rest in header(report_of(*regions))}
         value, under = tiles["Median gain, test"]
         return value, under
 
-    fourfold = [region(100.0, 150.0), region(400.0, 440.0), region(40.0, 50.0)]
+    fourfold = [pair_of(100.0, 150.0), pair_of(400.0, 440.0), pair_of(40.0, 50.0)]
     assert median(*fourfold) == ("+25%", "of default · 3 of 3 better")
-    assert median(region(-200.0, -195.0)) == ("+2.5%", "of default · 1 of 1 better")
-    assert median(region(0.01, 0.5))[0] == "+0.4900"
-    assert median(region(0.0, 0.5), region(1.0, 2.0))[1] == "2 of 2 regions better"
+    assert median(pair_of(-200.0, -195.0)) == ("+2.5%", "of default · 1 of 1 better")
+    assert median(pair_of(0.01, 0.5))[0] == "+0.4900"
+    assert median(pair_of(0.0, 0.5), pair_of(1.0, 2.0))[1] == "2 of 2 regions better"
 
 
 def test_a_failed_region_has_its_whole_reason_its_log_and_the_next_step(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason = "no trial can succeed: " + "a long message, " * 30
     folder = tmp_path / "runs" / "my run" / "regions" / "A"
     log = folder / "trials" / "A.l0.t00" / "err"
-    failed = fleet.region(
-        "A", [trial(DEFAULTS, None, error="x")], stage=Stage.FAILED, folder=folder,
-        stopped=f"{reason}; see {log}",
+    failed = region_facts(
+        "A", [trial(DEFAULTS, None, error="x")], stage=Stage.FAILED,
+        reason=f"{reason}; see {log}",
     )  # fmt: skip
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder.parent.parent)  # where the run's own report is written
-    report = fleet.report(failed)
+    report = report_of(failed, root=tmp_path / "runs" / "my run")
     ((words, (region,)),) = attention(report)
     assert words == f"failed: {reason}"
     assert log_of(region) == str(log)
     assert region.why_command == f"trialfleet why A --run '{tmp_path}/runs/my run'"
-    page = render_page(report)
+    page = text_of(report)
     assert f"log <code>{log}</code>" in page
     assert "next <code>trialfleet why A --run" in page
 
 
-def test_the_timeline_of_a_blink_says_no_share_and_how_many_attempts_there_were(
-    fleet: Fleet,
-) -> None:
+def test_the_timeline_of_a_blink_says_no_share_and_how_many_attempts_there_were() -> None:
     def notes(seconds: float) -> dict[str, Any]:
         return {
             "job": {"started": 1e9, "ended": 1e9 + seconds, "machine": "m"},
             "attempts": 3,
         }
 
-    short = fleet.report(fleet.region("A", [trial(DEFAULTS, None, error="x", **notes(0.2))]))
+    short = report_of(region_facts("A", [trial(DEFAULTS, None, error="x", **notes(0.2))]))
     note = timeline_note(timeline_of(short))
     assert note.endswith("Of some jobs each job's last is drawn, without 2 attempts before it.")
-    long = fleet.report(fleet.region("A", [trial(DEFAULTS, 0.5, **notes(60.0))]))
+    long = report_of(region_facts("A", [trial(DEFAULTS, 0.5, **notes(60.0))]))
     assert "Busy 100%" in timeline_note(timeline_of(long))

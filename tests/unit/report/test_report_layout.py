@@ -5,27 +5,45 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tests.unit.report.report_browser import Browser
-from tests.unit.report.report_studies import DEFAULTS, SPACE, Fleet, ran, trial, tuned_trials
-from trialfleet.workflows.report import Report
+from tests.unit.report.report_studies import (
+    DEFAULTS,
+    SPACE,
+    attributes_of,
+    ran,
+    region_facts,
+    report_of,
+    trial,
+    tuned_trials,
+)
+from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter, IntParameter
+from trialfleet.optimizer.space import Tunable
+from trialfleet.workflows.report.model import Report
 
 pytestmark = pytest.mark.browser
 
-WORDY = {
-    "maximum_learning_rate_after_warm_up": FloatDistribution(1e-7, 12.5, log=True),
-    "rows_per_batch_over_all_devices": IntDistribution(1024, 262_144, log=True),
-    "optimizer_with_its_options": CategoricalDistribution(
-        ["stochastic_gradient_descent_with_nesterov", "adam_with_decoupled_weight_decay", "a", "b"]
+OPTIMIZERS = ["stochastic_gradient_descent_with_nesterov", "adam_with_decoupled_weight_decay"]
+WORDY: dict[str, Tunable] = {
+    "maximum_learning_rate_after_warm_up": FloatParameter(
+        type="float", low=1e-7, high=12.5, log=True
     ),
-    "seed": IntDistribution(1_000_000, 9_999_999),
-    "layers": IntDistribution(1, 4),
-    "dropout": FloatDistribution(0.0, 0.5),
+    "rows_per_batch_over_all_devices": IntParameter(type="int", low=1024, high=262_144, log=True),
+    "optimizer_with_its_options": CategoricalParameter(
+        type="categorical",
+        choices=[
+            "stochastic_gradient_descent_with_nesterov",
+            "adam_with_decoupled_weight_decay",
+            "a",
+            "b",
+        ],
+    ),
+    "seed": IntParameter(type="int", low=1_000_000, high=9_999_999),
+    "layers": IntParameter(type="int", low=1, high=4),
+    "dropout": FloatParameter(type="float", low=0.0, high=0.5),
 }
 OVERLAPS = """
     const found = [];
@@ -52,7 +70,7 @@ PICTURES = [
 
 
 @pytest.fixture(scope="module")
-def wordy(fleet: Fleet) -> Report:
+def wordy() -> Report:
     """Long names, long choices, great numbers, and a parameter that some trials don't have."""
     rng = random.Random(2)  # noqa: S311
     trials = []
@@ -60,9 +78,7 @@ def wordy(fleet: Fleet) -> Report:
         params: dict[str, Any] = {
             "maximum_learning_rate_after_warm_up": 10 ** rng.uniform(-7, 1),
             "rows_per_batch_over_all_devices": rng.randint(1024, 262_144),
-            "optimizer_with_its_options": rng.choice(
-                WORDY["optimizer_with_its_options"].choices  # type: ignore[attr-defined]
-            ),
+            "optimizer_with_its_options": rng.choice([*OPTIMIZERS, "a", "b"]),
             "seed": rng.randint(1_000_000, 9_999_999),
             "layers": rng.randint(1, 4),
         }
@@ -73,13 +89,13 @@ def wordy(fleet: Fleet) -> Report:
     ran(trials, slots=3)
     for at, each in enumerate(trials):
         host = f"ip-10-120-130-{at % 2}.eu-central-1.compute.internal"
-        each.user_attrs["job"] |= {"machine": host, "slot": f"slot1_{at}@{host}"}
+        attributes_of(each)["job"] |= {"machine": host, "slot": f"slot1_{at}@{host}"}
     metric = "validation_log_likelihood_per_row"
     regions = [
-        fleet.region(name, trials, slug=f"r{at}")
+        region_facts(name, trials, slug=f"r{at}")
         for at, name in enumerate(["Saint-Pierre-et-Miquelon and beyond", "B", "C", "D"])
     ]
-    return fleet.report(*regions, metric=metric)
+    return report_of(*regions, metric=metric)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -110,15 +126,15 @@ def test_no_text_of_a_picture_lies_on_another_or_leaves_it(
 
 @pytest.mark.parametrize("width", [360, 390])
 def test_a_phone_shows_what_was_tuned_gained_and_its_state_and_the_rest_on_demand(
-    browser: Browser, fleet: Fleet, width: int
+    browser: Browser, width: int
 ) -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.65}),
     ]
-    facts: dict[str, Any] = {"published": Path("/models/A/r"), "final": {"test": 0.6}}
+    facts: dict[str, Any] = {"published": "/models/A/r", "final": {"test": 0.6}}
     browser.resize(width, 900)
-    browser.open(fleet.report(fleet.region("Åland Øst International", trials, slug="A", **facts)))
+    browser.open(report_of(region_facts("Åland Øst International", trials, slug="A", **facts)))
     headers = (
         "return [...document.querySelectorAll('#regions-table th[scope=col]')]"
         ".filter(e => e.checkVisibility() && e.getBoundingClientRect().right <= innerWidth)"
@@ -148,14 +164,12 @@ def test_a_phone_shows_what_was_tuned_gained_and_its_state_and_the_rest_on_deman
     assert len(browser.run(headers)) == 11
 
 
-def test_the_page_says_what_a_full_training_is_where_there_was_one(
-    browser: Browser, fleet: Fleet
-) -> None:
+def test_the_page_says_what_a_full_training_is_where_there_was_one(browser: Browser) -> None:
     means = "Full training: the best settings trained once more on the full budget"
-    trained = fleet.region("A", ran(tuned_trials(3)), published=Path("/m/A/r"), final={"test": 0.6})
-    browser.open(fleet.report(trained))
+    trained = region_facts("A", ran(tuned_trials(3)), published="/m/A/r", final={"test": 0.6})
+    browser.open(report_of(trained))
     assert means in browser.run("return document.querySelector('main').innerText")
     titles = browser.run("return [...document.querySelectorAll('[title]')].map(e => e.title)")
     assert sum(title.startswith(means) for title in titles) == 2
-    browser.open(fleet.report(fleet.region("B", tuned_trials(3))))
+    browser.open(report_of(region_facts("B", tuned_trials(3))))
     assert "Full training" not in browser.run("return document.body.innerText")

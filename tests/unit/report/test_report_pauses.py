@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.unit.report.report_studies import START, Fleet, only, tuned_trials
-from trialfleet.workflows.report import render_page
+from tests.unit.report.report_studies import (
+    START,
+    only,
+    region_facts,
+    report_of,
+    text_of,
+    tuned_trials,
+)
 from trialfleet.workflows.report.views import header
 from trialfleet.workflows.status.pauses import paused_within, pauses_of
 
@@ -56,14 +63,17 @@ def test_only_the_part_of_a_pause_that_lies_within_counts() -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_runs_wall_time_leaves_the_pause_out_and_says_so(fleet: Fleet) -> None:
+def test_a_resumed_runs_wall_time_leaves_the_pause_out_and_says_so() -> None:
     trials = tuned_trials(20)
-    for each in trials[10:]:  # asked for on the next morning
-        for name in ("datetime_start", "datetime_complete"):
-            setattr(each, name, getattr(each, name) + timedelta(hours=8))
+    for at, each in enumerate(trials[10:], start=10):  # asked for on the next morning
+        begun, told = each.datetime_start, each.datetime_complete
+        assert begun is not None
+        assert told is not None
+        night = timedelta(hours=8)
+        trials[at] = replace(each, datetime_start=begun + night, datetime_complete=told + night)
     pause = (BEGIN + 30, BEGIN + 8 * HOUR)
-    report = fleet.report(
-        fleet.region("A", trials),
+    report = report_of(
+        region_facts("A", trials),
         created=datetime.fromtimestamp(BEGIN - 2 * HOUR, UTC),  # planned, not submitted yet
         active=[(BEGIN - 60, pause[0]), (pause[1], math.inf)],
         finished=datetime.fromtimestamp(pause[1] + 7800, UTC),
@@ -78,11 +88,11 @@ def test_a_resumed_runs_wall_time_leaves_the_pause_out_and_says_so(fleet: Fleet)
     assert region.paused_seconds == report.paused_seconds
     tiles = {label: (value, under) for label, value, under in header(report)}
     assert tiles["Wall time"] == ("2 h 11 min", "paused 7 h 59 min in between")
-    assert "(paused 7 h 59 min in between)" in render_page(report)
-    json.dumps(report.to_json(), allow_nan=False)
+    assert "(paused 7 h 59 min in between)" in text_of(report)
+    json.loads(report.to_json())
 
 
-def test_a_run_that_was_never_stopped_has_no_pause(fleet: Fleet) -> None:
-    report = fleet.report(fleet.region("A", tuned_trials(3)), active=[(BEGIN, math.inf)])
+def test_a_run_that_was_never_stopped_has_no_pause() -> None:
+    report = report_of(region_facts("A", tuned_trials(3)), active=[(BEGIN, math.inf)])
     assert (report.pauses, report.paused_seconds) == ((), 0.0)
-    assert "paused" not in render_page(report).split("<main>")[1].split("<script>")[0]
+    assert "paused" not in text_of(report).split("<main>")[1].split("<script>")[0]

@@ -6,14 +6,20 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.trial import TrialState
 from rich.console import Console
 
-from tests.unit.report.report_studies import DEFAULTS, Fleet, only, trial
+from tests.unit.report.report_studies import (
+    DEFAULTS,
+    only,
+    region_facts,
+    report_of,
+    text_of,
+    trial,
+)
+from trialfleet.optimizer.stored_trials import TrialState
 from trialfleet.workflows.formatting import (
     about,
     alike,
@@ -26,7 +32,8 @@ from trialfleet.workflows.formatting import (
     shortened,
     signed,
 )
-from trialfleet.workflows.report import Report, render_page, summary_table
+from trialfleet.workflows.report.model import Report
+from trialfleet.workflows.report.summary import summary_table
 from trialfleet.workflows.report.tables import trial_columns, trial_rows
 from trialfleet.workflows.report.views import early_stopping_note
 from trialfleet.workflows.status.states import Stage
@@ -53,13 +60,13 @@ def test_the_summary_has_a_row_per_region_with_its_numbers(tuned: Report) -> Non
     assert cells[7:] == ["39 s", "published"]
 
 
-def stopped_at(fleet: Fleet, last: int, *, seconds: float) -> Report:
+def stopped_at(last: int, *, seconds: float) -> Report:
     """Two trials, of which one was told at step 5 of 20 and reported `last` before it left."""
     order = {"step": 5, "max_steps": 20, "predicted": 0.4}
     notes = {"stopped": order, "seconds": seconds}
     reports = dict.fromkeys(range(1, last + 1), 0.4)
     told = trial(DEFAULTS, 0.4, state=TrialState.PRUNED, at=1, reports=reports, **notes)
-    return fleet.report(fleet.region("R", [trial(DEFAULTS, 0.5, seconds=80.0), told]))
+    return report_of(region_facts("R", [trial(DEFAULTS, 0.5, seconds=80.0), told]))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +79,9 @@ def stopped_at(fleet: Fleet, last: int, *, seconds: float) -> Report:
     ],
 )
 def test_what_early_stopping_saved_is_counted_from_the_last_report(
-    fleet: Fleet, last: int, seconds: float, note: str
+    last: int, seconds: float, note: str
 ) -> None:
-    said = early_stopping_note(stopped_at(fleet, last, seconds=seconds))
+    said = early_stopping_note(stopped_at(last, seconds=seconds))
     assert said == f"1 of 2 trials were stopped early{note}"
 
 
@@ -82,21 +89,21 @@ def test_a_region_named_like_markup_is_printed_as_it_is(tuned: Report) -> None:
     assert "[red]LGA" in printed(tuned)
 
 
-def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do(fleet: Fleet) -> None:
+def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do() -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.71}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.7}),
     ]
-    healthy = fleet.region("B", [*trials[:1], trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.8})])
-    report = fleet.report(fleet.region("[b]A", trials, published=Path("/m")), healthy)
+    healthy = region_facts("B", [*trials[:1], trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.8})])
+    report = report_of(region_facts("[b]A", trials, published="/m"), healthy)
     text = " ".join(printed(report).split())
     assert "published, worse than default" in text
     assert "[b]A: tuned is worse than default. By test, tuned settings reach 0.7000" in text
     assert "auc, which chose the settings, and test disagree." in text
     assert "B: tuned" not in text.replace("[b]A: tuned", "")
-    assert "worse" not in printed(fleet.report(healthy))
-    many = [fleet.region(name, trials, published=Path("/m")) for name in "CDE"]
-    text = " ".join(printed(fleet.report(*many)).split())
+    assert "worse" not in printed(report_of(healthy))
+    many = [region_facts(name, trials, published="/m") for name in "CDE"]
+    text = " ".join(printed(report_of(*many)).split())
     assert "Tuned is worse than default in 3 regions: C, D, E; the report says what to do" in text
     assert "tuned settings reach" not in text
     assert "auc, which chose the settings, and test disagree." in text
@@ -209,7 +216,7 @@ def test_long_texts_keep_both_ends() -> None:
 
 
 @pytest.mark.slow
-def test_a_region_says_what_its_model_learned_from(fleet: Fleet) -> None:
+def test_a_region_says_what_its_model_learned_from() -> None:
     taught = {"s/r0/<b>B</b>": 0.125, "s/r0/A": 0.7, "s/r0/C": float("nan")}
     trials = [
         trial(DEFAULTS, 0.5, baseline=True),
@@ -217,11 +224,11 @@ def test_a_region_says_what_its_model_learned_from(fleet: Fleet) -> None:
         trial({**DEFAULTS, "rate": 0.02}, 0.7, at=2, taught=taught),
         trial({**DEFAULTS, "rate": 0.03}, 0.8, at=3),
     ]
-    report = fleet.report(fleet.region("R", trials))
+    report = report_of(region_facts("R", trials))
     assert only(report).taught == {"s/r0/A": 0.7, "s/r0/<b>B</b>": 0.125}
-    page = render_page(report)
+    page = text_of(report)
     assert "weighed so: s/r0/A 0.70, s/r0/&lt;b&gt;B&lt;/b&gt; 0.12. 1 takes" in page
-    assert "Learned from" not in render_page(fleet.report(fleet.region("Q", trials[:1])))
+    assert "Learned from" not in text_of(report_of(region_facts("Q", trials[:1])))
 
 
 def test_the_summary_says_of_a_failed_region_how_often_it_was_tried_and_why(tuned: Report) -> None:

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.report.report_studies import DEFAULTS, Fleet, only, trial
+from tests.unit.report.report_studies import (
+    DEFAULTS,
+    only,
+    region_facts,
+    report_of,
+    trial,
+)
 from trialfleet import Study
 from trialfleet.files import write_json
 from trialfleet.workflows.models.earlier import better_before
@@ -19,7 +25,8 @@ from trialfleet.workflows.models.gate_decision import (
     rule_of,
 )
 
-PUBLISHED = Path("/models/s/A/r2")
+PUBLISHED = "/models/s/A/r2"
+IN_FORCE = Path(PUBLISHED)
 STUDY: dict[str, Any] = {
     "name": "s",
     "regions": ["A"],
@@ -37,17 +44,17 @@ STUDY: dict[str, Any] = {
         ({}, None, None),
         ({"published": PUBLISHED}, None, None),  # moved away since
         (
-            {"published": PUBLISHED, "in_force": PUBLISHED, "previous": Path("/models/s/A/r1")},
+            {"published": PUBLISHED, "in_force": IN_FORCE, "previous": Path("/models/s/A/r1")},
             "Its model is the region's latest. To go back to run r1's, which measured better:",
             "trialfleet promote /models/s/A/r1",
         ),
         (
-            {"published": PUBLISHED, "in_force": PUBLISHED},
+            {"published": PUBLISHED, "in_force": IN_FORCE},
             'run a copy of the study with regions: ["A"] and budget: {trials: 1}: the first',
             None,
         ),
         (  # whatever names the study's regions, a glob perhaps
-            {"published": PUBLISHED, "in_force": PUBLISHED, "data": ["/d/Île.csv"]},
+            {"published": PUBLISHED, "in_force": IN_FORCE, "data": ["/d/Île.csv"]},
             'a copy of the study with regions: {"A": {"data": ["/d/Île.csv"]}} and budget',
             None,
         ),
@@ -59,17 +66,17 @@ STUDY: dict[str, Any] = {
     ],
 )
 def test_the_next_step_on_a_worse_model_is_what_can_be_done_about_it(
-    fleet: Fleet, facts: dict[str, Any], step: str | None, command: str | None
+    facts: dict[str, Any], step: str | None, command: str | None
 ) -> None:
     metrics = [{"test": 0.71}, {"test": 0.7}]
     trials = [
         trial(DEFAULTS, value, at=at, baseline=at == 0, metrics=metrics[at])
         for at, value in enumerate([0.5, 0.6])
     ]
-    region = only(fleet.report(fleet.region("A", trials, **facts)))
+    region = only(report_of(region_facts("A", trials, **facts)))
     assert (step or "") in (region.next_step or "")
     assert (region.next_step is None, region.next_command) == (step is None, command)
-    better = only(fleet.report(fleet.region("A", trials[:1], **facts)))
+    better = only(report_of(region_facts("A", trials[:1], **facts)))
     assert (better.next_step, better.next_command) == (None, None)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
@@ -14,9 +17,11 @@ from rich.console import Console
 from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, error_of
 from trialfleet import Run
+from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report import summary_table
+from trialfleet.workflows.report.reading import read_report
+from trialfleet.workflows.report.summary import summary_table
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.report_node import write_report
 
@@ -145,3 +150,39 @@ def test_a_direction_that_means_nothing_is_refused(tmp_path: Path, lines: str, w
     at = 9 + lines.count("\n")
     assert f"study.yaml:{at}: report_direction: " in message
     assert words in message
+
+
+def test_a_storage_that_was_never_made_gives_regions_without_trials(make_run: MakeRun) -> None:
+    folder = RunFolder(make_run(budget=BUDGET).folder)
+    before = read_report(folder)
+    assert [region.trials for region in before.regions] == [()]
+    assert not folder.database.exists()
+    folder.database.touch()  # the service was killed before it made the tables
+    assert read_report(folder).regions == before.regions
+    assert folder.database.stat().st_size == 0
+
+
+def test_a_storage_that_cannot_be_read_is_told(make_run: MakeRun) -> None:
+    folder = RunFolder(make_run(budget=BUDGET).folder)
+    folder.database.write_bytes(b"no database at all" * 100)
+    with pytest.raises(OptimizerError, match="can't be used: file is not a database"):
+        read_report(folder)
+
+
+def test_reading_changes_nothing_in_the_storage(make_run: MakeRun) -> None:
+    folder = tuned(make_run(budget=BUDGET), DEFAULT, BEST)
+    before = dump(folder.database)
+    assert read_report(folder).complete == 2
+    assert dump(folder.database) == before
+
+
+def dump(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())
+
+
+def test_a_trial_has_the_same_names_in_python_and_in_the_report(make_run: MakeRun) -> None:
+    run = make_run(budget=BUDGET)
+    write_report(folder := tuned(run, DEFAULT, BEST), None)
+    (region,) = json.loads(folder.report_data.read_text())["regions"]
+    assert region["trials"] == json.loads(json.dumps([asdict(trial) for trial in run.trials()]))

@@ -90,24 +90,18 @@ def test_a_region_that_failed_is_told_with_its_reason_under_one_id(scene: Scene)
 
 
 def test_a_champion_that_was_kept_and_drift_are_told(scene: Scene) -> None:
-    verdict = {
-        "verdict": "kept",
-        "why": "worse by 0.3",
-        "metric": "loss",
-        "interval": None,
-        "champion": None,
-        "challenger": {"run": "r1", "metrics": {}},
-        "baseline": None,
-    }
-    scene.folder.region("A").verdict.write_text(json.dumps(verdict))
-    scene.region(published="/m/demo/A/r1", drift="loss 9, outside of its own past, 1 to 2")
+    scene.region(
+        published="/m/demo/A/r1",
+        kept="worse by 0.3",
+        drift="loss 9, outside of its own past, 1 to 2",
+    )
     kept, drift = scene.events.look()
     assert (kept.kind, drift.kind) == ("champion-kept", "drift")
     assert "worse by 0.3" in kept.title
     assert "trialfleet promote" in kept.text
     assert "outside of its own past" in drift.title
     assert drift.text == "Its past: trialfleet models demo/A"
-    scene.folder.region("A").verdict.write_text(json.dumps({**verdict, "verdict": "promoted"}))
+    scene.region(kept=None)
     assert scene.kinds() == ["drift"]
 
 

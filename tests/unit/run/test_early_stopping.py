@@ -11,17 +11,17 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import MakeRun
+from tests.unit.report.report_studies import text_of
 from trialfleet import Run, job_files
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.report import render_page
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.scripts import early_stopping
 from trialfleet.workflows.scripts.early_stopping import AWAY_SECONDS, SECONDS, STAY_SECONDS
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.scripts.report_node import read_report
 
 pytestmark = pytest.mark.slow
 
@@ -297,7 +297,7 @@ def test_every_view_says_stopped_early(service: Service) -> None:
     assert "~0.8" in table
     rows = cli.invoke(main, ["trials", folder, "--csv"]).output
     assert ",stopped early,," in rows
-    page = render_page(read_report(service.folder))
+    page = text_of(read_report(service.folder))
     assert "stopped early" in page
     why = cli.invoke(main, ["why", "--run", folder, "A.l2.t01"]).output
     assert "at step 8 of 20 it was predicted to end at 0.8" in " ".join(why.split())

@@ -14,7 +14,7 @@ from tests.stored_runs import stored, stored_trial, turns
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.scripts.report_node import read_report
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.status.states import Stage
 from trialfleet.workflows.status.status import StatusReader
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from tests.conftest import MOODY, MakeRun
 from tests.moto_server import moto_server, s3_with_bucket
+from tests.unit.report.report_studies import text_of
 from trialfleet import InputError, Run
 from trialfleet.workflows import checksums
 from trialfleet.workflows.checksums import Checksums
@@ -27,11 +28,10 @@ from trialfleet.workflows.plan import inputs
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import freeze_data
-from trialfleet.workflows.report import render_page
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.run.console import run_view
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.publish_node import publish_region
-from trialfleet.workflows.scripts.report_node import read_report
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 
@@ -199,8 +199,8 @@ def test_data_that_changes_before_a_job_ends_is_told_by_status_why_report_and_ca
     asked = CliRunner().invoke(main, ["why", "A", "--run", str(one.run.folder)])
     assert expected in asked.output
     report = read_report(one.folder)
-    assert expected in json.dumps(report.to_json())
-    assert expected in render_page(report)
+    assert expected in report.to_json()
+    assert expected in text_of(report)
     card = CliRunner().invoke(main, ["models", str(work / "models/demo/A/r1"), "--card"])
     assert "unknown" in card.output
     assert expected in " ".join(card.output.split())

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from trialfleet import job_files
+from trialfleet.infra.pool import schedd
 from trialfleet.job_files import JobFileError
 from trialfleet.nodes.job import packages
 from trialfleet.nodes.job.packages import DamagedPackageError
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.attempts.outcome import outcome_of, read_stop
-from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.gang import keeper
 from trialfleet.workflows.gang.records import read_roster
 from trialfleet.workflows.gang.roster import Roster
@@ -270,7 +270,7 @@ def test_jobs_of_a_gang_that_an_earlier_release_began_are_removed(
 ) -> None:
     """They wait for a keeper that speaks as it did then; their node's retry begins anew."""
     acts: list[tuple[str, str, str]] = []
-    monkeypatch.setattr(job_queue, "act", lambda *words: acts.append(words))
+    monkeypatch.setattr(schedd, "act", lambda *words: acts.append(words))
     ads = [
         {"ClusterId": 5, "ProcId": number, "Iwd": str(place.root), "JobStatus": 2}
         | {"TrialfleetNode": "trial", "TrialfleetGangMin": 1, "TrialfleetGangMax": 2}

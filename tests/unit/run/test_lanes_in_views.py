@@ -25,13 +25,13 @@ from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.job_log import read_executions
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report.chart_data import costs_data
-from trialfleet.workflows.scripts.report_node import read_report
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.serve.details import trial_page
 from trialfleet.workflows.serve.live import LiveRun
 from trialfleet.workflows.serve.machines import timeline_of_run
 from trialfleet.workflows.serve.nodes import NodeReader
 from trialfleet.workflows.status import status
-from trialfleet.workflows.status.job_costs import region_spending, region_usd
+from trialfleet.workflows.status.job_costs import region_spending
 from trialfleet.workflows.status.region_state import jobs_without_trial, unfinished_of
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.running import RunningTrial, running_trials
@@ -158,11 +158,11 @@ def test_trials_and_the_time_between_them_are_the_whole_bill(views: Views) -> No
     assert (by_kind[Kind.TRIAL], by_kind[Kind.BETWEEN]) == (20, 7)
     assert sum(item.usd or 0.0 for item in items) == whole
     study, trials = views.frozen.study, views.trials
-    assert region_usd(views.files, trials, EMPTY, study) == whole
     spending = region_spending(views.files, trials, study, None)
     assert spending.spent + sum(spending.under_way) == whole
     reader = WorkReader(views.folder, study)
-    work = reader.read([views.graph], {"A": trials}, (), EMPTY, views.log.at(99))
+    work, usd = reader.read([views.graph], {"A": trials}, (), EMPTY, views.log.at(99))
+    assert usd == {"A": whole}
     assert (work.seconds, work.lost_seconds) == (27, 0)
     (region,) = read_report(views.folder).regions
     assert region.between_usd == pytest.approx(7 * USD_PER_SECOND)
@@ -189,7 +189,9 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     assert [item.seconds for item in items if item.kind is Kind.FAILED] == [10]
     whole = pytest.approx(36 * USD_PER_SECOND)
     assert sum(item.usd or 0.0 for item in items) == whole
-    assert region_usd(views.files, views.trials, EMPTY, views.frozen.study) == whole
+    reader = WorkReader(views.folder, views.frozen.study)
+    _, usd = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
+    assert usd == {"A": whole}
 
 
 def test_the_page_knows_trials_by_their_lane(views: Views) -> None:

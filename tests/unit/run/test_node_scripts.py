@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from tests.conftest import MakeRun
+from tests.unit.report.report_studies import text_of
 from trialfleet import InputError, Run, RunState, job_files
 from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.optimizer import ownership
@@ -29,13 +30,13 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.watching import show_end
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.report import render_page
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.run.console import run_view
-from trialfleet.workflows.run.records import COLUMNS
 from trialfleet.workflows.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.scripts.publish_node import publish_region
-from trialfleet.workflows.scripts.report_node import read_report, write_report
+from trialfleet.workflows.scripts.report_node import write_report
 from trialfleet.workflows.status import spending
+from trialfleet.workflows.status.run_trials import COLUMNS
 from trialfleet.workflows.status.running import RunningTrial
 from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import take_over
@@ -392,7 +393,7 @@ def test_the_report_tells_the_cause_and_where_to_look(scripts: Scripts) -> None:
     (region,) = report.regions
     assert region.cause is not None
     assert "ModuleNotFoundError: No module named 'x'; see " in region.cause
-    assert "ModuleNotFoundError" in render_page(report)
+    assert "ModuleNotFoundError" in text_of(report)
 
 
 def test_a_job_that_htcondor_did_not_take_is_no_failure_of_the_trial(scripts: Scripts) -> None:
@@ -496,8 +497,8 @@ def test_a_run_that_publishes_late_says_why_its_model_is_not_the_latest(
     with pytest.raises(SystemExit):
         show_end(Run(monday.folder.root), replace(status, state=RunState.DONE))
     assert "A: latest stays with a, which was planned later" in capsys.readouterr().out
-    assert "planned later" in json.dumps(read_report(monday.folder).to_json())
-    assert "planned later" in render_page(read_report(monday.folder))
+    assert "planned later" in read_report(monday.folder).to_json()
+    assert "planned later" in text_of(read_report(monday.folder))
     done = CliRunner().invoke(main, ["promote", str(work / "models" / "demo" / "A" / "z")])
     assert (done.exit_code, done.output) == (0, "demo/A: latest is z (was a)\n")
     assert StatusReader(monday.folder).read().regions[0].not_latest is None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trialfleet.infra.pool import schedd
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
@@ -51,7 +52,7 @@ def test_only_what_waits_for_a_person_is_held(
         {**trial, "ClusterId": 2, "TrialfleetNode": "A.l2.t01", "HoldReasonCode": 1},
         {**trial, "ClusterId": 3, "JobUniverse": 12, "HoldReasonCode": 6},  # the optimiser's
     ]
-    monkeypatch.setattr(job_queue, "query", lambda *_: ads)
+    monkeypatch.setattr(schedd, "query", lambda *_: ads)
     queued = job_queue.look_up(RunFolder(tmp_path))
     assert [job.node for job in queued.held] == ["A.l2.t01", "optimizer"]
     assert queued.running == {"A.l1.t01"}

@@ -15,6 +15,11 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
+from trialfleet.workflows.status.region_records import (
+    RegionRecords,
+    read_end_files,
+    read_records,
+)
 from trialfleet.workflows.status.region_state import phase_of, state_of
 from trialfleet.workflows.status.states import (
     RunState,
@@ -95,7 +100,8 @@ def test_a_region_is_gating_only_where_its_gate_measures(make_run: MakeRun, work
     region, files = graph_of(run.study).regions[0], RunFolder(run.folder).region("A")
 
     def phase(queued: QueuedRun | None = None) -> str:
-        return phase_of(files, region, queued, region.trials)
+        ends = read_end_files(files)
+        return phase_of(read_records(files), region, queued, region.trials, lambda: ends)
 
     assert phase() == "best"
     files.best.result.parent.mkdir(parents=True, exist_ok=True)
@@ -120,11 +126,11 @@ def test_a_region_whose_dagman_goes_later_than_the_runs_is_stopped_with_it(
     make_run: MakeRun,
 ) -> None:
     run = make_run()
-    region, files = graph_of(run.study).regions[0], RunFolder(run.folder).region("A")
+    region = graph_of(run.study).regions[0]
     nothing: dict[str, Any] = dict.fromkeys(("running", "idle"), frozenset())
     leaves = QueuedRun(
         root=None, root_held=None, held=(), ads=(), regions=frozenset({region.slug}), **nothing
     )
     for state in (RunState.STOPPED, RunState.FAILED):
-        assert state_of(files, region, leaves, None, state) is state
-    assert state_of(files, region, leaves, None, RunState.RUNNING) is RunState.RUNNING
+        assert state_of(RegionRecords(), region, leaves, None, state) is state
+    assert state_of(RegionRecords(), region, leaves, None, RunState.RUNNING) is RunState.RUNNING

@@ -14,7 +14,8 @@ from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.status import status
-from trialfleet.workflows.status.region_state import reason_of, state_of
+from trialfleet.workflows.status.region_records import RegionRecords
+from trialfleet.workflows.status.region_state import last_error, reason_of, state_of
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.status import StatusReader
 
@@ -30,24 +31,23 @@ NOBODY = QueuedRun(
 
 
 @pytest.mark.parametrize(
-    ("is_recorded", "expected"),
+    ("by_stop", "expected"),
     [(True, "stopped by trialfleet stop"), (False, "the run's jobs were removed")],
 )
 def test_a_region_of_a_run_that_is_stopped_names_no_state_of_dagmans(
-    is_recorded: bool, expected: str, tmp_path: Path
+    by_stop: bool, expected: str
 ) -> None:
-    run = RunFolder(tmp_path)
-    if is_recorded:
-        run.stopped.write_text('{"by": "me", "time": "2026-11-23T06:03:17+00:00"}')
     node = NodeStatus(submitted=False, failed=True, details="Was STATUS_SUBMITTED")
-    assert reason_of(run.region("A"), node, RunState.STOPPED, run) == expected
+    said = reason_of(RegionRecords(), node, RunState.STOPPED, by_stop=by_stop, error="")
+    assert said == expected
 
 
-def test_what_else_ends_a_region_is_told_in_dagmans_words(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
+def test_what_else_ends_a_region_is_told_in_dagmans_words() -> None:
+    none = RegionRecords()
     node = NodeStatus(submitted=False, failed=True, details="POST script failed with status 3")
-    assert state_of(run.region("A"), REGION, None, node, RunState.FAILED) is RunState.FAILED
-    said = reason_of(run.region("A"), node, RunState.FAILED, run)
+    assert state_of(none, REGION, None, node, RunState.FAILED) is RunState.FAILED
+    error = last_error(none, node, Path("log"), "", Path("service.log"))
+    said = reason_of(none, node, RunState.FAILED, by_stop=False, error=error)
     assert said
     assert "POST script failed with status 3" in said
 

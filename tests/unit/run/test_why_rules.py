@@ -15,10 +15,12 @@ from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.journal.journal import Ending, Outcome
+from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.status.causes import Cause
+from trialfleet.workflows.status.running import RunningTrial
 from trialfleet.workflows.status.states import RunState, Stage, TrialState
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.why.attempt_causes import kind_of_attempt
@@ -45,6 +47,7 @@ RUN = RunFacts(
 REGION = RegionFacts(name="A", slug="A", state=RunState.RUNNING, stage=Stage.TUNING, budget=4)
 NODE = NodeFacts(node="A.l1.t01", region="A")
 FITS = Prospects(slots=2, fit=2, willing=2, concurrency=2, lacking=(), has_fleet=False)
+RUNS = RunningTrial(node="A.l1.t01", slot=None, started=None, step=None, value=None)
 QUEUED = Queued(job="7.0", seconds=60, prospects=FITS)
 FAILS = FailingScript(
     node="A.l1.t02",
@@ -78,7 +81,7 @@ def cause(error: str, blame: str = "") -> Cause:
 @pytest.mark.parametrize(
     ("run", "changes", "kind"),
     [
-        ({}, {"running": 2}, Kind.WELL),
+        ({}, {"running_trials": (RUNS,) * 2}, Kind.WELL),
         ({"state": RunState.STOPPED}, {"stage": Stage.STOPPED}, Kind.STOPPED),
         ({"htcondor": "pool-down"}, {}, Kind.POOL_DOWN),
         ({"faults": (LOST,)}, {}, Kind.DAGMAN_GONE),
@@ -86,9 +89,9 @@ def cause(error: str, blame: str = "") -> Cause:
         ({"no_space": "the disk is full"}, {"failing": (AWAITED,)}, Kind.DISK_FULL),
         ({}, {"failing": (AWAITED,)}, Kind.STORAGE),
         ({}, {"failing": (replace(AWAITED, cause="space"),)}, Kind.DISK_FULL),
-        ({}, {"failing": (AWAITED, FAILS), "running": 2}, Kind.SCRIPT),
+        ({}, {"failing": (AWAITED, FAILS), "running_trials": (RUNS,) * 2}, Kind.SCRIPT),
         ({"service_away": "no answer"}, {"failing": (FAILS,)}, Kind.SCRIPT),
-        ({"service_away": "no answer for 40 s"}, {"running": 2}, Kind.SERVICE),
+        ({"service_away": "no answer for 40 s"}, {"running_trials": (RUNS,) * 2}, Kind.SERVICE),
         ({}, {"failing": (GONE,)}, Kind.DATA_MISSING),
         ({}, {"stage": Stage.FAILED, "reason": GONE.error}, Kind.DATA_MISSING),
         ({}, {"stage": Stage.FAILED, "reason": "x", "ended": {"script": "ask"}}, Kind.SCRIPT),
@@ -97,12 +100,12 @@ def cause(error: str, blame: str = "") -> Cause:
         ({}, {"held": (("A.l1.t01", "7.0", "via condor_hold"),)}, Kind.HELD),
         ({"parallel_regions": 1}, {"stage": Stage.WAITING}, Kind.TURN),
         ({}, {"stage": Stage.WAITING}, Kind.SOON),
-        ({}, {"queued": QUEUED}, Kind.BUSY),
-        ({}, {"queued": replace(QUEUED, free=1)}, Kind.SOON),
-        ({}, {"queued": replace(QUEUED, draining="a new disk")}, Kind.DRAINING),
-        ({"unpaid": {"tune": "no money is left: x"}}, {"running": 1}, Kind.MONEY),
-        ({"deadline": NOW}, {"running": 1}, Kind.DEADLINE),
-        ({}, {"hours": 1.0, "hours_spent": 1.5, "running": 1}, Kind.BUDGET),
+        ({}, {"waiting": QUEUED}, Kind.BUSY),
+        ({}, {"waiting": replace(QUEUED, free=1)}, Kind.SOON),
+        ({}, {"waiting": replace(QUEUED, draining="a new disk")}, Kind.DRAINING),
+        ({"unpaid": {"tune": "no money is left: x"}}, {"running_trials": (RUNS,)}, Kind.MONEY),
+        ({"deadline": NOW}, {"running_trials": (RUNS,)}, Kind.DEADLINE),
+        ({}, {"hours": 1.0, "hours_spent": 1.5, "running_trials": (RUNS,)}, Kind.BUDGET),
     ],
 )
 def test_a_region_under_way(run: dict[str, Any], changes: dict[str, Any], kind: Kind) -> None:
@@ -143,13 +146,13 @@ def test_slots_and_jobs_are_counted_in_words(
     slots: int, own: int, foreign: int, words: str
 ) -> None:
     found = replace(FITS, slots=slots, fit=slots, willing=slots)
-    answer = region(queued=replace(QUEUED, prospects=found, own=own, foreign=foreign))
+    answer = region(waiting=replace(QUEUED, prospects=found, own=own, foreign=foreign))
     assert words in answer.why
 
 
 def test_who_waits_for_a_busy_slot_is_sent_to_the_runs_status() -> None:
     """Whose shell has no condor_q can type it; a job of nobody's run is asked of HTCondor."""
-    assert region(queued=QUEUED).lines()[1] == (
+    assert region(waiting=QUEUED).lines()[1] == (
         "next: nothing is wrong; to watch: trialfleet status /r/r1 --watch"
     )
     foreign = waits("7.0", replace(RUN, run=""), QUEUED)
@@ -314,13 +317,13 @@ def test_what_stops_the_whole_run_explains_a_node_of_it() -> None:
 
 
 def test_what_came_of_a_gates_job_is_what_the_region_says() -> None:
-    let = "the gate let r1 pass: test_auc 0.79, champion 0.78"
+    let = Passed(why="test_auc 0.79, champion 0.78", is_worse=False)
     published = replace(
         REGION, state=RunState.DONE, stage=Stage.PUBLISHED, published="/m/A/r1", gate=let
     )
     over = NodeFacts(node="A.gate", is_end=True, state=TrialState.COMPLETE)
     answer = why_node(replace(RUN, state=RunState.DONE), published, over)
-    assert let in answer.why
+    assert str(let) in answer.why
     assert answer.subject == "A.gate"
 
 

@@ -16,7 +16,7 @@ from trialfleet.files import write_json
 from trialfleet.workflows.formatting import NOTHING
 from trialfleet.workflows.models.latest import promote, rollback
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.scripts.report_node import read_report
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.serve.champions import Champion
 from trialfleet.workflows.serve.details import region_page
 from trialfleet.workflows.serve.gains import Gain, gain_of

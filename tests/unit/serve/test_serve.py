@@ -22,7 +22,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report.chart_data import region_data
-from trialfleet.workflows.scripts.report_node import read_report
+from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.serve.answers import Answers
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
 
@@ -104,9 +104,9 @@ def test_no_script_runs_but_the_pages_own(server: Server) -> None:
 def test_pictures_are_drawn_of_the_report_s_data(run: StoredRun, server: Server) -> None:
     page = server.ask("/runs/r1/regions/A").text
     (data,) = re.findall(r'<div id="data-0" hidden>(.*)</div>', page)
-    found, (region, *_) = json.loads(data), read_report(RunFolder(run.run.folder)).regions
-    expected = json.loads(json.dumps(region_data(region, 100)))
-    assert {**found, "importance": None} == {**expected, "importance": None}
+    report = read_report(RunFolder(run.run.folder))
+    expected = json.loads(json.dumps(region_data(report, report.regions[0], 100)))
+    assert json.loads(data) == expected
     (jobs,) = re.findall(r'<div id="regions-data" hidden>(.*)</div>', server.ask("/").text)
     drawn = json.loads(jobs)
     assert drawn["names"] == ["A", HOSTILE, "empty"]

@@ -6,7 +6,8 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from trialfleet.workflows.run.records import COLUMNS, BestSettings, TrialRecord
+from trialfleet.workflows.run.records import BestSettings
+from trialfleet.workflows.status.run_trials import COLUMNS, Trial
 
 if TYPE_CHECKING:
     from trialfleet.workflows.study.spec import Study
@@ -14,20 +15,20 @@ if TYPE_CHECKING:
 _OF_BEST = ("region", "stage", "trial", "value", "published")
 
 
-def write_csv(records: Sequence[TrialRecord], study: Study, file: TextIO) -> None:
+def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
     """Write a header and a row per trial.
 
     Columns are `COLUMNS`, then `params.NAME` of every parameter that the study tunes in any of its
     regions, in its order, then `metrics.NAME`: the objective, the others by name. Moments are Unix
     seconds, as `trialfleet trials --json` has them.
     """
-    rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in records]
+    rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in trials]
     spaces = [study.space_of(region) for region in study.region_table]
     tuned = [name for space in spaces for name in space.parameters]
-    given = [name for record in records for name in record.params]  # by another version, perhaps
+    given = [name for trial in trials for name in trial.params]  # by another version, perhaps
     params = [f"params.{name}" for name in dict.fromkeys([*tuned, *given])]
     objective = f"metrics.{study.objective.metric}"
-    found = {f"metrics.{name}" for record in records for name in record.metrics}
+    found = {f"metrics.{name}" for trial in trials for name in trial.metrics}
     _write([*COLUMNS, *params, objective, *sorted(found - {objective})], rows, file)
 
 

@@ -1,0 +1,98 @@
+// The table of a region's trials: a row for each, a column for what any of them has.
+
+const JOB_COLUMNS = [
+  ["Started (UTC)", "number", "started", (at) => d3.utcFormat("%d %b %H:%M:%S")(1000 * at)],
+  ["Time", "number", "seconds", duration],
+  ["CPU time", "number", "cpu", duration],
+  ["Memory", "number", "memory", (size) => `${number(size)} MB`],
+  ["USD", "number", "usd", money],
+  ["Ranks", "number", "ranks", String],
+  ["Generations", "number", "generations", String],
+  ["Machine", "text", "machine", String],
+];
+
+// What was paid is never shown as zero.
+function money(amount) {
+  const decimals = amount >= 1 || amount === 0 ? 2 : 4;
+  const least = 10 ** -decimals;
+  return 0 < amount && amount < least ? `<${least.toFixed(decimals)}` : fixed(amount, decimals);
+}
+
+// Columns: title, how it is sorted ("plain": not at all), values by trial, their texts.
+function trialColumns(data) {
+  const decimal = (decimals) => (value) =>
+    decimals === null ? number(value, 4) : fixed(value, decimals);
+  const { reported, jobs } = data;
+  return [
+    ["Trial", "number", data.number, String],
+    ["State", "text", data.trials.map((trial) => trialRoles(data, trial)), String],
+    [data.metric, "number", data.value, decimal(data.decimals)],
+    ...(reported ? [[reported.metric, "number", reported.value, decimal(reported.decimals)]] : []),
+    ...data.settings.map((name) => settingColumn(data, name)),
+    ...JOB_COLUMNS.filter(([, , name]) => jobs[name]).map(([title, kind, name, text]) => [
+      title,
+      kind,
+      jobs[name],
+      text,
+    ]),
+    ["Attempts", "number", data.attempts, String],
+    ["DAG node", "plain", data.node, String],
+  ];
+}
+
+function trialRoles(data, trial) {
+  const roles = [trial.state];
+  if (trial.number === data.best) roles.push("best");
+  if (trial.number === data.baseline) roles.push("default settings");
+  return roles.join(", ");
+}
+
+function settingColumn(data, name) {
+  const at = data.parameters.findIndex((parameter) => parameter.name === name);
+  if (at < 0) return [name, "plain", data.others[name], String];
+  const { choices, whole, decimals, digits } = data.parameters[at];
+  const text = (value) => {
+    if (choices) return choices[value];
+    if (whole) return String(value).replace("-", "−");
+    return decimals === null ? scientific(value, digits) : fixed(value, decimals);
+  };
+  return [name, "plain", data.params[at], (value) => (value === null ? "" : text(value))];
+}
+
+function scientific(value, digits) {
+  if (!value) return "0";
+  const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
+  return `${mantissa.replace("-", "−")} × ${powerOfTen(Number(exponent))}`;
+}
+
+function fillTrials(table) {
+  const data = block(table.dataset.trials);
+  const columns = trialColumns(data);
+  const titles = columns.map(([title, kind]) => {
+    const cell = element("th", "", kind === "plain" ? title : trialsButton(title));
+    cell.scope = "col";
+    cell.dataset.kind = kind;
+    return cell;
+  });
+  const rows = data.trials.map((trial, at) => {
+    const cells = columns.map(([title, kind, values, text]) => trialCell(values[at], kind, text));
+    if (trial.number === data.best) for (const cell of cells.slice(0, 3)) cell.className = "strong";
+    if (trial.state === "failed") cells[1].className = "bad";
+    return element("tr", "", ...cells);
+  });
+  const head = element("thead", "", element("tr", "", ...titles));
+  table.replaceChildren(head, element("tbody", "", ...rows));
+}
+
+function trialsButton(title) {
+  const button = element("button", "", title);
+  button.type = "button";
+  return button;
+}
+
+function trialCell(value, kind, text) {
+  const told = value === null && kind !== "plain" ? "–" : text(value);
+  const cell = element("td", "", told);
+  if (kind === "number" && value !== null && told !== String(value)) cell.dataset.key = value;
+  return cell;
+}

@@ -1,0 +1,1 @@
+"""What the commands cost that show a run: `make bench-views`."""

@@ -1,0 +1,83 @@
+"""What the commands cost that show a run: `make bench-views`.
+
+Runs that have ended, 3 regions of 20 trials and 300 of 100, are written (`stored.py`), and each
+command is started as people start it. Beside it stands a Python that does nothing. Memory is the
+most that the command's process had resident; its processor time tells more than the clock where
+other work goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import platformdirs
+
+RUN = "runs/views/r1"  # as stored.py has it
+COMMANDS = ("status", "best", "trials", "cost", "report")
+_TIMES = 3  # that a command is started; the median counts
+_LONG = 10.0  # seconds: what takes longer is started once
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    sizes = [(3, 20), (300, 100)]
+    parser.add_argument("sizes", nargs="*", help="REGIONSxTRIALS (default: 3x20 300x100)")
+    parser.add_argument("--keep", type=Path, help="make the runs in this folder and keep them")
+    given = parser.parse_args()
+    if given.sizes:
+        sizes = [(int(r), int(t)) for r, _, t in (size.partition("x") for size in given.sizes)]
+    base = given.keep or platformdirs.user_cache_path("trialfleet") / "bench-views"
+    os.environ["TRIALFLEET_POOL"] = str(base / "pool")
+    try:
+        for regions, trials in sizes:
+            _measure(base / f"{regions}x{trials}", regions, trials)
+    finally:
+        if not given.keep:
+            shutil.rmtree(base, ignore_errors=True)
+
+
+def _measure(place: Path, regions: int, trials: int) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    began = time.perf_counter()
+    made = [sys.executable, "-m", "tests.bench.views.stored", str(place), str(regions), str(trials)]
+    subprocess.run(made, check=True)  # not here: its memory would count as the commands'
+    print(f"{regions} regions x {trials} trials, written in {time.perf_counter() - began:.0f} s")
+    _show("python -c", [sys.executable, "-c", ""])
+    run, program = place / RUN, Path(sys.executable).with_name("trialfleet")
+    for command in COMMANDS:
+        _show(command, [str(program), command, str(run)])
+    for file in (run / "report.html", run / "report.json"):
+        print(f"  {file.name:12} {file.stat().st_size / 1e6:7.2f} MB")
+
+
+def _show(name: str, command: list[str]) -> None:
+    found = [_cost(command)]
+    while len(found) < _TIMES and found[0][0] < _LONG:
+        found.append(_cost(command))
+    seconds, cpu, memory = (statistics.median(each) for each in zip(*found, strict=True))
+    print(f"  {name:12} {seconds:7.2f} s  {cpu:7.2f} s of CPU  {memory:5.0f} MB")
+
+
+def _cost(command: list[str]) -> tuple[float, float, float]:
+    """A program's seconds, its processor's, and the most memory in MB that it has resident."""
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, code, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(code)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    cpu = usage.ru_utime + usage.ru_stime
+    return time.perf_counter() - began, cpu, usage.ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()
