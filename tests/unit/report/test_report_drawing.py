@@ -201,7 +201,7 @@ def test_of_a_switch_one_option_is_pressed_and_what_changes_nothing_is_not_there
 
 def test_the_trials_table_has_each_trials_settings_figures_and_job(browser: Browser) -> None:
     trials = ran(tuned_trials(24))
-    trials[3].user_attrs["job"].update(usd=0.25, memory_mb=1234.4, machine="node-2")
+    attributes_of(trials[3])["job"] |= {"usd": 0.25, "memory_mb": 1234.4, "machine": "node-2"}
     browser.open(report_of(region_facts("JFK", trials)))
     browser.open_everything()
     titles = browser.texts(".trials th")
