@@ -123,7 +123,7 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     Raises:
         OptimizerError: its studies can't be read, or what they held is lost.
     """
-    look = StatusReader(folder, curves=True).look()
+    look = StatusReader(folder).look()
     if look.storage_away:
         raise OptimizerError(look.storage_away)
     return _report(folder, load_frozen(folder.study), look, look.status.regions, finished)
