@@ -325,8 +325,14 @@ class Run:
         return [trial for trials in found for trial in trials]
 
     def best(self) -> list[BestSettings]:
-        """Return the best settings of each region that has a complete trial."""
+        """Return the best settings of each region that has a complete trial.
+
+        Raises:
+            OptimizerError: the storage can't be read.
+        """
         look = StatusReader(self._files).look()
+        if look.storage_away:
+            raise OptimizerError(look.storage_away)
         return [
             best_of(self._files, region, trial_of(region.name, trial, {}))
             for region in look.status.regions
