@@ -106,9 +106,9 @@ class RegionStudy:
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
         """Return why no other trial may begin, if so, by the study and what else is known."""
-        return refusal("trial", self._with_own(facts))
+        return refusal("trial", self._facts(facts))
 
-    def _with_own(self, facts: Facts) -> Facts:
+    def _facts(self, facts: Facts) -> Facts:
         """Facts with those of the study."""
         trials, settings = self.trials(), self._settings
         failed = [trial.user_attrs for trial in trials if trial.state == TrialState.FAIL]
@@ -205,7 +205,7 @@ class RegionStudy:
 
     def stopped(self) -> Refused | None:
         """Return why the region is given up, if it is: too many trials failed for good."""
-        return refusal("region", self._with_own(NO_FACTS))
+        return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:
         """Return the names of its trials."""

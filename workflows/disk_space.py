@@ -21,7 +21,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def no_space_in(folder: Path) -> str:
+def lack_of_space(folder: Path) -> str:
     """Return why nothing may begin until there is more room in a folder; empty where it may."""
     refused = refusal("anything", Facts(free=free_bytes(folder), folder=str(folder)))
     return refused.reason if refused else ""

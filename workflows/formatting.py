@@ -39,7 +39,7 @@ def number(value: float | None, digits: int = DIGITS) -> str:
     return _signs(text.rstrip("0").rstrip(".") if "." in text else text)
 
 
-def named(name: str, result: float) -> str:
+def result_text(name: str, result: float) -> str:
     """A result in a sentence: val_auc 0.91235."""
     return f"{name} {result:.5g}"
 
@@ -170,7 +170,7 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
 
 
-def about(seconds: float | None) -> str:
+def rough_duration(seconds: float | None) -> str:
     """An estimate or an age, to its nearest unit: 1 min, 119 min, 47 h, 3 days; empty of None."""
     if seconds is None:
         return ""
@@ -181,7 +181,7 @@ def about(seconds: float | None) -> str:
     return f"{hours} h" if hours < 48 else f"{round(seconds / 86400)} days"
 
 
-def minute(moment: datetime | None) -> str:
+def local_time(moment: datetime | None) -> str:
     """A moment by the clock of this machine: 2026-11-25 23:05; empty of None."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 

@@ -186,7 +186,7 @@ class Machine:
             return "draining"
         return "sick" if self.is_sick(wants_gpus) else "well"
 
-    def why(self, wants_gpus: bool | None = None) -> str:
+    def explanation(self, wants_gpus: bool | None = None) -> str:
         """Return why it is so, or why it takes no trials on all of its GPUs; empty if all is well.
 
         Args:
@@ -194,18 +194,18 @@ class Machine:
         """
         state = self.state(wants_gpus)
         if state == "draining":
-            return self.why_draining
+            return self.drain_explanation
         if state == "sick":
-            return self.why_sick
+            return self.sickness
         return self.note or ("" if wants_gpus is False else self.reason)
 
     @property
-    def why_draining(self) -> str:
+    def drain_explanation(self) -> str:
         """Why it drains, in the words of whoever asked for it, or else its own; may be empty."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
-    def why_sick(self) -> str:
+    def sickness(self) -> str:
         """Why it takes no trials that want a GPU."""
         if self.healthy is None:
             return "its GPU has not been probed yet"

@@ -15,7 +15,7 @@ from trialfleet import Run, RunState
 from trialfleet.errors import PoolError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.scaling import trial_jobs
-from trialfleet.infra.fleet.scaling.money import NO_MONEY, Stop
+from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Stop
 from trialfleet.workflows.dagman.job_queue import look_up
 from trialfleet.workflows.plan.folder import RunFolder
 

@@ -21,7 +21,7 @@ from tests.pool.test_daily import put_data, write_study
 from tests.pool.watching import WaitFor, active, dagmans, kill_all, services
 from trialfleet import InputError, Run, RunState
 from trialfleet.infra.fleet.scaling import trial_jobs
-from trialfleet.infra.fleet.scaling.money import NO_MONEY, Stop
+from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Stop
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer import may_begin
 from trialfleet.workflows.dagman import job_queue

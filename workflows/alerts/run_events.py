@@ -14,7 +14,7 @@ from typing import Any
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import shell_quoted_anywhere
-from trialfleet.workflows.formatting import named, usd
+from trialfleet.workflows.formatting import result_text, usd
 from trialfleet.workflows.notify.event import Event, event_id, in_one_line
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.causes import kind_of
@@ -232,6 +232,6 @@ def _troubles(status: RunStatus) -> list[str]:
 
 
 def _line(region: RegionStatus, metric: str) -> str:
-    best = "" if region.best is None else f"  {named(metric, region.best)}"
+    best = "" if region.best is None else f"  {result_text(metric, region.best)}"
     why = region.reason or (str(region.cause) if region.cause and not region.stage.is_good else "")
     return f"{region.name}: {region.stage}{best}" + (f"  {in_one_line(why)}" if why else "")

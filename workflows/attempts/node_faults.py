@@ -62,7 +62,7 @@ def word_of(machine: str) -> bool:
     found = machine_named(machine)
     if found is None:
         return False
-    return (found.is_sick() and found.healthy is False) or _EATS in found.why_draining
+    return (found.is_sick() and found.healthy is False) or _EATS in found.drain_explanation
 
 
 def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:

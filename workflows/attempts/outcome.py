@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet import job_files
-from trialfleet.infra.fleet.scaling.money import NO_MONEY
+from trialfleet.infra.fleet.scaling.limits import NO_MONEY
 from trialfleet.optimizer.region_types import Complete, Failed, StoppedEarly, Unpaid
 from trialfleet.workflows.attempts import node_faults, resource_limits
 from trialfleet.workflows.cleaning import clean

@@ -99,7 +99,7 @@ def _table(found: list[Delivery]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from trialfleet.workflows.formatting import minute
+    from trialfleet.workflows.formatting import local_time
 
     table = Table()
     for title in ("at", "event", "what", "channel", "state"):
@@ -107,7 +107,7 @@ def _table(found: list[Delivery]) -> Table:
     for one in found:
         state = f"{one.state}: {one.error}" if one.error else one.state
         table.add_row(
-            minute(one.event.at),
+            local_time(one.event.at),
             one.event.kind,
             Text(one.event.title),
             Text(one.title),

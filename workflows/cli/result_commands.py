@@ -153,11 +153,13 @@ def report(run: str | None) -> None:
     """Write the report of RUN as it stands now, and show its table."""
     from trialfleet.workflows.report.summary import fitted_summary
     from trialfleet.workflows.scripts.report_node import write_report
-    from trialfleet.workflows.status.status import last_finished, open_run
+    from trialfleet.workflows.status.run_status import UNDER_WAY
+    from trialfleet.workflows.status.status import StatusReader, last_finished, open_run
 
     opened = run_called(run, quiet=False)
     folder = open_run(opened.folder)
-    finished = last_finished(folder) if opened.status().ended else None
+    is_under_way = StatusReader(folder).state() in UNDER_WAY
+    finished = None if is_under_way else last_finished(folder)
     console().print(fitted_summary(write_report(folder, finished)))
     say(f"report  {shlex.quote(str(opened.report))}")
 

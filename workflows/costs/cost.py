@@ -70,11 +70,6 @@ def cost(price: float, share: float, seconds: float) -> float:
     return price * share * seconds / HOUR
 
 
-def node_price(ad: Mapping[str, Any]) -> float | None:
-    """Return p of a node, as the ad of one of its slots says it; None where it says none."""
-    return _number(ad.get(PRICE))
-
-
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
     """Return p · s of a slot, in USD per hour; None where price or share isn't known.
 
@@ -83,7 +78,7 @@ def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | N
             `TotalMemory`, and its `TrialfleetPricePerHour`.
         default: p of a node that doesn't say its price.
     """
-    price = node_price(ad)
+    price = _number(ad.get(PRICE))
     price = default if price is None else price
     slot, node = _resources(ad, ""), _resources(ad, "Total")
     if price is None or slot is None or node is None:

@@ -22,7 +22,7 @@ from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_f
 from trialfleet.workflows.daily.pool_watch import PoolWatch
 from trialfleet.workflows.daily.region_outcomes import RunsEndings, data_not_there
 from trialfleet.workflows.daily.staleness import model_age, stalest_first
-from trialfleet.workflows.formatting import named
+from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.plan.folder import RunFolder
@@ -225,7 +225,7 @@ class _Telling:
                 self._reported.add(one.region)
                 region = regions.get(one.region)
                 value = region.best if region else None
-                reached = "" if value is None else f", best {named(status.metric, value)}"
+                reached = "" if value is None else f", best {result_text(status.metric, value)}"
                 gate = f"; {region.gate}" if region and region.gate else ""
                 why = f"; {shortened(one.why)}" if one.ending is Ending.KEPT else gate
                 self._say(f"{one.region}: {_ended(one, status)}{reached}{why}")

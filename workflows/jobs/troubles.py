@@ -23,7 +23,7 @@ from typing import Literal
 
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.costs.cost import End
-from trialfleet.workflows.formatting import about
+from trialfleet.workflows.formatting import rough_duration
 from trialfleet.workflows.jobs.executions import Execution
 
 # How the error of an attempt begins that ended at a bound.
@@ -172,7 +172,7 @@ def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
 def _of_scripts(scripts: Iterable[ScriptFacts], now: float) -> Iterator[JobTrouble]:
     for each in scripts:
         if now - each.since > _SCRIPT_SECONDS:
-            what = f"its {each.script} script has not ended for {about(now - each.since)}"
+            what = f"its {each.script} script has not ended for {rough_duration(now - each.since)}"
             yield JobTrouble(
                 region=each.region, node=each.node, kind="stuck", what=what, log=each.log
             )
@@ -253,7 +253,7 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
         return None
     where = f" on {job.machine}" if job.machine else ""
     is_over = seconds > STUCK_TIMES * limit and job.status not in {_REMOVED, _COMPLETED}
-    how = f"{state} for {about(seconds)}{where}"
+    how = f"{state} for {rough_duration(seconds)}{where}"
     error = f"{STUCK}: its job was {how}" if is_over else ""
     what = f"its job {job.job} has been {how}"
     return job.trouble("stuck", what, machine=job.machine, error=error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trialfleet.objective import gain
+from trialfleet.objective import is_better
 from trialfleet.workflows.models.card import card_of, verdict_of
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.models.latest import previous_model
@@ -31,5 +31,6 @@ def better_before(published: Path, study: Study) -> Path | None:
         old, new = (
             card_of(model).get("metrics") or {} for model in (before or published, published)
         )
-    is_better = (gain(old.get(metric), new.get(metric), direction) or 0.0) > 0
-    return before if before and is_better and before.is_dir() else None
+    was, now = old.get(metric), new.get(metric)
+    is_known = before is not None and before.is_dir() and now is not None
+    return before if is_known and is_better(was, now, direction) else None

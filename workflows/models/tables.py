@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trialfleet.workflows.formatting import minute, named
+from trialfleet.workflows.formatting import local_time, result_text
 from trialfleet.workflows.models.card import identity_of
 from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.models.history import changes
@@ -41,7 +41,7 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
         newest = _newest(models, champion)
         shown = ("none", "", "")
         if champion:
-            shown = (champion.run, minute(champion.created), _metric(champion))
+            shown = (champion.run, local_time(champion.created), _metric(champion))
         table.add_row(*map(Text, (*names, *shown)), cut_to_width(newest))
     drifted = [
         Text(line, "yellow") for models in models_folders.values() for line in _drifts(models)
@@ -59,7 +59,7 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     champion = next((model for model in models if model.in_force), None)
     for model in models:
         style = "bold" if model.in_force else ""
-        cells = (model.run, minute(model.created), _metric(model), _measured(model))
+        cells = (model.run, local_time(model.created), _metric(model), _measured(model))
         state = cut_to_width(_state(model, champion), style)
         table.add_row(*(Text(cell, style) for cell in cells), state)
     keep_numbers_whole(table)
@@ -82,7 +82,7 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     card, verdict = model.card, model.verdict
     yield "model", f"{model.path}{'  (in force)' if model.in_force else ''}"
     yield "study", f"{card.get('study')}, region {card.get('region')}, trial {card.get('trial')}"
-    yield "planned", minute(model.created)
+    yield "planned", local_time(model.created)
     yield "settings", pairs(card.get("params") or {}, 5)
     yield "seed", str(card.get("seed", ""))
     yield "metrics", pairs(card.get("metrics") or {}, 5)
@@ -97,11 +97,11 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
         words = "promoted" if verdict.promoted else kept_words(verdict.champion)
         yield "gate", f"{words}: {verdict.why}"
         yield "against", (verdict.champion or "") if verdict.promoted else ""
-    yield "measured", "  ".join(named(*each) for each in model.evaluations)
+    yield "measured", "  ".join(result_text(*each) for each in model.evaluations)
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
             time = datetime.fromisoformat(change.time) if change.time else None
-            yield "in force", f"since {minute(time) or 'an unknown time'}, by {change.by}"
+            yield "in force", f"since {local_time(time) or 'an unknown time'}, by {change.by}"
     yield "drift", model.drift or ""
 
 
@@ -142,7 +142,7 @@ def _metric(model: PublishedModel) -> str:
     """What its study compares models by, of its full training."""
     name = str(model.card.get("report_metric"))
     value = (model.card.get("metrics") or {}).get(name)
-    return named(name, value) if isinstance(value, int | float) else ""
+    return result_text(name, value) if isinstance(value, int | float) else ""
 
 
 def _measured(model: PublishedModel) -> str:
@@ -150,4 +150,4 @@ def _measured(model: PublishedModel) -> str:
     if not model.evaluations or not model.metric:
         return ""
     run, value = model.evaluations[-1]
-    return f"{named(model.metric, value)} ({run}'s rows)"
+    return f"{result_text(model.metric, value)} ({run}'s rows)"

@@ -24,7 +24,7 @@ from trialfleet.files import shell_quoted, sync, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
-from trialfleet.workflows.disk_space import no_space_in
+from trialfleet.workflows.disk_space import lack_of_space
 from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import StudyGraph, graph_of
@@ -279,7 +279,7 @@ def _write_tables(study: Study, folder: RunFolder, beside: RunFolder) -> None:
 
 def _check_space(place: Path) -> None:
     """Whether trials could begin there at all."""
-    if words := no_space_in(place):
+    if words := lack_of_space(place):
         raise InputError(f"{words}; make room, or choose another folder with --out")
 
 

@@ -22,6 +22,7 @@ from trialfleet.workflows.formatting import (
     column_decimals,
     setting,
     shortened,
+    signed,
     usd,
 )
 from trialfleet.workflows.report.model import (
@@ -32,6 +33,7 @@ from trialfleet.workflows.report.model import (
     Setting,
 )
 from trialfleet.workflows.report.scales import Scale, scale_of, short
+from trialfleet.workflows.report.summary import report_decimals
 from trialfleet.workflows.report.timeline import Timeline
 from trialfleet.workflows.status.run_trials import Trial
 
@@ -56,7 +58,11 @@ class Pair:
 
 
 def overview_data(report: Report) -> dict[str, Any]:
-    """The regions to compare: places in the report, values, gains; and how to lay them out."""
+    """The regions to compare: places in the report, values, gains; and how to lay them out.
+
+    Gains also as people read them, as in the table of regions.
+    """
+    decimals = report_decimals(report)
     rows = [
         (at, row)
         for at, row in enumerate(report.regions)
@@ -75,6 +81,7 @@ def overview_data(report: Report) -> dict[str, Any]:
                 "default": short(row.report.default),
                 "tuned": short(row.report.tuned),
                 "gain": short(row.report.gain),
+                "told": "" if row.report.gain is None else signed(row.report.gain, decimals),
                 "final": short(row.final_metric),
             }
             for at, row in rows

@@ -150,7 +150,7 @@ def _report(
         metric=study.objective.metric,
         direction=study.objective.direction,
         report_metric=study.compared_metric,
-        report_direction=study.report_direction or study.objective.direction,
+        report_direction=study.compared_direction,
         created=frozen.created,
         finished=finished,
         notice=_notice(folder, look.status.regions),
@@ -159,7 +159,7 @@ def _report(
         lost_share=look.status.work.lost_share,
         nodes=overhead(folder, finished or datetime.now(UTC)),
     )
-    now = None if finished else datetime.now(UTC).timestamp()
+    now = None if finished or look.status.ended else datetime.now(UTC).timestamp()
     return build_report(facts, [_facts_of(folder, frozen, each, look, now) for each in regions])
 
 

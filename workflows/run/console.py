@@ -17,7 +17,7 @@ from rich.text import Text
 
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.formatting import about, column_decimals, fixed, named, usd
+from trialfleet.workflows.formatting import column_decimals, fixed, result_text, rough_duration, usd
 from trialfleet.workflows.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.short_commands import shortened
 from trialfleet.workflows.status.causes import ENOUGH, SEE, first_clauses, in_short, kind_of
@@ -59,7 +59,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
         (status.study, "bold"),
         f"  {status.run}  ",
         state_text(status.state),
-        f"  about {about(status.seconds_left)} left" if status.seconds_left else "",
+        f"  about {rough_duration(status.seconds_left)} left" if status.seconds_left else "",
     )
     kept = {} if widths is None else widths
     parts: list[RenderableType] = [
@@ -257,7 +257,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         _count(region.queued),
         value_text(region.best, decimals),
         usd(region.usd),
-        about(region.seconds_left),
+        rough_duration(region.seconds_left),
         Text(_why_broken(region), "red", no_wrap=True, overflow="ellipsis"),
     ]
 
@@ -363,7 +363,7 @@ def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
 
 
 def _region_line(region: RegionStatus, metric: str) -> str:
-    best = "" if region.best is None else f", best {named(metric, region.best)}"
+    best = "" if region.best is None else f", best {result_text(metric, region.best)}"
     failed = f", {count} failed" if (count := _failed(region)) else ""
     if region.stage is Stage.FAILED and region.cause and not count:
         failed = f", {region.cause.of} failed attempt{'s' if region.cause.of > 1 else ''}"

@@ -21,7 +21,7 @@ from trialfleet.sections import bytes_of
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.attempts.settling import settled
-from trialfleet.workflows.formatting import named
+from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -81,7 +81,7 @@ class Checked:
                     f"no slot came free for it within {SECONDS:.0f} s: the trainer was not started"
                 )
             return f"the trainer runs; it was not waited for after {SECONDS:.0f} s"
-        values = ", ".join(map(named, self.metrics, self.metrics.values()))
+        values = ", ".join(map(result_text, self.metrics, self.metrics.values()))
         lines = [f"{self.region} with its default settings: {values}"]
         if "final" in self.modes:
             lines.append("mode final leaves a model")

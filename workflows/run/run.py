@@ -328,7 +328,7 @@ class Run:
         """Return the best settings of each region that has a complete trial.
 
         Raises:
-            OptimizerError: the storage can't be read.
+            OptimizerError: the study's storage can't be read.
         """
         look = StatusReader(self._files).look()
         if look.storage_away:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.formatting import duration, minute
+from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.output import plain_table
 from trialfleet.workflows.plan.folder import RunFolder
@@ -105,7 +105,7 @@ def runs_table(runs: Iterable[ListedRun]) -> Table:
             Text(run.run),
             state_text(run.state) if run.state else Text("can't be read", "red"),
             _published(run) if run.state else "",
-            minute(run.began),
+            local_time(run.began),
             duration(run.seconds),
         )
     return table

@@ -15,7 +15,7 @@ from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, outcome_of
 from trialfleet.workflows.attempts.retries import JobEnd
 from trialfleet.workflows.attempts.settling import settled
-from trialfleet.workflows.disk_space import no_space_in
+from trialfleet.workflows.disk_space import lack_of_space
 from trialfleet.workflows.jobs.agent_words import Ended, read_ended
 from trialfleet.workflows.jobs.delivery import take_left
 from trialfleet.workflows.jobs.job_log import last_job
@@ -154,7 +154,7 @@ class RegionStudies:
 
     def no_space(self) -> str:
         """Return why nothing may begin until there is room on the disk; empty where it may."""
-        return no_space_in(self.folder.root)
+        return lack_of_space(self.folder.root)
 
     def go_on(self, slug: str) -> None:
         """Take back that the region stopped: a resume goes on with it."""

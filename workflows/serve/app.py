@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute, Route
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.render import render_template
-from trialfleet.workflows.formatting import duration, minute
+from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report import chart_data, tables
 from trialfleet.workflows.report import views as report_views
@@ -121,7 +121,7 @@ class Pages:
                 runs=details.run_rows(self.runs),
                 views=views,
                 duration=duration,
-                minute=minute,
+                local_time=local_time,
             ),
             polls=False,
         )

@@ -13,7 +13,7 @@ from trialfleet import job_files
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.daily.overview import DayView, overview
-from trialfleet.workflows.formatting import NOTHING, about, minute, number, setting
+from trialfleet.workflows.formatting import NOTHING, local_time, number, rough_duration, setting
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Ending, Journal
 from trialfleet.workflows.models.listing import PublishedModel, models_on
@@ -108,7 +108,7 @@ def _facts(
         since = views.since(champion, snapshot.now)
         yield "Model in force", f"of run {champion.run}, {since}", ""
     if region.seconds_left is not None:
-        yield "Last trial ends in", about(region.seconds_left), ""
+        yield "Last trial ends in", rough_duration(region.seconds_left), ""
     verdict = gains.verdict_of(snapshot, region.slug)
     if verdict and not (region.gate or region.not_latest):  # else the report says it
         yield "Gate", verdict.why, "good" if verdict.promoted else "bad"
@@ -149,7 +149,7 @@ def _model_row(model: PublishedModel) -> ModelRow:
     values = metrics if isinstance(metrics, dict) else {}
     return ModelRow(
         run=model.run,
-        created=minute(model.created),
+        created=local_time(model.created),
         in_force=model.in_force,
         metrics=", ".join(f"{name} {setting(value)}" for name, value in values.items()),
         verdict=model.verdict.why if model.verdict else "",

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from trialfleet.workflows.formatting import NOTHING, about, shortened, usd
+from trialfleet.workflows.formatting import NOTHING, rough_duration, shortened, usd
 from trialfleet.workflows.models.listing import Standing, was_rolled_back
 from trialfleet.workflows.serve.answers import Answers
 from trialfleet.workflows.serve.champions import Champion
@@ -104,7 +104,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def _time_left(status: RunStatus) -> str:
-    return f"{about(status.seconds_left)} left" if status.seconds_left is not None else ""
+    return f"{rough_duration(status.seconds_left)} left" if status.seconds_left is not None else ""
 
 
 def _money(snapshot: Snapshot) -> tuple[str, str, str]:
@@ -184,7 +184,7 @@ def since(champion: Champion, now: datetime) -> str:
     if champion.as_of is None:
         return "of an unknown age"
     word = "planned" if champion.as_of == champion.created else "of"
-    return f"{word} {about((now - champion.as_of).total_seconds())} ago"
+    return f"{word} {rough_duration((now - champion.as_of).total_seconds())} ago"
 
 
 def _why(region: RegionStatus) -> str:

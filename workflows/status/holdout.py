@@ -25,7 +25,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import InputError
-from trialfleet.workflows.formatting import named
+from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.models.gate_decision import CHALLENGER
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.table_findings import found_in
@@ -84,7 +84,7 @@ def _warning(
     if factor <= factor_of_chance(task, *rows):
         return None
     name = _shown(study.objective.metric, metrics)
-    own, other = (named(each, metrics[each]) for each in (_VALIDATION + name, _TEST + name))
+    own, other = (result_text(each, metrics[each]) for each in (_VALIDATION + name, _TEST + name))
     told = (
         f"{own} and {other} are further apart "
         f"than {rows[0]} and {rows[1]} rows make likely (their losses by a factor of {factor:.3g})"

@@ -7,6 +7,7 @@ None of the three has to be reachable, so that a run can be read after its pool 
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError, PoolError
-from trialfleet.files import read_record
 from trialfleet.optimizer.stored_trials import (
     StoredTrial,
     best_trial,
@@ -31,7 +31,7 @@ from trialfleet.workflows.dagman.health import Fault, faults
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.dagman.running_scripts import script_facts
-from trialfleet.workflows.disk_space import no_space_in
+from trialfleet.workflows.disk_space import lack_of_space
 from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.troubles import job_troubles
@@ -75,6 +75,9 @@ from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.status.work import WorkReader
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
 from trialfleet.workflows.study.spec import Study
+
+_HEAD = 65_536  # bytes of a report's data: it begins with what is of the whole run
+_FINISHED = re.compile(rb'(?<!\\)"finished": ?"(\d{4}-\d\d-\d\dT[\d:.]+[+-]\d\d:\d\d)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +185,7 @@ class StatusReader:
         objective = self._frozen.study.objective
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
-        no_space = no_space_in(self._folder.root)
+        no_space = lack_of_space(self._folder.root)
         notices = queue_notice, study_notice, no_space, self._all_fail(trials, records)
         status = RunStatus(
             run=self._frozen.run,
@@ -438,9 +441,11 @@ def _planned(folder: RunFolder, given: str) -> Path:
 def last_finished(folder: RunFolder) -> datetime | None:
     """Return when a run ended, by the report of its last node; None where that doesn't say."""
     try:
-        return datetime.fromisoformat(read_record(folder.report_data, "finished")["finished"])
-    except (InputError, TypeError, ValueError):  # the report can be written again
+        with folder.report_data.open("rb") as file:
+            found = _FINISHED.search(file.read(_HEAD))
+    except OSError:
         return None
+    return datetime.fromisoformat(found[1].decode()) if found else None  # it can be written again
 
 
 def _blamed(regions: Iterable[RegionStatus]) -> str | None:

@@ -322,4 +322,4 @@ class InstanceFacts:
     @property
     def note(self) -> str:
         """Why it drains, in the words of whoever asked for it."""
-        return self.machine.why_draining if self.machine else ""
+        return self.machine.drain_explanation if self.machine else ""

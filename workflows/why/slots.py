@@ -61,13 +61,13 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
     if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
         return ""
     draining = [machine for machine in machines_of(map(plain, slots)) if machine.draining]
-    return next(filter(None, (one.why_draining for one in draining)), "no reason was given")
+    return next(filter(None, (one.drain_explanation for one in draining)), "no reason was given")
 
 
 def word_of_machine(machine: str) -> str:
     """Return why a machine of the pool takes no trials, in its own words; empty if it does."""
     found = machine_named(machine)
-    return found.why() if found and found.state() != "well" else ""
+    return found.explanation() if found and found.state() != "well" else ""
 
 
 def job_ad(job: str) -> Any:

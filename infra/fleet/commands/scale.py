@@ -63,9 +63,10 @@ def _shrink(
     going = [by_id[removal.instance] for removal in decision.drain]
     reason = f"the fleet is scaled to {count} node(s)"
     problems = draining.drain_instances(going, reason, progress) if going else []
-    kept = draining.undrained((one.id for one in going), fleet.called) if going else set()
+    joined = pool_demand.fleet_machines(fleet.called) if going else ()
+    kept = draining.undrained({one.id for one in going}, joined)
     ending = [
-        *(one for one in going if one.id not in kept),
+        *(one for one in going if one.id not in {node.instance for node in kept}),
         *(by_id[removal.instance] for removal in decision.terminate),
     ]
     if ending:

@@ -66,7 +66,7 @@ class NodeStatus:
         """What it waits for, or why it takes no trials, or not on all of its GPUs; else nothing."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "joined"}:
-            why = self.machine.why(self.wants_gpus)
+            why = self.machine.explanation(self.wants_gpus)
             return f"draining: {why or 'no reason given'}" if stage == "draining" else why
         if stage == "asked":
             return "AWS is starting it"

@@ -11,15 +11,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from trialfleet.infra.fleet.pool.queries import of_run, quoted, trial_ads
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.machines import Machine, Room, moment, number, room
 from trialfleet.infra.pool.status import BLOCKED
 
+# A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
+TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
+JOB_ATTRIBUTES = [
+    *("JobStatus", "GlobalJobId", "ClusterId", "RequestCpus", "RequestGPUs", "RequestMemory"),
+    *("Requirements", "EnteredCurrentStatus", "TrialfleetRun", "TrialfleetFolder"),
+    *("TrialfleetRegion", "TrialfleetNode", "TrialfleetGangMin"),
+]
+AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
 SINCE = "EnteredCurrentStatus"
 IDLE = 1  # JobStatus
 # Running, sending its output, suspended; blocked: it has a slot, whose machine gets shared files.
 ACTIVE = {2, 6, 7, BLOCKED}
+Ad = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +90,7 @@ def read_pool(fleet: str | None = None, run: str = "", folder: str = "") -> Pool
     Raises:
         PoolError: several runs have that id.
     """
-    jobs = trial_ads()
+    jobs = schedd.query(TRIALS, JOB_ATTRIBUTES, AS_TEXT)
     demand = read_demand(of_run(jobs, run, folder))
     constraint = "TrialfleetInstance isnt undefined"
     if fleet is not None:
@@ -91,6 +101,28 @@ def read_pool(fleet: str | None = None, run: str = "", folder: str = "") -> Pool
 def fleet_machines(fleet: str | None = None) -> tuple[Machine, ...]:
     """Return the machines of a fleet, or of every fleet, that have joined the pool."""
     return read_pool(fleet).nodes
+
+
+def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
+    """Return the jobs of one run: by its folder, or else by its id, or of all without either.
+
+    Raises:
+        PoolError: several runs have that id, and no folder says which is meant.
+    """
+    if folder:
+        return [job for job in jobs if job.get("TrialfleetFolder") == folder]
+    own = [job for job in jobs if not run or job.get("TrialfleetRun") == run]
+    folders = sorted({str(job.get("TrialfleetFolder")) for job in own})
+    if run and len(folders) > 1:
+        raise PoolError(
+            f"trials of several runs called {run!r} are in the queue: {', '.join(folders)}"
+        )
+    return own
+
+
+def quoted(text: str) -> str:
+    """Return `text` as a ClassAd string."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:

@@ -23,7 +23,7 @@ from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
-from trialfleet.infra.fleet.scaling import draining, ledger, money, trial_jobs
+from trialfleet.infra.fleet.scaling import draining, ledger, trial_jobs
 from trialfleet.infra.fleet.scaling.accounting import Books
 from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.decision import (
@@ -35,8 +35,7 @@ from trialfleet.infra.fleet.scaling.decision import (
     phase,
     unmatched_trials,
 )
-from trialfleet.infra.fleet.scaling.limits import Limits
-from trialfleet.infra.fleet.scaling.money import Stop
+from trialfleet.infra.fleet.scaling.limits import Limits, Stop, required_stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, room_of, usual_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
@@ -180,7 +179,7 @@ class Autoscaler:
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
         demand, lines = self._unmatched.without(view.demand, unmatched, now)
         count = len(nodes) or len(unheard)  # a region that is silent may have some
-        stop = money.stop(limits, count, wanted=bool(view.demand.waiting or least))
+        stop = required_stop(limits, count, wanted=bool(view.demand.waiting or least))
         ended, limits, trouble = self._end_trials(stop, limits)
         phases = {node.id: phase(node, limits, now) for node in nodes}
         decision = decide(demand, nodes, self._paused(limits, phases, now), now)

@@ -316,7 +316,7 @@ def _why_gone(node: Node, limits: Limits, now: datetime) -> str:
     if node.instance.state not in {"pending", "running"}:
         return f"it is {node.instance.state}"
     if node.machine is not None:
-        return ": ".join(filter(None, ("it is drained", node.machine.why_draining)))
+        return ": ".join(filter(None, ("it is drained", node.machine.drain_explanation)))
     if node.seen is not None:
         return f"the pool has not heard of it for {_minutes(node.seen, now):.0f} minutes"
     return f"it has not joined within {limits.boot_minutes:g} minutes of its launch"
@@ -325,7 +325,7 @@ def _why_gone(node: Node, limits: Limits, now: datetime) -> str:
 def _was_idle(fleet: _Fleet, node: Node) -> Removal:
     reason = f"idle for {fleet.idle_minutes(node):.0f} minutes"
     if fleet.phase(node) == "sick" and node.machine:
-        reason = node.machine.why_sick
+        reason = node.machine.sickness
     return Removal(instance=node.id, reason=reason, only_idle=True)
 
 

@@ -7,6 +7,7 @@ permission to administer a node that the collector hands out to the pool's admin
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +16,9 @@ from itertools import repeat
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.pool.demand import fleet_machines
-from trialfleet.infra.fleet.pool.queries import tool
 from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.machines import OURS, Machine
 from trialfleet.infra.pool.processes import wait_until
 
@@ -43,7 +44,7 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     Raises:
         PoolError: there is no pool, or no `condor_drain` (`program` is its path, if it is known).
     """
-    program = program or tool("condor_drain")
+    program = program or _tool()
     if node.draining:
         return ""
     check = ["-check", IS_IDLE] if removal.only_idle else []
@@ -60,9 +61,12 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     return re.sub(r".*error code \d+: ", "", output) or f"condor_drain exits {done.returncode}"
 
 
-def undrained(instances: Iterable[str], fleet: str | None = None) -> set[str]:
-    """Return those of these instances on whose nodes a job runs or may yet."""
-    return {node.instance for node in _undrained(set(instances), fleet_machines(fleet))}
+def _tool() -> str:
+    use(connect())
+    found = shutil.which("condor_drain")
+    if found is None:
+        raise PoolError("condor_drain is not on PATH: HTCondor's tools are not installed here")
+    return found
 
 
 def drain_instances(
@@ -82,7 +86,7 @@ def drain_instances(
     """
     wanted = {instance.id for instance in instances}
     try:
-        program = tool("condor_drain")
+        program = _tool()
         joined = [node for node in fleet_machines() if node.instance in wanted]
         with ThreadPoolExecutor(AT_ONCE) as threads:  # one that doesn't answer delays no other
             orders = (Removal(instance=node.instance, reason=reason) for node in joined)
@@ -90,7 +94,7 @@ def drain_instances(
             refused = list(zip(joined, answers, strict=True))
         asked = {node.instance for node, refusal in refused if not refusal}
         _wait(asked, progress, seconds)
-        left = _undrained(asked, fleet_machines())
+        left = undrained(asked, fleet_machines())
     except PoolError as error:
         return [f"the nodes can't be drained: {error}"]
     return [
@@ -104,7 +108,7 @@ def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
 
     def gone() -> bool:
         nonlocal last_printed
-        left = _undrained(asked, fleet_machines())
+        left = undrained(asked, fleet_machines())
         text = ", ".join(f"{described(node)} on {node.instance}" for node in left if node.jobs)
         if text not in {"", last_printed}:
             progress(f"waiting for {text} to leave")
@@ -119,7 +123,8 @@ def described(node: Machine) -> str:
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
 
-def _undrained(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
+def undrained(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
+    """Return those nodes of these instances on which a job runs or may yet."""
     return [
         node
         for node in known

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trialfleet.infra.fleet.pool.queries import TRIALS, of_run, quoted
-from trialfleet.infra.fleet.scaling.money import Stop
+from trialfleet.infra.fleet.pool.demand import TRIALS, of_run, quoted
+from trialfleet.infra.fleet.scaling.limits import Stop
 from trialfleet.infra.pool import schedd
 
 # Those that are in the queue for some moments more, at their end: removed, completed.

@@ -54,7 +54,6 @@ function overviewPicture(data, width, id) {
   const to = (row) => (gains ? row.gain : row.tuned);
   const values = rows.flatMap((row) => [from(row), to(row)]).filter((value) => value !== null);
   const all = layout(values.length ? values : [0], scale, axisChoice(id, gains ? "gain-" : ""));
-  const signed = differences(rows.map((row) => row.gain).filter((gain) => gain !== null));
   const tone = (row) => `var(--${row.gain < 0 ? "failed" : "tuned"})`;
   const place = (value) => (row) => {
     const at = value(row);
@@ -70,11 +69,11 @@ function overviewPicture(data, width, id) {
     rowHeight: rowHeight(data.rows),
     scale: all,
     head: 26,
-    told: (row) => (row.gain === null ? "" : signed(row.gain)),
+    told: (row) => row.told,
     toldColor: (row) => (row.gain < 0 ? "var(--failed)" : "var(--muted)"),
     title: `${oneLine(data.metric, 30)}${gains ? ", gain" : ""} (${better})`,
     tipAt: place((row) => to(row) ?? from(row)),
-    lines: (row) => overviewLines(row, signed),
+    lines: overviewLines,
     marks: (y) => [
       Plot.ruleY(rows, { y, stroke: "var(--rule)" }),
       gains ? Plot.ruleX([0], { stroke: "var(--default)" }) : null,
@@ -107,12 +106,12 @@ function overviewPicture(data, width, id) {
   return result;
 }
 
-function overviewLines(row, signed) {
+function overviewLines(row) {
   return [
     oneLine(row.name, 60),
     `default settings: ${number(row.default)}`,
     `tuned settings: ${number(row.tuned)}`,
-    ...(row.gain === null ? [] : [`gain: ${signed(row.gain)}`]),
+    ...(row.gain === null ? [] : [`gain: ${row.told}`]),
     ...(row.final === null ? [] : [`full training: ${number(row.final)}`]),
   ];
 }

@@ -59,19 +59,6 @@ function powerOfTen(exponent) {
   return "10" + String(exponent).replace(/./g, (sign) => RAISED["-0123456789".indexOf(sign)]);
 }
 
-// Differences with as many decimals as tell the greatest of `values` to three digits.
-function differences(values) {
-  const most = d3.max(values, Math.abs) || 1;
-  const decimals = Math.max(0, 2 - Math.floor(Math.log10(most)));
-  const digits = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
-  return (value) => {
-    if (value === null) return "–";
-    const plain = decimals < 8 && most < 1e7;
-    const text = plain ? value.toLocaleString("en", digits).replace("-", "−") : number(value, 3);
-    return value > 0 ? `+${text}` : text;
-  };
-}
-
 function duration(seconds) {
   const whole = Math.round(seconds);
   const two = (count) => String(Math.floor(count)).padStart(2, "0");

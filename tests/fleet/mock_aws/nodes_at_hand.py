@@ -10,7 +10,7 @@ from typing import Any
 import classad2
 
 from trialfleet.classads import plain
-from trialfleet.infra.fleet.pool.queries import AS_TEXT
+from trialfleet.infra.fleet.pool.demand import AS_TEXT
 from trialfleet.infra.fleet.scaling.decision import Node
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.spec.machines import Instance

@@ -8,8 +8,7 @@ import pytest
 from tests.fleet.mock_aws.nodes_at_hand import NOW, ROOM, dynamic_ad, job_ad, slot_ad
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.dataclass_json import plain
-from trialfleet.infra.fleet.pool.demand import Demand, Group, read_demand
-from trialfleet.infra.fleet.pool.queries import of_run
+from trialfleet.infra.fleet.pool.demand import Demand, Group, of_run, read_demand
 from trialfleet.infra.pool.machines import ATTRIBUTES, Room, RunningTrial, machines_of
 
 

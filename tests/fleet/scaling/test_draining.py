@@ -129,7 +129,7 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     drained = the_node()
     assert (drained.draining, drained.drain_reason) == (True, "trialfleet: down")
     assert (drained.idle_since is not None, drained.jobs) == (True, ())
-    assert draining.undrained(["i-1", "i-2"]) == set()
+    assert draining.undrained({"i-1", "i-2"}, pool_demand.fleet_machines()) == []
     # The trial waits with its checkpoint.
     wait_for(lambda: pool_demand.read_pool(run="r1").demand.waiting == 1)
     assert "saved" in checkpoint_of_the_trial()

@@ -7,8 +7,7 @@ import pytest
 from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU
 from tests.fleet.mock_aws.small_world import World, world
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler
-from trialfleet.infra.fleet.scaling.limits import Limits
-from trialfleet.infra.fleet.scaling.money import NO_MONEY, stop
+from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Limits, required_stop
 
 
 def limits(spent: float, cap: float | None = 10.0, reserve: float = 0.2) -> Limits:
@@ -27,7 +26,7 @@ def limits(spent: float, cap: float | None = 10.0, reserve: float = 0.2) -> Limi
 
 
 def finals_end(*of: float, nodes: int = 1, wanted: bool = True, **more: float) -> list[bool | None]:
-    found = [stop(limits(spent, **more), nodes, wanted) for spent in of]
+    found = [required_stop(limits(spent, **more), nodes, wanted) for spent in of]
     return [one.finals if one else None for one in found]
 
 
@@ -37,7 +36,7 @@ def test_trials_end_at_their_share_and_full_trainings_at_the_cap() -> None:
 
 
 def test_without_a_cap_nothing_ends() -> None:
-    assert stop(limits(1e6, cap=None), 0, wanted=True) is None
+    assert required_stop(limits(1e6, cap=None), 0, wanted=True) is None
 
 
 def test_money_that_never_makes_a_node_of_use_counts_as_spent() -> None:
@@ -63,7 +62,7 @@ TOO_LITTLE = (
     ],
 )
 def test_the_reason_says_what_is_spent(spent: float, nodes: int, reason: str) -> None:
-    found = stop(limits(spent), nodes, wanted=True)
+    found = required_stop(limits(spent), nodes, wanted=True)
     assert found
     assert found.reason == NO_MONEY + reason
 

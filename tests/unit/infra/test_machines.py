@@ -93,14 +93,14 @@ NODE = {"TrialfleetInstance": "i-1"}
 )
 def test_how_a_machine_is_and_why(says: dict[str, Any], state: str, why: str) -> None:
     found = machine(**says)
-    assert (found.state(), found.why()) == (state, why)
+    assert (found.state(), found.explanation()) == (state, why)
 
 
 def test_a_machine_without_a_gpu_is_sick_only_where_trials_want_one() -> None:
     lacking = FAILED | NODE | {"TotalSlotGPUs": 0, "TrialfleetGpuReason": "no GPU"}
     found = machine(**lacking)
     assert (found.state(), found.state(wants_gpus=False)) == ("well", "well")
-    assert found.why(wants_gpus=False) == ""
+    assert found.explanation(wants_gpus=False) == ""
     assert found.state(wants_gpus=True) == "sick"
 
 

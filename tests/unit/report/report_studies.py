@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from trialfleet.objective import Direction, best
 from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter, IntParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
@@ -191,17 +192,18 @@ def report_of(*regions: RegionFacts, **facts: Any) -> Report:
         "finished": datetime(2026, 11, 20, 3, 1, tzinfo=UTC),
     }
     known |= facts
-    sign = -1 if known["direction"] == "maximize" else 1
     with_best = [
-        replace(each, status=replace(each.status, best_trial=_best_of(each.trials, sign)))
+        replace(
+            each, status=replace(each.status, best_trial=_best_of(each.trials, known["direction"]))
+        )
         for each in regions
     ]
     return build_report(RunFacts(**({"report_direction": known["direction"]} | known)), with_best)
 
 
-def _best_of(trials: Iterable[Trial], sign: int) -> int | None:
-    done = [(sign * each.value, each.trial) for each in trials if each.value is not None]
-    return min(done, default=(0.0, None))[1]
+def _best_of(trials: Iterable[Trial], direction: Direction) -> int | None:
+    chosen = best(trials, direction, lambda each: each.value)
+    return chosen.trial if chosen else None
 
 
 def blocks_of(page: str) -> list[dict[str, Any]]:

@@ -21,13 +21,13 @@ from tests.unit.report.report_studies import (
 )
 from trialfleet.optimizer.stored_trials import TrialState
 from trialfleet.workflows.formatting import (
-    about,
     alike,
     column_decimals,
     duration,
     excerpt,
     fixed,
     number,
+    rough_duration,
     setting,
     shortened,
     signed,
@@ -146,7 +146,7 @@ def test_durations_read_well(seconds: float | None, text: str) -> None:
      (9100, "3 h"), (100_000, "28 h"), (172_799, "2 days"), (400_000, "5 days")],
 )  # fmt: skip
 def test_estimates_and_ages_have_one_unit(seconds: float | None, text: str) -> None:
-    assert about(seconds) == text  # less than nothing, where the clock was set back
+    assert rough_duration(seconds) == text  # less than nothing, where the clock was set back
 
 
 @pytest.mark.parametrize(

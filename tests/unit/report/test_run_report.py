@@ -37,6 +37,8 @@ def tuned(run: Run, *results: Mapping[str, float]) -> RunFolder:
         assert scripts.handle(["ask", "A", node]).exit_code == 0
         result = json.dumps({"status": "complete", "metrics": metrics})
         folder.region("A").trial(node).result.write_text(result)
+        report = json.dumps({"step": 1, "metrics": metrics})
+        folder.region("A").trial(node).progress.write_text(f"{report}\n")
         assert scripts.handle(["tell", "A", node, "0", "0", "1", "0"]).exit_code == 0
     return folder
 
@@ -186,3 +188,4 @@ def test_a_trial_has_the_same_names_in_python_and_in_the_report(make_run: MakeRu
     write_report(folder := tuned(run, DEFAULT, BEST), None)
     (region,) = json.loads(folder.report_data.read_text())["regions"]
     assert region["trials"] == json.loads(json.dumps([asdict(trial) for trial in run.trials()]))
+    assert [trial["curve"] for trial in region["trials"]] == [[[1, 0.5]], [[1, 0.25]]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trialfleet.infra.fleet.scaling.money import NO_MONEY
+from trialfleet.infra.fleet.scaling.limits import NO_MONEY
 from trialfleet.optimizer.region_types import Complete, Failed, Unpaid
 from trialfleet.workflows.attempts.outcome import last_line, outcome_of
 from trialfleet.workflows.plan.folder import TrialFolder

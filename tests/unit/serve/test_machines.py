@@ -10,15 +10,17 @@ import pytest
 from optuna.trial import TrialState
 
 from tests.conftest import MakeRun
+from tests.job_logs import JobLog
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from trialfleet.files import write_json
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report.timeline import Timeline
+from trialfleet.workflows.report.timeline import Timeline, timeline_of
 from trialfleet.workflows.serve.details import region_page, trial_page
 from trialfleet.workflows.serve.live import LiveRun, Snapshot
 from trialfleet.workflows.serve.machines import timeline_of_run
 from trialfleet.workflows.serve.nodes import NodeReader
 from trialfleet.workflows.status.running import RunningTrial
+from trialfleet.workflows.status.states import RunState
 
 pytestmark = pytest.mark.slow  # each fills a storage
 
@@ -90,3 +92,20 @@ def test_the_full_training_and_the_gate_are_drawn(run: StoredRun) -> None:
         (None, "full training", 900, 960, "node-2"),
         (None, "gate", 1000, 1060, "node-2"),
     ]
+
+
+def test_a_job_whose_end_nobody_saw_is_not_drawn_until_now_once_its_run_has_ended(
+    run: StoredRun,
+) -> None:
+    (node, start) = turns(run.graph["A"], 5, BEGAN)[4]
+    run.add("A", stored_trial(node, start, None, state=TrialState.RUNNING))
+    log = JobLog(RunFolder(run.run.folder).region("A").trial(node).log, begin=start)
+    log.submitted(0)
+    log.executes(1)
+    seen = snapshot_of(run)
+    until = {}
+    for state in (RunState.RUNNING, RunState.FAILED):
+        status = replace(seen.look.status, state=state)
+        page = region_page(replace(seen, look=replace(seen.look, status=status)), "A")
+        until[state] = timeline_of(page.report).end - BEGAN.timestamp()
+    assert until[RunState.RUNNING] > 3600 > until[RunState.FAILED]

@@ -106,6 +106,7 @@ def test_pictures_are_drawn_of_the_report_s_data(run: StoredRun, server: Server)
     (data,) = re.findall(r'<div id="data-0" hidden>(.*)</div>', page)
     report = read_report(RunFolder(run.run.folder))
     expected = json.loads(json.dumps(region_data(report, report.regions[0], 100)))
+    assert expected["curves"]
     assert json.loads(data) == expected
     (jobs,) = re.findall(r'<div id="regions-data" hidden>(.*)</div>', server.ask("/").text)
     drawn = json.loads(jobs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trialfleet.workflows.formatting import about, usd
+from trialfleet.workflows.formatting import rough_duration, usd
 from trialfleet.workflows.output import plain_table
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
             instance.zone,
             instance.lifecycle,
             "" if instance.price is None else f"{instance.price:.3f}",
-            about(node.age_minutes * 60),
+            rough_duration(node.age_minutes * 60),
             usd(node.cost),
             gpu,
             "" if bandwidth is None else f"{bandwidth:.0f}",

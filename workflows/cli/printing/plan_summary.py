@@ -13,7 +13,7 @@ from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.stopping import FLOOR
-from trialfleet.workflows.formatting import about, duration, usd
+from trialfleet.workflows.formatting import duration, rough_duration, usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.models.needed_columns import lacking
 from trialfleet.workflows.plan.folder import RunFolder
@@ -261,11 +261,12 @@ def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     jobs, whole = expected["jobs_seconds"], expected["seconds"]
     rest = ""
     if whole > jobs:
-        rest = f", and {about(round(whole) - round(jobs))} between jobs and for publishing"
+        rest = f", and {rough_duration(round(whole) - round(jobs))} between jobs and for publishing"
     known, runs = expected["based_on"], expected["runs"]
     return (
-        f"about {about(whole)}: {', '.join(parts)}, {expected['concurrency']} at a time, take "
-        f"{about(jobs)}{rest}; by {known} trial{_s(known)} of {runs} earlier run{_s(runs)}"
+        f"about {rough_duration(whole)}: {', '.join(parts)}, {expected['concurrency']} at a time, "
+        f"take {rough_duration(jobs)}{rest}; "
+        f"by {known} trial{_s(known)} of {runs} earlier run{_s(runs)}"
     )
 
 
