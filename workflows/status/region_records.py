@@ -68,9 +68,14 @@ class EndFiles:
 
 
 class RecordsReader:
-    """Reads the records of regions again and again, those of a folder that changed."""
+    """Reads the records of regions again and again, those of a folder that changed.
 
-    def __init__(self) -> None:
+    Args:
+        gated: whether their study has a gate: then its verdicts have to be whole.
+    """
+
+    def __init__(self, *, gated: bool) -> None:
+        self._gated = gated
         self._known: dict[Path, tuple[int, RegionRecords]] = {}
 
     def read(self, files: RegionFolder) -> RegionRecords:
@@ -86,14 +91,14 @@ class RecordsReader:
         known = self._known.get(files.root)
         if known and known[0] == changed:
             return known[1]
-        found = read_records(files)
+        found = read_records(files, gated=self._gated)
         if time.time_ns() - changed > _TICK:
             self._known[files.root] = changed, found
         return found
 
 
-def read_records(files: RegionFolder) -> RegionRecords:
-    """Return a region's records.
+def read_records(files: RegionFolder, *, gated: bool = False) -> RegionRecords:
+    """Return a region's records; `gated` as above.
 
     Raises:
         InputError: one of them is damaged.
@@ -112,7 +117,7 @@ def read_records(files: RegionFolder) -> RegionRecords:
         is_submitted=files.dag_files.submit.name in names,
         stopped=record(files.stopped, shape=Stopped),
         published=published,
-        verdict=record(files.verdict, shape=GateVerdict) if published else None,
+        verdict=record(files.verdict, shape=GateVerdict if gated else None) if published else None,
         spent=reason(files.spent),
         changed=reason(files.changed),
         restart=str(reason(files.restart)) if files.restart.name in names else None,

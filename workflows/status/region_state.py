@@ -218,8 +218,8 @@ def gate_of(records: RegionRecords, study: Study) -> Passed | None:
 
 def kept_by_gate(records: RegionRecords) -> str | None:
     """Return why the gate kept the model in force instead of the region's own, if it did."""
-    verdict = Verdict.read(records.verdict) if records.verdict else None
-    return verdict.why if verdict and not verdict.promoted else None
+    verdict = records.verdict or {}
+    return str(verdict.get("why")) if verdict.get("verdict") == "kept" else None
 
 
 def noted(path: Path, key: str) -> str | None:
