@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import OptimizerError, TrialfleetError, printable
-from trialfleet.optimizer.storage import open_storage
+from trialfleet.optimizer.storage import open_storage, open_to_read
 from trialfleet.optimizer.stored_trials import reader_of_url
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.loading import load_study
@@ -85,7 +85,7 @@ def test_whatever_goes_wrong_with_a_storage_its_password_is_not_shown(
     path = write(folder, MINIMAL + f'storage: "{given_text}"\n'.replace("\0", "\\0"))
     shows_nothing(output_of(lambda: load_study(path)))
     shows_nothing(output_of(lambda: open_storage(url)))
-    shows_nothing(output_of(lambda: reader_of_url(url)("A")))
+    shows_nothing(output_of(lambda: open_to_read(url)))
 
 
 @settings(max_examples=25)
