@@ -65,7 +65,12 @@ def stopped(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> R
 
 def publish(files: RunFolder, region: str, verdict: str = "promoted") -> None:
     write_json(files.region(region).published, {"path": str(files.root / "model" / region)})
-    write_json(files.region(region).verdict, {"verdict": verdict, "why": "worse by 3%"})
+    content = {
+        "verdict": verdict, "why": "worse by 3%", "metric": "loss", "champion": None,
+        "challenger": {"run": files.root.name, "metrics": {"loss": 0.5}}, "baseline": None,
+        "interval": None,
+    }  # fmt: skip
+    write_json(files.region(region).verdict, content)
 
 
 def gone_on(files: RunFolder) -> None:
