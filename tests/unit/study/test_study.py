@@ -99,7 +99,7 @@ def test_a_frozen_study_reads_back_as_it_was(
 ) -> None:
     folder = tmp_path_factory.mktemp("study")
     (folder / "go.sh").touch()
-    study = load_study(write(folder, MINIMAL)).model_copy(update={"regions": list(names)})
+    study = load_study(write(folder, MINIMAL)).model_copy(update={"regions": dict.fromkeys(names)})
     frozen = FrozenStudy(run="r1", folder=str(folder), created=NOW, study=study.resolve(folder))
     path = folder / "frozen.yaml"
     path.write_text(dump_frozen(frozen), encoding="utf-8")
