@@ -37,7 +37,7 @@ def watch_to_the_end(run: Run) -> NoReturn:
     from trialfleet.workflows.run.console import watch
 
     ctrl_c.say(_goes_on(run))
-    ended = watch(run, console())
+    ended = watch(run.wait, console())
     ctrl_c.say("the run has ended")
     show_end(run, ended)
 

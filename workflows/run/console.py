@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -24,9 +24,6 @@ from trialfleet.workflows.status.causes import ENOUGH, SEE, first_clauses, in_sh
 from trialfleet.workflows.status.region_state import ALIKE, BY_STOP, LEFT_NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState, Stage
-
-if TYPE_CHECKING:
-    from trialfleet.workflows.run.run import Run
 
 _COLORS: dict[str, str] = {
     RunState.RUNNING: "cyan",
@@ -297,15 +294,20 @@ def _count(number: int) -> str:
     return str(number) if number else "·"
 
 
-def watch(run: Run, console: Console) -> RunStatus:
-    """Show a run's status until it ends: live on a terminal, else a line for each change."""
+def watch(wait: Callable[[Callable[[RunStatus], None]], RunStatus], console: Console) -> RunStatus:
+    """Show a run's status until it ends: live on a terminal, else a line for each change.
+
+    Args:
+        wait: waits for the run's end, as `Run.wait` does; what it is given takes each status.
+        console: where it is shown.
+    """
     from rich.live import Live
 
     if not console.is_terminal:
-        return run.wait(_line_printer(console))
+        return wait(_line_printer(console))
     widths: dict[str, int] = {}
     with Live(console=console, refresh_per_second=4, transient=True) as live:
-        return run.wait(lambda status: live.update(run_view(status, widths)))
+        return wait(lambda status: live.update(run_view(status, widths)))
 
 
 def _line_printer(console: Console) -> Callable[[RunStatus], None]:

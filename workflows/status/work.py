@@ -115,9 +115,9 @@ class WorkReader:
         now: float,
     ) -> list[_Part]:
         files = self._folder.region(region.slug)
+        lanes = list(filter(is_lane, region.trial_nodes))
         has_jobs = not running.isdisjoint((*region.trial_nodes, *region.ends))
-        finished = sum(trial.state.is_finished() for trial in trials)
-        stamp = None if has_jobs else (len(trials), finished, job_files.stamp_of(files.root))
+        stamp = None if has_jobs else _stamp(files, lanes, trials)
         if stamp and (known := self._regions.get(region.slug)) and known[0] == stamp:
             return known[1]
 
@@ -125,7 +125,7 @@ class WorkReader:
             return now if node in running else None
 
         price, logs = self._study.usd_per_hour, {}
-        for node in filter(is_lane, region.trial_nodes):
+        for node in lanes:
             logs[node] = read_job_stays(files.trial(node).log, price, now=until(node))
         jobs = {node: _sum(stays) for node, (stays, _) in logs.items() if stays}
         found = [*jobs.values()]
@@ -167,6 +167,15 @@ class WorkReader:
         if trial.state.is_finished():
             self._trials[key] = node, part
         return node, part
+
+
+def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTrial]) -> object:
+    """What changes with the executions of a region; None while a trial is not over."""
+    if not all(trial.state.is_finished() for trial in trials):
+        return None
+    logs = [files.trial(node).log for node in lanes]
+    ends = [path for end in (files.best, files.gate) for path in (end.log, end.job)]
+    return len(trials), *map(job_files.stamp_of, (*logs, *ends))
 
 
 def _lost_of(part: _Part) -> _Part:

@@ -180,6 +180,8 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     assert end_place(views.files, views.files.best).log == views.files.trial("A.l1").log
     (found,) = running_trials(views.files, views.graph, QUEUED, "loss", ())
     assert (found.node, found.started) == ("A.best", views.log.at(36))
+    reader = WorkReader(views.folder, views.frozen.study)
+    reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(40))  # the queue's gap
     views.log.marks(46, "best ends code=0")
     views.log.terminated(46)
     items = run_items(BilledRun.at(views.folder.root))
@@ -189,7 +191,6 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     assert [item.seconds for item in items if item.kind is Kind.FAILED] == [10]
     whole = pytest.approx(36 * USD_PER_SECOND)
     assert sum(item.usd or 0.0 for item in items) == whole
-    reader = WorkReader(views.folder, views.frozen.study)
     _, usd = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
     assert usd == {"A": whole}
 

@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from tests.unit.study.study_texts import MINIMAL, REGIONS, error_of, with_line, write
 from trialfleet.render import needs_escape
 from trialfleet.workflows.names import TURNING
-from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_copy, dump_frozen, load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.paths import region_data
 from trialfleet.workflows.study.spec import Budget
@@ -104,6 +104,21 @@ def test_a_frozen_study_reads_back_as_it_was(
     path = folder / "frozen.yaml"
     path.write_text(dump_frozen(frozen), encoding="utf-8")
     assert load_frozen(path) == frozen
+
+
+def test_the_copy_in_json_is_the_same_study_until_the_file_is_changed(tmp_path: Path) -> None:
+    (tmp_path / "go.sh").touch()
+    own = "  fit: {type: categorical, choices: [true, 2, 2.5, 'on', '1.0', 1.0e-7]}\n"
+    study = load_study(write(tmp_path, with_line("  epochs: 3\n", f"  epochs: 3\n{own}")))
+    frozen = FrozenStudy(run="r1", folder=str(tmp_path), created=NOW, study=study.resolve(tmp_path))
+    path, text = tmp_path / "frozen.yaml", dump_frozen(frozen)
+    path.write_text(text)
+    path.with_suffix(".json").write_text(dump_copy(frozen, text).replace('"r1"', '"copy"'))
+    copied = load_frozen(path)
+    assert copied == frozen.model_copy(update={"run": "copy"})
+    assert repr(copied.study) == repr(frozen.study)  # 2 is no 2.0
+    path.write_text(text.replace("run: r1", "run: r2"))
+    assert load_frozen(path).run == "r2"
 
 
 @pytest.mark.parametrize(
