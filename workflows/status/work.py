@@ -136,7 +136,12 @@ class WorkReader:
             elif part.lost_seconds:  # all else is in its job's executions
                 found.append(_lost_of(part))
         for node, end in ((region.best, files.best), (region.gate, files.gate)):
-            own = stays_of_own(end, self._study, until(node))
+            # of one in a lane's job the note says the same as that job's log
+            own = (
+                read_stays(end, price, now=until(node))
+                if jobs
+                else stays_of_own(end, self._study, until(node))
+            )
             found.append(_sum(own, checkpointed=node not in useless))
             for lane, (_, ends) in logs.items():
                 if end.root.name in ends:

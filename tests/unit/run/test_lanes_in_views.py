@@ -16,11 +16,12 @@ from tests.stored_runs import StoredRun, stored, stored_trial
 from tests.unit.run.test_running import EMPTY
 from tests.unit.run.test_shared_jobs import USD_PER_SECOND
 from trialfleet.errors import InputError
+from trialfleet.files import write_json
 from trialfleet.workflows.attempts.job_record import execution_of
 from trialfleet.workflows.billing.bill import BilledRun, run_items
 from trialfleet.workflows.costs.items import Kind
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.jobs.current import end_place, place_at, shared_nodes
+from trialfleet.workflows.jobs.current import end_place, in_lane, place_at, shared_nodes
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.job_log import read_executions
 from trialfleet.workflows.plan.folder import RunFolder
@@ -186,6 +187,12 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     views.log.terminated(46)
     items = run_items(BilledRun.at(views.folder.root))
     assert [item.seconds for item in items if item.kind is Kind.FULL] == [10]
+    trained = in_lane(views.files, views.files.best, "A.l1")
+    noted = execution_of(trained, views.frozen.study, 1, failed=False)["job"]
+    write_json(views.files.best.job, noted)
+    _, usd = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
+    assert usd == {"A": pytest.approx(36 * USD_PER_SECOND)}
+    views.files.best.job.unlink()
     views.files.best.by_lane.unlink()  # it was of no use, and is tried again by a job of its own
     items = run_items(BilledRun.at(views.folder.root))
     assert [item.seconds for item in items if item.kind is Kind.FAILED] == [10]
