@@ -127,7 +127,12 @@ class WorkReader:
         price, logs = self._study.usd_per_hour, {}
         for node in lanes:
             logs[node] = read_job_stays(files.trial(node).log, price, now=until(node))
-        jobs = {node: _sum(stays) for node, (stays, _) in logs.items() if stays}
+        # what of a job was lost, its trials tell: those that it had ended before were not
+        jobs = {
+            node: _sum(stays)._replace(lost_seconds=0.0)
+            for node, (stays, _) in logs.items()
+            if stays
+        }
         found = [*jobs.values()]
         for trial in trials:
             node, part = self._of_trial(files, region, trial, running, useless, now)

@@ -171,6 +171,13 @@ def test_trials_and_the_time_between_them_are_the_whole_bill(views: Views) -> No
     assert row["parts"][0] == pytest.approx(17 * USD_PER_SECOND)  # with the trial that is told
 
 
+def test_of_a_job_that_was_cut_off_only_the_trial_that_it_was_at_is_lost(views: Views) -> None:
+    views.log.evicted(30)
+    reader = WorkReader(views.folder, views.frozen.study)
+    work, _ = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
+    assert (work.seconds, work.lost_seconds) == (20, 5)
+
+
 def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) -> None:
     views.files.best.by_lane.write_text(json.dumps({"node": "A.l1", "trial": 0, "done": False}))
     views.log.marks(35, "A.l1.t02 ends code=0 cpu=9.5 memory=200.0")
