@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from trialfleet.files import folder_stamp
 from trialfleet.workflows.models.card import card_of
 from trialfleet.workflows.models.latest import as_of_model, champion_of, created_of
 from trialfleet.workflows.study.spec import Study
-
-_TICK = 1_000_000_000  # nanoseconds within which two changes of a folder may have one time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +42,7 @@ class Champions:
         self, study: Study, slugs: tuple[str, ...], before: Champions | None = None
     ) -> None:
         self._study = study
-        self._changed = {slug: self._stamp(slug) for slug in slugs}
+        self._changed = {slug: folder_stamp(self.folder(slug)) for slug in slugs}
         self._found: dict[str, Champion | None] = {
             slug: before._found[slug]
             if before and changed and before._changed[slug] == changed
@@ -60,14 +57,6 @@ class Champions:
     def folder(self, slug: str) -> Path:
         """Return the folder of a region's models, there or not."""
         return Path(self._study.publish) / self._study.name / slug
-
-    def _stamp(self, slug: str) -> int:
-        """When a folder of models changed last: `latest` is renamed into it; 0: that is no help."""
-        try:
-            changed = os.stat(self.folder(slug)).st_mtime_ns  # noqa: PTH116 - it takes half the time
-        except OSError:
-            return 0
-        return changed if time.time_ns() - changed > _TICK else 0
 
     def _read(self, slug: str) -> Champion | None:
         model = champion_of(self.folder(slug), self._study.name) if self._study.publishes else None

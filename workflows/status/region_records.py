@@ -5,19 +5,16 @@ Whoever writes one renames it into the folder, so the folder's time tells whethe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trialfleet import job_files
-from trialfleet.files import read_record
+from trialfleet.files import folder_stamp, read_record
 from trialfleet.workflows.dagman.failing import FailingScript, failing_scripts
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.record_shapes import GateVerdict, Published, Stopped
-
-_TICK = 1_000_000_000  # nanoseconds within which two changes of a folder may have one time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +81,12 @@ class RecordsReader:
         Raises:
             InputError: one of them is damaged.
         """
-        try:
-            changed = files.root.stat().st_mtime_ns
-        except OSError:
-            return RegionRecords()
+        changed = folder_stamp(files.root)
         known = self._known.get(files.root)
         if known and known[0] == changed:
             return known[1]
         found = read_records(files, gated=self._gated)
-        if time.time_ns() - changed > _TICK:
+        if changed:
             self._known[files.root] = changed, found
         return found
 
