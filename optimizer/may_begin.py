@@ -1,4 +1,4 @@
-"""What may begin: every reason why a trial, a full training or a gate does not, in its order. Pure.
+"""Every reason against beginning a trial, a full training or a gate, in order of precedence. Pure.
 
 Callers gather `Facts`; those that they leave out refuse nothing.
 """
@@ -39,7 +39,7 @@ class UsdBudget(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What decides whether something begins."""
+    """The facts that decide whether something begins."""
 
     free: float = math.inf  # bytes on the disk
     folder: str = ""  # whose disk that is

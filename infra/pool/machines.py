@@ -31,7 +31,7 @@ State = Literal["well", "sick", "draining"]
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Room:
-    """What a job asks for, or a machine has: GPUs, cpus, memory in MiB."""
+    """GPUs, cpus and memory (MiB) that a job asks for or a machine has."""
 
     gpus: int = 0
     cpus: int = 0
@@ -93,7 +93,7 @@ class Slot:
 
     @property
     def is_taken(self) -> bool:
-        """Whether a job has it, or may have it again: a claim outlives its job."""
+        """Whether it is claimed for a job, which may have ended: a claim outlives its job."""
         return self.state == "Claimed" and not self.partitionable
 
 
@@ -124,7 +124,7 @@ class Machine:
         bandwidth: copying on the GPU in GB/s; None if not measured.
         launch_microseconds: of an empty kernel; None if not measured.
         driver_option: what became of the NVIDIA module's option.
-        shares: so many trials share each GPU: it counts as so many GPUs.
+        shares: the number of trials that share a GPU, which counts as that many GPUs.
     """
 
     name: str
@@ -153,12 +153,12 @@ class Machine:
 
     @property
     def in_use(self) -> Room:
-        """What jobs have taken."""
+        """The room that jobs occupy."""
         return _sum(slot.room for slot in self.slots if slot.is_taken)
 
     @property
     def offered(self) -> Room:
-        """What jobs may take now: nothing of a slot whose owner keeps it, or that is drained."""
+        """The room that jobs may take now: none in a slot kept by its owner or drained."""
         return _sum(
             slot.room
             for slot in self.slots

@@ -53,7 +53,7 @@ class NodeStatus:
 
     @property
     def stage(self) -> Stage:
-        """How far it is."""
+        """The stage that it has reached between its launch and its end."""
         if not self.instance.alive:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
@@ -63,7 +63,7 @@ class NodeStatus:
 
     @property
     def why(self) -> str:
-        """What it waits for, or why it takes no trials, or not on all of its GPUs; else nothing."""
+        """Why it takes no trials, or not on all of its GPUs, or what it waits for; may be empty."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "joined"}:
             why = self.machine.explanation(self.wants_gpus)
@@ -87,7 +87,7 @@ class NodeStatus:
 
     @property
     def is_late(self) -> bool:
-        """Whether it should have joined by now."""
+        """Whether the time in which a node joins the pool is over."""
         return self.age_minutes >= up.BOOT_MINUTES
 
     @property

@@ -41,7 +41,7 @@ class Group:
         requirements: its other demands on a node, as a ClassAd expression.
         jobs: how many they are.
         since: when the first of them began to wait, or to run; None if HTCondor doesn't say.
-        least: fewer than so many at once are of no use: a gang that waits begins with its min.
+        least: the smallest number of them that is of use at once: a gang begins with its min.
     """
 
     need: Room
@@ -53,7 +53,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What the trials in the job queue ask for.
+    """The slots that the trials in the job queue ask for.
 
     Attributes:
         idle: those that wait for a slot, the largest first.
@@ -132,7 +132,7 @@ def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
 
 
 def _groups(jobs: Sequence[Mapping[str, Any]], statuses: set[int]) -> tuple[Group, ...]:
-    """Return the jobs in one of these states by what they ask for, the largest first.
+    """Return the jobs in these states, grouped by what they ask for, the largest first.
 
     Of gangs that ask for the same the oldest comes first: it is the one that gets slots.
     """

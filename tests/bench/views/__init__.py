@@ -1,1 +1,1 @@
-"""What the commands cost that show a run: `make bench-views`."""
+"""Measure the commands that show a run: `make bench-views`."""

@@ -1,4 +1,4 @@
-"""What the commands cost that show a run: `make bench-views`.
+"""Measure the commands that show a run: `make bench-views`.
 
 Runs that have ended, 3 regions of 20 trials and 300 of 100, are written (`stored.py`), and each
 command is started as people start it. Beside it stands a Python that does nothing. Memory is the
