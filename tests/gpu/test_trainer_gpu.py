@@ -51,9 +51,8 @@ BFLOAT16 = 5e-2
 
 
 @pytest.fixture(autouse=True)
-def as_in_a_trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def as_in_a_trial() -> Iterator[None]:
     """What the trainer sets for the process, and the tests of a CPU must not see."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(mode=True)
     yield
     torch.use_deterministic_algorithms(mode=False)

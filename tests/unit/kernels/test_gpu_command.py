@@ -119,6 +119,23 @@ def test_a_dry_run_has_the_steps_of_a_real_one() -> None:
     assert names[0] == names[1]
 
 
+@pytest.mark.slow
+def test_cublas_has_its_workspace_before_a_test_is_imported(tmp_path: Path) -> None:
+    """Torch reads it once, at the first product of matrices of the process."""
+    words = [*steps.tests(dry=True).command[3:], "--ignore-glob", "*/test_*"]
+    program = f"""
+import os, pytest
+pytest.main({words!r})
+print(os.environ["CUBLAS_WORKSPACE_CONFIG"])"""
+    usual = {name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"}
+    own = {"TRIALFLEET_GPU_TESTS": str(tmp_path / "tests.json")}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=usual | own, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == ":4096:8"
+
+
 @pytest.mark.parametrize("words", [["--only", "prob"], ["--skip", "probe,tets"], ["--wet"]])
 def test_wrong_arguments_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
