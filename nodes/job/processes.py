@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
+VANISH_SECONDS = 3.0  # that a killed process gets
+FIRST_LOOK, LAST_LOOK = 0.0005, 0.05  # seconds between two looks at those that are to vanish
 _PROC = Path("/proc")
 _ARE_LISTED = (_PROC / "thread-self/children").exists()  # by the kernel, CONFIG_PROC_CHILDREN
 _PSS = re.compile(rb"^Pss:\s+(\d+) kB", re.MULTILINE)
@@ -29,14 +32,16 @@ class ProcessTree:
         self.largest_mb = 0.0
         self._cpu_seconds = 0.0  # of those that have ended
         self._statuses: dict[int, int] = {}
+        self._stuck: set[int] = set()  # killed, and still there
 
     def began(self, pid: int) -> None:
         """Take a child in that has just been started: a number may come again."""
         self._statuses.pop(pid, None)
+        self._stuck.discard(pid)
 
     def status_of(self, pid: int) -> int | None:
         """Return a child's status as waitpid gives it; None while it runs."""
-        self._reap(os.WNOHANG)
+        self._reap()
         return self._statuses.get(pid)
 
     def has_reaped(self, pid: int) -> bool:
@@ -44,16 +49,28 @@ class ProcessTree:
         return pid in self._statuses
 
     def end(self, but: int = 0) -> None:
-        """Kill them all but one; none of the others is left then."""
-        while found := [child for child in children(os.getpid()) if child != but]:
+        """Kill them all but one; none of the others does anything then.
+
+        One that hangs in a GPU's driver does not vanish: after some seconds it counts as killed.
+        """
+        since: dict[int, float] = {}
+        pause = FIRST_LOOK
+        while found := [one for one in children(os.getpid()) if one not in {but, *self._stuck}]:
+            now = time.monotonic()
+            since = {child: since.get(child, now) for child in found}
             for child in found:
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
-            self._reap(0, len(found))
+                if now - since[child] > VANISH_SECONDS:
+                    self._stuck.add(child)
+                    self._statuses[child] = signal.SIGKILL
+            self._reap()
+            time.sleep(pause)
+            pause = min(2 * pause, LAST_LOOK)
 
     def is_alone(self, pid: int) -> bool:
         """Tell whether there is no process but this one of its children."""
-        self._reap(os.WNOHANG)
+        self._reap()
         return children(os.getpid()) == [pid] and not children(pid)
 
     def cpu_seconds(self, pid: int) -> float:
@@ -69,11 +86,11 @@ class ProcessTree:
             found += children(pid)
         return total
 
-    def _reap(self, options: int, most: int = 1 << 30) -> None:
+    def _reap(self) -> None:
         """Take note of those that have ended."""
         with suppress(ChildProcessError):
-            for _ in range(most):
-                pid, status, used = os.wait4(-1, options)
+            while True:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
                 if not pid:
                     return
                 self._statuses[pid] = status

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 SCHEMA = 1
 SLOWER = 5  # times as long may a dry run take: processors are slow, shared by others
 GRACE = 3.0  # s between asking a step to end and ending it
+KILLED = 1.0  # s that a killed step gets to vanish
 KEPT = 4000  # characters of what a step said, if it isn't done
 DONE, FAILED, LATE, ABSENT = "done", "failed", "over its limit", "not here"
 
@@ -130,7 +131,7 @@ def finish(
     Returns:
         None if it came to its limit.
     """
-    with subprocess.Popen(
+    program = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         stdout=out,
@@ -138,16 +139,18 @@ def finish(
         env=environment,
         cwd=ROOT,
         start_new_session=True,
-    ) as program:
-        try:
-            return program.wait(max(0.1, limit - GRACE))
-        except subprocess.TimeoutExpired:
-            end(program, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                program.wait(GRACE)
-            return None
-        finally:
-            end(program, signal.SIGKILL)  # and whatever it left behind
+    )
+    try:
+        return program.wait(max(0.1, limit - GRACE))
+    except subprocess.TimeoutExpired:
+        end(program, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.wait(GRACE)
+        return None
+    finally:
+        end(program, signal.SIGKILL)  # and whatever it left behind
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver stays
+            program.wait(KILLED)
 
 
 def end(program: subprocess.Popen[bytes], how: signal.Signals) -> None:

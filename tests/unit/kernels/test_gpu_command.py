@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests import unkillable
 from tests.bench.kernels import fused
 from tests.gpu import __main__ as command
 from tests.gpu import counters, report, runner, steps
@@ -74,6 +75,18 @@ def test_a_step_that_ignores_the_end_is_killed(tmp_path: Path) -> None:
     _, (found,) = run(tmp_path, step("deaf", deaf, seconds=4.0))
     assert found["state"] == runner.LATE
     assert found["found"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_step_that_even_sigkill_does_not_end_is_left_behind(tmp_path: Path) -> None:
+    """It hangs in the driver: the next step begins all the same."""
+    began = time.monotonic()
+    wanted = (step("stuck", unkillable.PROGRAM, seconds=5.0), step("next", WRITE))
+    _, found = run(tmp_path, *wanted)
+    assert [each["state"] for each in found] == [runner.LATE, runner.DONE]
+    assert "traced" in found[0]["said"]
+    assert time.monotonic() - began < unkillable.SECONDS - 5.0
 
 
 def test_a_failed_step_says_why_and_what_it_left_is_kept(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import unkillable
 from tests.unit.nodes.scripted_access_point import LEAVE, AccessPoint, serving, train
 
 pytestmark = pytest.mark.slow
@@ -119,6 +120,31 @@ while trainer.socket:
 processes.end()
 print(trainer.status())
 """
+
+
+STUCK = """\
+import subprocess, sys, time
+from trialfleet.nodes.job.processes import ProcessTree
+
+processes = ProcessTree()
+program = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+program.stdout.readline()
+assert processes.status_of(program.pid) is None
+for _ in range(2):
+    began = time.monotonic()
+    processes.end()
+    print(processes.status_of(program.pid), time.monotonic() - began)
+"""
+
+
+def test_one_that_even_sigkill_does_not_end_counts_as_killed() -> None:
+    """It hangs in a GPU's driver. It is waited for once, and not for ever."""
+    words = [sys.executable, "-c", STUCK, unkillable.PROGRAM]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    (first, waited), (second, again) = (line.split() for line in ended.stdout.splitlines())
+    assert first == second == str(int(signal.SIGKILL))
+    assert float(again) < 1.0 <= float(waited) < unkillable.SECONDS - 5.0
 
 
 def test_a_trainer_that_closes_the_socket_wakes_nobody_any_more(tmp_path: Path) -> None:
