@@ -105,9 +105,9 @@ class Row:
 
     def share(self, copy: float) -> float:
         """This row's GB/s by those of the copy."""
-        return self.gb_per_s / copy if copy else 0.0
+        return self.gb_per_s / copy
 
-    def as_json(self, copy: float) -> dict[str, Any]:
+    def as_json(self, copy: float | None) -> dict[str, Any]:
         """Return all of it; null for what was not measured, or not 128,000 times."""
         if self.skipped:
             known = ("operation", "shape", "variant", "manner", "bytes", "skipped")
@@ -117,7 +117,7 @@ class Row:
             **{name: value for name, value in asdict(self).items() if name != "skipped"},
             "seconds_of_128000": full,
             "gb_per_s": self.gb_per_s,
-            "share": self.share(copy),
+            "share": self.share(copy) if copy else None,
             "launches_per_s": self.launches_per_s,
         }
 
@@ -181,9 +181,9 @@ class Results:
     fused: tuple[Row, ...] = ()
 
     @property
-    def copy(self) -> float:
-        """GB/s of the copy that every share is a share of."""
-        return copy_bandwidth(self.mulc)
+    def copy(self) -> float | None:
+        """GB/s of the copy that every share is a share of; None if it was not measured."""
+        return copy_bandwidth(self.mulc, self.machine.cache_bytes)
 
     def dominates(self, row: Row) -> str:
         """Return what dominates a row: "launch", "memory", or ""."""
@@ -224,19 +224,20 @@ class Results:
         }
 
 
-def copy_bandwidth(rows: Iterable[Row]) -> float:
-    """Return the GB/s of the copy of the largest array; 0 if none was measured."""
-    copies = [r for r in rows if r.label == "copy" and not r.skipped]
-    return max(copies, key=lambda row: row.bytes).gb_per_s if copies else 0.0
+def copy_bandwidth(rows: Iterable[Row], cache: int | None) -> float | None:
+    """Return the GB/s of the copy of the largest array; None if a cache may have held all."""
+    beyond = CACHES * (cache or 0)
+    copies = [r for r in rows if r.label == "copy" and not r.skipped and r.bytes / 2 >= beyond]
+    return max(copies, key=lambda row: row.bytes).gb_per_s if copies else None
 
 
-def regime(moved: int, copy: float, cache: int | None) -> str:
+def regime(moved: int, copy: float | None, cache: int | None) -> str:
     """Return what dominates a call: "launch", "memory", or "" where it's both.
 
     Args:
         moved: bytes that it reads and writes; of MulC twice the array.
-        copy: GB/s of the device's copy.
-        cache: bytes of its last cache; None where that isn't known, and nothing is said.
+        copy: GB/s of the device's copy; None where that isn't known, and nothing is said.
+        cache: bytes of its last cache; the same.
     """
     if cache is None or not copy:
         return ""
@@ -248,10 +249,12 @@ def regime(moved: int, copy: float, cache: int | None) -> str:
     return ""
 
 
-def copy_goal(name: str, large: Sequence[Row], copy: float) -> Goal:
+def copy_goal(name: str, large: Sequence[Row], copy: float | None) -> Goal:
     """Return the share of the copy's bandwidth, of the rows in which memory dominates."""
     found = [
-        (row.share(copy), row.shape) for row in large if row.label == "ours" and not row.skipped
+        (row.share(copy), row.shape)
+        for row in large
+        if copy and row.label == "ours" and not row.skipped
     ]
     return Goal(name, COPY_GOAL, *worst(found))
 

@@ -29,7 +29,7 @@ class Wanted:
     """What is measured, and how long.
 
     Attributes:
-        sizes: elements of MulC's arrays.
+        sizes: elements of MulC's arrays, the fewest first.
         budget: seconds for a row at most.
         tables: "mulc", "fused" or both.
         quick: leave out the larger size of the fused operations.
@@ -56,9 +56,12 @@ def growing(device: torch.device, wanted: Wanted, results: Results) -> Iterator[
 
 
 def mulc_rows(meter: Meter, wanted: Wanted) -> Iterator[Row]:
-    """Yield the rows of MulC's table; where it isn't wanted the copy alone, the share's measure."""
+    """Yield the rows of MulC's table, the largest array's first: its copy is the share's measure.
+
+    Where the table isn't wanted that copy is all.
+    """
     whole = "mulc" in wanted.tables
-    for size in wanted.sizes if whole else wanted.sizes[-1:]:
+    for size in reversed(wanted.sizes if whole else wanted.sizes[-1:]):
         build.say(f"mulc_, {in_words(size)}")
         x = torch.ones(size, device=meter.device)
         for name, make in mulc.VARIANTS.items():

@@ -71,14 +71,15 @@ def detail_table(results: Results) -> Iterator[str]:
             yield f"  {row.label:<18}{columns(row, results.copy, mine.get(row.manner, 0.0))}"
 
 
-def columns(row: Row, copy: float, mine: float) -> str:
+def columns(row: Row, copy: float | None, mine: float) -> str:
     """Return a row's figures; "ours is" says how many times as fast as this ours is."""
     if row.skipped:
         return f"  - {row.skipped}"
+    share = f"{row.share(copy):.1%}" if copy else "-"
     times = f"{row.microseconds / mine:.2f} x" if mine and row.variant != "ours" else ""
     return (
         f"{row.microseconds:9.2f} {f'{row.low:.2f}-{row.high:.2f}':>19} {row.gb_per_s:8.1f} "
-        f"{row.share(copy):8.1%} {row.launches_per_s:11.0f} {times:>9} {row.rounds * row.calls:>7}"
+        f"{share:>8} {row.launches_per_s:11.0f} {times:>9} {row.rounds * row.calls:>7}"
     )
 
 

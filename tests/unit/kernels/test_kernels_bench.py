@@ -64,11 +64,30 @@ def test_a_row_gives_bandwidth_share_and_launches_per_second() -> None:
 
 
 def test_the_share_is_of_the_largest_arrays_copy_made_call_by_call() -> None:
-    small = replace(COPY, bytes=MI, microseconds=0.1)
+    small = replace(COPY, bytes=512 * MI, microseconds=0.1)
     in_graph = replace(COPY, manner="graph", microseconds=1.0)
     failed = replace(COPY, bytes=4096 * MI, microseconds=0.0, skipped="out of memory")
-    assert bench_results.copy_bandwidth([small, COPY, in_graph, failed, LARGE]) == COPY.gb_per_s
-    assert bench_results.copy_bandwidth([LARGE]) == 0
+    rows = [small, COPY, in_graph, failed, LARGE]
+    assert bench_results.copy_bandwidth(rows, CACHE) == COPY.gb_per_s
+    assert bench_results.copy_bandwidth([LARGE], CACHE) is None
+
+
+def test_a_copy_within_the_cache_is_no_measure_of_anything() -> None:
+    """A run that was cut off has but small arrays: their copy never comes to the memory."""
+    cached = replace(COPY, shape="32 M", bytes=256 * MI, microseconds=40.0)
+    assert bench_results.copy_bandwidth([cached], None) == cached.gb_per_s  # on a processor
+    found = results(cached, replace(cached, variant="ours"), SMALL)
+    assert found.copy is None
+    assert {row["share"] for row in found.as_json()["mulc"]} == {None}
+    assert {goal.verdict for goal in found.goals()} == {"not judged"}
+    assert list(tables.detail_table(found))[2].split()[4] == "-"
+
+
+def test_the_largest_array_is_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "WARM_UP", 0.0)
+    wanted = run.Wanted(sizes=(8, 64), budget=0.0, tables=("mulc",), without=("compile", "npp"))
+    rows = [*run.mulc_rows(timing.Meter(CPU), wanted)]
+    assert [*dict.fromkeys(row.shape for row in rows)] == ["64", "8"]
 
 
 @pytest.mark.parametrize(
