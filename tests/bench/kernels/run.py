@@ -63,7 +63,7 @@ def mulc_rows(meter: Meter, wanted: Wanted) -> Iterator[Row]:
     whole = "mulc" in wanted.tables
     for size in reversed(wanted.sizes if whole else wanted.sizes[-1:]):
         build.say(f"mulc_, {in_words(size)}")
-        x = torch.ones(size, device=meter.device)
+        x = torch.rand(size, device=meter.device)  # equal numbers would ask less of a GPU
         for name, make in mulc.VARIANTS.items():
             if name in wanted.without or not (whole or name == "copy"):
                 continue

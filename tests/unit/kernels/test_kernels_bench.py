@@ -90,6 +90,15 @@ def test_the_largest_array_is_measured_first(monkeypatch: pytest.MonkeyPatch) ->
     assert [*dict.fromkeys(row.shape for row in rows)] == ["64", "8"]
 
 
+def test_what_is_copied_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal numbers ask less of a GPU than those that a program has."""
+    copied = []
+    monkeypatch.setattr(mulc, "VARIANTS", {"copy": lambda x, _: lambda: copied.append(x)})
+    wanted = run.Wanted(sizes=(64,), budget=0.0, tables=())
+    [*run.mulc_rows(timing.Meter(CPU), wanted)]
+    assert copied[0].unique().numel() > 32
+
+
 @pytest.mark.parametrize(
     ("moved", "cache", "dominates"),
     [
@@ -270,6 +279,7 @@ def test_what_multiplies_too_often_or_not_at_all_is_found_out() -> None:
     assert not mulc.multiplies(meter, x, timing.repeated(call, 999), 1000)
     assert not mulc.multiplies(meter, x, timing.repeated(call, 4), 3)
     assert not mulc.multiplies(meter, x, lambda: x[1:].mul_(mulc.CONSTANT), 1)
+    assert len({*x.tolist()}) > 900  # what is multiplied when it is timed
 
 
 def test_a_wrong_variant_is_shown_as_wrong() -> None:

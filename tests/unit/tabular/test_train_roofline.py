@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.bench.train import roofline, workloads
@@ -63,3 +65,25 @@ def test_a_linear_models_bytes_add_up() -> None:
     assert roofline.bytes_of(linear, torch.float32.itemsize) == 4 * (
         batch + layer + loss + optimiser
     )
+
+
+def test_the_ceilings_are_measured_with_numbers_that_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of equal ones a GPU multiplies more in a second: fewer bits change, so its clocks rise."""
+    cpu, seen = torch.device("cpu"), []
+    monkeypatch.setattr(roofline, "COPIED", {"cpu": 1 << 12})
+    monkeypatch.setattr(roofline, "SIDE", {"cpu": 32})
+
+    class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func.overloadpacket in (torch.ops.aten.copy_, torch.ops.aten.mm):
+                seen.append((str(func), [int(each.unique().numel()) for each in args]))
+            return func(*args, **(kwargs or {}))
+
+    with Seen():  # type: ignore[no-untyped-call]
+        roofline.measure_ceilings(cpu, torch.float32, 2)
+    assert {name for name, _ in seen} == {"aten.copy_.default", "aten.mm.default"}
+    assert min(count for _, counts in seen for count in counts) > 900
