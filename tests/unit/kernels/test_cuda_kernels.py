@@ -420,6 +420,14 @@ def test_losses_of_one_output_are_torchs(
     assert_close(grad, wanted_grad, kind, passing=np.abs(outputs).max() / rows)
 
 
+@pytest.mark.parametrize("logit", [5.0, 20.0, 60.0])
+def test_a_small_loss_is_as_exact_as_a_large_one(kernels: Kernels, logit: float) -> None:
+    logits, target = np.array([logit, -logit]), np.array([1.0, 0.0])
+    loss, grad = on.pointwise_loss(kernels, "sigmoid_bce", logits, target, Type.FLOAT32)
+    np.testing.assert_allclose(loss, np.log1p(np.exp(-logit)), rtol=1e-6)
+    np.testing.assert_allclose(grad[1], 0.5 / (1 + np.exp(logit)), rtol=1e-6)
+
+
 # Batches and embeddings
 
 tables = st.tuples(

@@ -42,10 +42,13 @@ def test_the_way_and_a_further_round_are_counted() -> None:
     assert (len(second), second.way(), second.round()) == (1, 1, None)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+needs_tools = pytest.mark.skipif(
     not (shutil.which("nvcc") and shutil.which("cuobjdump")), reason="needs nvcc and cuobjdump"
 )
+
+
+@pytest.mark.slow
+@needs_tools
 def test_dropout_leaves_room_for_memory() -> None:
     """A warp moves 1 KB for 256 values of bfloat16: 223 cycles by the data sheet of an H200."""
     listing = sass.listing(CUDA / "activation.cu", "sm_90")
@@ -56,3 +59,22 @@ def test_dropout_leaves_room_for_memory() -> None:
     ]
     assert len(rounds) == 5
     assert max(filter(None, rounds)) <= 160
+
+
+@pytest.mark.slow
+@needs_tools
+def test_losses_leave_room_for_memory() -> None:
+    """32 values of bfloat16 move 256 bytes, with their gradients and float32 targets, or 128.
+
+    By the data sheet of an H200 that is 56 cycles or 28 of a scheduler.
+    """
+    found = {
+        sass.demangled(kernel.name): kernel
+        for kernel in sass.kernels(sass.listing(CUDA / "losses.cu", "sm_90"))
+    }
+    sigmoid = found["pointwise_kernel<true, __nv_bfloat16, SigmoidBce>"].round("STG.E.128")
+    assert sigmoid is not None
+    assert sigmoid <= 36 * 8  # values of a round
+    # All of it, as the shortest way leaves out what a row of 1024 goes through.
+    softmax = found["softmax_kernel<HeldRow<true, 8, 4, __nv_bfloat16>, __nv_bfloat16>"]
+    assert len(softmax) <= 24 * 32

@@ -9,14 +9,18 @@
 namespace trialfleet::cuda {
 namespace {
 
-// Each block adds up its rows in float64 and leaves one part; add_parts_kernel adds the parts.
-constexpr int64_t kMostParts = kMostBlocks < 1024 ? kMostBlocks : 1024;
+// Each block adds up its rows in float64 and leaves one part; add_parts_kernel adds the parts. So many
+// are whole turns of 132 multiprocessors, as H100 and H200 have, with 4 or 8 blocks at once on each;
+// other GPUs take ten turns or more, so that a last one with few blocks costs little.
+constexpr int64_t kMostParts = kMostBlocks < 32 * 132 ? kMostBlocks : 32 * 132;
+constexpr int kAdders = 1024;  // threads of add_parts_kernel
 
 int64_t workspace_of(unsigned parts) { return parts * static_cast<int64_t>(sizeof(double)); }
 
 // The sum of all threads' values, for thread 0. The order of the additions is always the same.
+template <int threads>
 __device__ double sum_of_block(double value) {
-  __shared__ double sum_of[kThreads / kWarp];
+  __shared__ double sum_of[threads / kWarp];
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, distance);
   }
@@ -30,17 +34,17 @@ __device__ double sum_of_block(double value) {
 }
 
 // loss = the sum of parts [count], over rows.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdders)
     add_parts_kernel(const double* parts, unsigned count, double rows, float* loss) {
   double sum = 0.0;
-  for (unsigned i = threadIdx.x; i < count; i += kThreads) sum += parts[i];
-  const double total = sum_of_block(sum);
+  for (unsigned i = threadIdx.x; i < count; i += kAdders) sum += parts[i];
+  const double total = sum_of_block<kAdders>(sum);
   if (threadIdx.x == 0) *loss = static_cast<float>(total / rows);
 }
 
 cudaError_t add_parts(const double* parts, unsigned count, int64_t rows, float* loss,
                       cudaStream_t stream) {
-  return launch(add_parts_kernel, 1, kThreads, stream, parts, count, static_cast<double>(rows),
+  return launch(add_parts_kernel, 1, kAdders, stream, parts, count, static_cast<double>(rows),
                 loss);
 }
 
@@ -66,13 +70,16 @@ constexpr int kHeld = n == 1 ? 8 : 32 / n;
 template <bool wide, int n, int packs, typename T>
 class HeldRow {
  public:
+  static constexpr bool kWholeWarp = packs > 1;  // where lanes are fewer, there is one pack
+
   __device__ HeldRow(const T* logits, int64_t begin, int64_t classes, int lane, int /*lanes*/)
       : begin_(begin), classes_(static_cast<int>(classes)), lane_(lane) {
+    const T* row = logits + begin;
 #pragma unroll
     for (int pack = 0; pack < packs; ++pack) {
       // Past the row's end its begin is read, for nothing: without a branch all loads go at once.
       const int column = column_of(pack) < classes_ ? column_of(pack) : 0;
-      load<wide>(logits, begin_ + column, begin_ + classes_, value_[pack]);
+      load<wide>(row, column, classes_, value_[pack]);
     }
   }
 
@@ -91,25 +98,30 @@ class HeldRow {
     each_pack([&](int pack, int /*column*/) {
 #pragma unroll
       for (int i = 0; i < n; ++i) {
-        value_[pack][i] = expf(value_[pack][i] - largest);
+        value_[pack][i] = __expf(value_[pack][i] - largest);
         sum += value_[pack][i];
       }
     });
     return sum;
   }
 
-  // Writes slope(column, exponential) for each element.
-  template <typename Slope>
-  __device__ void write(T* grad, Slope slope) {
+  // Writes each exponential times `scale`, that of column `wanted` less `one`.
+  __device__ void write(T* grad, float scale, int64_t wanted, float one) {
+    T* row = grad + begin_;
+    const int column_wanted = wanted >= 0 && wanted < classes_ ? static_cast<int>(wanted) : -n;
     each_pack([&](int pack, int column) {
 #pragma unroll
-      for (int i = 0; i < n; ++i) value_[pack][i] = slope(column + i, value_[pack][i]);
-      store<wide>(grad, begin_ + column, begin_ + classes_, value_[pack]);
+      for (int i = 0; i < n; ++i) value_[pack][i] *= scale;
+      const int at = column_wanted - column;
+      if (at >= 0 && at < n) {  // so in one lane alone, and the others pass
+#pragma unroll
+        for (int i = 0; i < n; ++i) value_[pack][i] -= i == at ? one : 0.0f;
+      }
+      store<wide>(row, column, classes_, value_[pack]);
     });
   }
 
  private:
-  // Where lanes are fewer than a warp, there is one pack.
   __device__ int column_of(int pack) const { return (pack * kWarp + lane_) * n; }
 
   template <typename Body>
@@ -130,6 +142,8 @@ class HeldRow {
 template <typename T>
 class ReadRow {
  public:
+  static constexpr bool kWholeWarp = true;
+
   __device__ ReadRow(const T* logits, int64_t begin, int64_t classes, int lane, int lanes)
       : logits_(logits + begin), begin_(begin), classes_(classes), lane_(lane), lanes_(lanes) {}
 
@@ -146,15 +160,14 @@ class ReadRow {
     return sum;
   }
 
-  template <typename Slope>
-  __device__ void write(T* grad, Slope slope) {
+  __device__ void write(T* grad, float scale, int64_t wanted, float one) {
     for (int64_t j = lane_; j < classes_; j += lanes_) {
-      grad[begin_ + j] = from_float<T>(slope(j, exponential(j)));
+      grad[begin_ + j] = from_float<T>(exponential(j) * scale - (j == wanted ? one : 0.0f));
     }
   }
 
  private:
-  __device__ float exponential(int64_t j) const { return expf(to_float(logits_[j]) - largest_); }
+  __device__ float exponential(int64_t j) const { return __expf(to_float(logits_[j]) - largest_); }
 
   const T* logits_;
   int64_t begin_, classes_;
@@ -167,7 +180,8 @@ class ReadRow {
 template <typename Row, typename T>
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(const T* logits, const int64_t* target, T* grad, double* parts, int64_t rows,
-                   int64_t classes, int lanes, float rows_inverse) {
+                   int64_t classes, int lanes_given, float rows_inverse) {
+  const int lanes = Row::kWholeWarp ? kWarp : lanes_given;  // known when it is compiled, if it can be
   const int lane = threadIdx.x % lanes;
   const int rows_at_once = kThreads / lanes;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * rows_at_once;
@@ -183,21 +197,17 @@ __global__ void __launch_bounds__(kThreads)
         over_lanes(x.largest(), lanes, [](float a, float b) { return fmaxf(a, b); });
     const float sum =
         over_lanes(x.to_exponentials(largest), lanes, [](float a, float b) { return a + b; });
-    const float sum_inverse = 1.0f / sum;  // sum is at least 1, the largest's own
 
     const int64_t wanted = target[row];
     const bool known = wanted >= 0 && wanted < classes;
     if (real && lane == 0) {
       loss += known ? logf(sum) + (largest - to_float(logits[row * classes + wanted])) : NAN;
     }
-    if (real) {
-      x.write(grad, [&](int64_t column, float exponential) {
-        const float slope = exponential * sum_inverse - (column == wanted ? 1.0f : 0.0f);
-        return known ? slope * rows_inverse : NAN;
-      });
-    }
+    // sum is at least 1, the largest's own.
+    const float scale = known ? __fdividef(rows_inverse, sum) : NAN;
+    if (real) x.write(grad, scale, wanted, rows_inverse);
   }
-  const double total = sum_of_block(loss);
+  const double total = sum_of_block<kThreads>(loss);
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
@@ -241,16 +251,26 @@ cudaError_t start_softmax(const Softmax<T>& s, unsigned& blocks) {
 
 // --- losses of one output
 
-constexpr int kPack = 4;
-
 struct Slope {
   float loss, grad;
 };
 
+// One exponential and one reciprocal for both: with e = exp(-|x|) in [0, 1],
+//   sigmoid(|x|) = 1 / (1 + e)      log1p(e) = 2 * atanh(s), s = e / (2 + e) in [0, 1 / 3].
+// atanh(s) / s is a polynomial in s * s, fitted by Chebyshev's nodes: 4e-9 of it is left out, and float32
+// rounds more. log1pf and two divisions would take more time than the memory does.
 struct SigmoidBce {
   __device__ Slope operator()(float x, float target) const {
-    const float loss = fmaxf(x, 0.0f) - x * target + log1pf(expf(-fabsf(x)));
-    return {loss, 1.0f / (1.0f + expf(-x)) - target};
+    const float e = __expf(-fabsf(x));
+    const float more = 1.0f + e, most = 2.0f + e;
+    const float inverse = __fdividef(1.0f, more * most);
+    const float s = e * more * inverse;
+    const float q = s * s;
+    const float series =
+        2.0f + q * (0.6666632f + q * (0.40024596f + q * (0.27965158f + q * 0.2815778f)));
+    const float loss = fmaxf(x, 0.0f) - x * target + s * series;
+    const float certain = most * inverse;  // sigmoid(|x|)
+    return {loss, (x < 0.0f ? e * certain : certain) - target};
   }
 };
 
@@ -261,27 +281,30 @@ struct SquaredError {
   }
 };
 
-// `wide`: the arrays consist of whole packs.
+// `wide`: the arrays consist of whole packs. A pack's losses are added in float32, packs in float64.
 template <bool wide, typename T, typename Loss>
 __global__ void __launch_bounds__(kThreads)
     pointwise_kernel(const T* outputs, const float* target, T* grad, double* parts, int64_t rows,
                      float rows_inverse) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kPack;
-  int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kPack;
+  constexpr int n = kWidth<T>;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * n;
+  int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * n;
   double loss = 0.0;
   for (; first < rows; first += stride) {
-    float x[kPack], wanted[kPack];
+    float x[n], wanted[n];
     load<wide>(outputs, first, rows, x);
     load<wide>(target, first, rows, wanted);
+    float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) {
+    for (int i = 0; i < n; ++i) {
       const Slope slope = Loss()(x[i], wanted[i]);
-      if (wide || first + i < rows) loss += slope.loss;
+      if (wide || first + i < rows) sum += slope.loss;
       x[i] = slope.grad * rows_inverse;
     }
     store<wide>(grad, first, rows, x);
+    loss += sum;
   }
-  const double total = sum_of_block(loss);
+  const double total = sum_of_block<kThreads>(loss);
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
@@ -291,18 +314,25 @@ cudaError_t pointwise(const void* outputs, const float* target, float* loss, voi
   if (rows < 0) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   auto* parts = static_cast<double*>(workspace);
-  const unsigned blocks = blocks_for(rows, kThreads * kPack, kMostParts);
+  unsigned blocks = 0;
   const cudaError_t error = with_type(type, [&](auto kind) {
     using T = decltype(kind);
+    constexpr int n = kWidth<T>;
+    blocks = blocks_for(rows, kThreads * n, kMostParts);
     const auto* x = static_cast<const T*>(outputs);
     auto* slopes = static_cast<T*>(grad);
-    const bool packed = aligned<kPack>(x) && aligned<kPack>(target) && aligned<kPack>(slopes);
-    return with_flag(packed && rows % kPack == 0, [&](auto wide) {
+    const bool packed = aligned<n>(x) && aligned<n>(target) && aligned<n>(slopes);
+    return with_flag(packed && rows % n == 0, [&](auto wide) {
       return launch(pointwise_kernel<wide, T, Loss>, blocks, kThreads, stream, x, target, slopes,
                     parts, rows, static_cast<float>(1.0 / static_cast<double>(rows)));
     });
   });
   return error != cudaSuccess ? error : add_parts(parts, blocks, rows, loss, stream);
+}
+
+// For float32, whose packs are the smallest and so the most.
+int64_t pointwise_workspace(int64_t rows) {
+  return workspace_of(blocks_for(rows, kThreads * kWidth<float>, kMostParts));
 }
 
 }  // namespace
@@ -334,17 +364,13 @@ cudaError_t sigmoid_bce(const void* logits, const float* target, float* loss, vo
   return pointwise<SigmoidBce>(logits, target, loss, grad, workspace, rows, type, stream);
 }
 
-int64_t sigmoid_bce_workspace(int64_t rows) {
-  return workspace_of(blocks_for(rows, kThreads * kPack, kMostParts));
-}
+int64_t sigmoid_bce_workspace(int64_t rows) { return pointwise_workspace(rows); }
 
 cudaError_t mean_squared_error(const void* outputs, const float* target, float* loss, void* grad,
                                void* workspace, int64_t rows, Type type, cudaStream_t stream) {
   return pointwise<SquaredError>(outputs, target, loss, grad, workspace, rows, type, stream);
 }
 
-int64_t mean_squared_error_workspace(int64_t rows) {
-  return workspace_of(blocks_for(rows, kThreads * kPack, kMostParts));
-}
+int64_t mean_squared_error_workspace(int64_t rows) { return pointwise_workspace(rows); }
 
 }  // namespace trialfleet::cuda
