@@ -188,12 +188,12 @@ def gather_embed_backward(
     """Return grad_weight, whose shape is [vocabulary, embedding]."""
     rows, categories = codes.shape
     grad_weight = kernels.empty(shape, np.float32)
-    sizes = (rows, categories, *shape)
+    sizes = (rows, numbers, categories, *shape)
     kernels.launch(
         "gather_embed_backward",
         *(kernels.array(kind.encode(grad)), kernels.array(codes), grad_weight),
         kernels.workspace("gather_embed_backward", *sizes),
-        *(rows, numbers, categories, *shape, kind),
+        *(*sizes, kind),
     )
     return grad_weight
 

@@ -187,7 +187,7 @@ Tensor gather_embed_backward(const Tensor& grad, const Tensor& codes, int64_t nu
   const int64_t rows = codes.size(0), k = codes.size(1);
   Tensor grad_weight = float32(grad, {vocabulary, embedding});
   const Tensor scratch =
-      workspace(grad, cuda::gather_embed_backward_workspace(rows, k, vocabulary, embedding));
+      workspace(grad, cuda::gather_embed_backward_workspace(rows, numeric, k, vocabulary, embedding));
   launch.check(cuda::gather_embed_backward(grad.const_data_ptr(), codes.const_data_ptr<int32_t>(),
                                            grad_weight.mutable_data_ptr<float>(),
                                            scratch.mutable_data_ptr(), rows, numeric, k, vocabulary,

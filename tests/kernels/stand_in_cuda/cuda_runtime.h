@@ -41,7 +41,13 @@ struct cudaLaunchConfig_t {
 namespace stand_in {
 
 // Runs `thread` once for each thread of the grid.
-cudaError_t run(dim3 grid, dim3 block, const std::function<void()>& thread);
+cudaError_t run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread);
+
+// The block's dynamic shared memory, of the size that the launch asked for.
+void* dynamic_shared_memory();
+
+// Waits for the lanes of the warp and returns which of them hold true.
+unsigned ballot(bool value);
 
 // Hands `value` to the other lanes of the warp and returns that of lane `source`.
 uint64_t exchange(uint64_t value, unsigned source);
@@ -53,10 +59,25 @@ template <typename... Expected, typename... Given>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...),
                                Given... given) {
   static_assert((sizeof(Expected) + ... + 0) <= 4096, "kernel parameters hold 4 KiB");
-  return stand_in::run(config->gridDim, config->blockDim, [&] { kernel(given...); });
+  return stand_in::run(config->gridDim, config->blockDim, config->dynamicSmemBytes,
+                       [&] { kernel(given...); });
 }
 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+// So little shared memory that small cases don't fit in it at once.
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+constexpr int kSharedBytes = 20 * 1024;
+
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  return *value = kSharedBytes, cudaSuccess;
+}
+template <typename... Expected>
+cudaError_t cudaFuncSetAttribute(void (*)(Expected...), cudaFuncAttribute, int bytes) {
+  return bytes <= kSharedBytes ? cudaSuccess : cudaErrorInvalidValue;
+}
 
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
   std::memset(to, value, bytes);
@@ -68,6 +89,17 @@ inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 
 void __syncthreads();
+inline void __syncwarp() { stand_in::ballot(false); }
+inline unsigned __ballot_sync(unsigned /*mask*/, bool value) { return stand_in::ballot(value); }
+inline int __popc(unsigned value) { return __builtin_popcount(value); }
+inline long long __float2ll_rn(float x) { return std::llrint(std::fmin(std::fmax(x, -0x1p62f), 0x1p62f)); }
+
+template <typename T>
+T atomicAdd(T* to, T value) {
+  const T before = *to;
+  *to = static_cast<T>(static_cast<uint32_t>(before) + static_cast<uint32_t>(value));
+  return before;
+}
 
 template <typename T>
 T __shfl_xor_sync(unsigned /*mask*/, T value, int lane_mask) {

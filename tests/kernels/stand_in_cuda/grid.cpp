@@ -41,6 +41,8 @@ unsigned current;  // of `fibers`
 const std::function<void()>* body;
 bool reversed = false;
 int grids = 0;  // run so far
+std::unique_ptr<char[]> dynamic_shared;
+size_t dynamic_shared_bytes;
 
 // ASan has to be told when the stack changes.
 #ifdef __SANITIZE_ADDRESS__
@@ -121,6 +123,8 @@ void run_ready(unsigned threads) {
 // Fills it with NaN; not by memset, which would find the guards between the variables.
 __attribute__((no_sanitize("address"))) void spoil_shared_memory() {
   for (volatile char* at = __start_shared_memory; at != __stop_shared_memory; ++at) *at = -1;
+  dynamic_shared.reset(new char[dynamic_shared_bytes]);
+  std::memset(dynamic_shared.get(), -1, dynamic_shared_bytes);
 }
 
 void run_block(unsigned threads) {
@@ -146,7 +150,7 @@ void run_block(unsigned threads) {
 
 }  // namespace
 
-cudaError_t run(dim3 grid, dim3 block, const std::function<void()>& thread) {
+cudaError_t run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   if (threads == 0 || threads > kMostThreads || block.z > 64 || blocks == 0 || grid.x > INT32_MAX ||
@@ -154,6 +158,7 @@ cudaError_t run(dim3 grid, dim3 block, const std::function<void()>& thread) {
     return cudaErrorInvalidConfiguration;
   }
   ++grids;
+  dynamic_shared_bytes = shared_bytes;
   body = &thread;
   gridDim = grid;
   blockDim = block;
@@ -175,6 +180,18 @@ uint64_t exchange(uint64_t value, unsigned source) {
   wait(State::at_shuffle);
   return place[me - me % kWarp + source];
 }
+
+unsigned ballot(bool value) {
+  const unsigned me = current;
+  auto& place = handed[fibers[me].shuffles++ % 2];
+  place[me] = value;
+  wait(State::at_shuffle);
+  unsigned those = 0;
+  for (unsigned i = 0; i < kWarp; ++i) those |= unsigned(place[me - me % kWarp + i] != 0) << i;
+  return those;
+}
+
+void* dynamic_shared_memory() { return dynamic_shared.get(); }
 
 }  // namespace stand_in
 

@@ -9,206 +9,386 @@ namespace trialfleet::cuda {
 namespace {
 
 // --- forward
+//
+// A row of joined is cut into units of n neighbours: n numbers, or n of one embedding. A thread has
+// the same unit of one row after the other, so it works out once what its unit is, and a row costs
+// it three loads (order, category, the n values) and a store. kRows rows are under way at once, as
+// each load waits for the one before it.
 
-constexpr int kPack = 4;
+constexpr int kRows = 4;
+constexpr int64_t kMostGatherBlocks = kMostBlocks < 4096 ? kMostBlocks : 4096;
 
 struct Gather {
   const float* numeric;
   const int32_t* categorical;
+  const void* target;
   const int64_t* order;
   const int64_t* cursor;
   const int32_t* first_code;
   const float* weight;
   int32_t* codes;
-  int64_t positions, rows, numbers, categories, vocabulary, embedding;
+  void* batch_target;
+  int64_t positions, rows, numbers, categories, vocabulary, embedding, target_size;
 
-  __device__ int64_t sample_of(int64_t row) const {
-    const int64_t position = *cursor + row;
+  __host__ __device__ int64_t width() const { return numbers + categories * embedding; }
+
+  __device__ int64_t sample_of(int64_t position) const {
     const int64_t last = positions - 1;
     return order[position < 0 ? 0 : position < last ? position : last];
   }
+
+  __device__ void copy_target(int64_t sample, int64_t row) const {
+    if (target_size == 4) {
+      static_cast<int32_t*>(batch_target)[row] = static_cast<const int32_t*>(target)[sample];
+    } else {
+      static_cast<int64_t*>(batch_target)[row] = static_cast<const int64_t*>(target)[sample];
+    }
+  }
 };
 
-// blockDim.x neighbours share a row. Its units: `packs` packs of n for joined, then one for each
-// code, then one for the target; so neighbours write neighbours, whatever the sizes are.
-template <int n, typename T, typename Target>
+// `lanes` neighbours share a row; blockIdx.y has the units beyond a block's threads.
+template <int n, typename T>
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(Gather g, const Target* target, T* joined, Target* batch_target) {
-  const int64_t width = g.numbers + g.categories * g.embedding;
-  const int64_t packs = width / n;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.y;
-  int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  for (; row < g.rows; row += stride) {
-    const int64_t sample = g.sample_of(row);
-    const int32_t* categories = g.categorical + sample * g.categories;
-    for (int64_t unit = threadIdx.x; unit <= packs + g.categories; unit += blockDim.x) {
-      const int64_t k = unit - packs;
-      if (k == g.categories) {
-        batch_target[row] = target[sample];
-      } else if (k >= 0) {
-        g.codes[row * g.categories + k] = categories[k] + g.first_code[k];
+    gather_kernel(const Gather g, T* joined, unsigned units, unsigned lanes) {
+  const unsigned rows_at_once = kThreads / lanes;
+  const unsigned row_of_block = threadIdx.x / lanes;
+  const unsigned unit = blockIdx.y * kThreads + threadIdx.x % lanes;
+  if (row_of_block >= rows_at_once || unit >= units) return;
+
+  const int64_t width = g.width();
+  const int64_t column = static_cast<int64_t>(unit) * n;
+  const bool embeds = column >= g.numbers && column < width;
+  const unsigned place = embeds ? static_cast<unsigned>(column - g.numbers) : 0;
+  const unsigned category = embeds ? place / static_cast<unsigned>(g.embedding) : 0;
+  const int64_t part = embeds ? place % static_cast<unsigned>(g.embedding) : column;
+  const float* from = (embeds ? g.weight : g.numeric) + part;
+  const int64_t pitch = embeds ? g.embedding : g.numbers;
+  const int64_t first_code = embeds ? g.first_code[category] : 0;
+  const bool has_values = column < width;
+
+  const int64_t cursor = *g.cursor;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * rows_at_once;
+  int64_t begin = static_cast<int64_t>(blockIdx.x) * rows_at_once + row_of_block;
+  for (; begin < g.rows; begin += stride * kRows) {
+    int64_t sample[kRows], index[kRows];
+    float value[kRows][n];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t row = begin + i * stride;
+      sample[i] = row < g.rows ? g.sample_of(cursor + row) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const bool real = begin + i * stride < g.rows;
+      index[i] = sample[i];
+      if (embeds && real) index[i] = first_code + g.categorical[sample[i] * g.categories + category];
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const bool known = !embeds || (index[i] >= 0 && index[i] < g.vocabulary);
+      if (known && has_values && begin + i * stride < g.rows) {
+        const int64_t first = index[i] * pitch;
+        load<(n > 1)>(from, first, first + n, value[i]);
       } else {
-        const int64_t column = unit * n;
-        const float* from = g.numeric;
-        int64_t first = sample * g.numbers + column;
-        bool known = true;
-        if (column >= g.numbers) {
-          const int64_t category = (column - g.numbers) / g.embedding;
-          const int64_t code = static_cast<int64_t>(categories[category]) + g.first_code[category];
-          known = code >= 0 && code < g.vocabulary;
-          from = g.weight;
-          first = code * g.embedding + (column - g.numbers) % g.embedding;
-        }
-        float value[n];
-        if (known) {
-          load<(n > 1)>(from, first, first + n, value);
-        } else {
-          for (float& each : value) each = NAN;
-        }
-        store<(n > 1)>(joined, row * width + column, (row + 1) * width, value);
+#pragma unroll
+        for (int j = 0; j < n; ++j) value[i][j] = NAN;
       }
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t row = begin + i * stride;
+      if (row >= g.rows) break;
+      if (has_values) store<(n > 1)>(joined + column, row * width, (row + 1) * width, value[i]);
+      if (embeds && part == 0) {
+        g.codes[row * g.categories + category] = static_cast<int32_t>(index[i]);
+      }
+      if (unit == 0) g.copy_target(sample[i], row);
     }
   }
 }
 
-template <typename T, typename Target>
-cudaError_t gather(const Gather& g, const Target* target, T* joined, Target* batch_target,
-                   cudaStream_t stream) {
-  const bool packed = aligned<kPack>(g.numeric) && aligned<kPack>(g.weight) &&
-                      aligned<kPack>(joined) && g.numbers % kPack == 0 &&
-                      (g.categories == 0 || g.embedding % kPack == 0);
-  const int64_t width = g.numbers + g.categories * g.embedding;
-  const int lanes = power_of_two((packed ? width / kPack : width) + g.categories + 1, kThreads);
-  const dim3 block(lanes, kThreads / lanes);
-  const auto kernel = packed ? gather_kernel<kPack, T, Target> : gather_kernel<1, T, Target>;
-  return launch(kernel, blocks_for(g.rows, block.y), block, stream, g, target, joined,
-                batch_target);
+template <int n, typename T>
+cudaError_t start_gather(const Gather& g, T* joined, cudaStream_t stream) {
+  const int64_t packs = divide_up(g.width(), n);
+  const unsigned units = static_cast<unsigned>(packs > 0 ? packs : 1);  // the target wants one
+  const unsigned lanes = units < kThreads ? units : kThreads;
+  const dim3 grid(blocks_for(g.rows, kThreads / lanes, kMostGatherBlocks),
+                  static_cast<unsigned>(divide_up(units, kThreads)));
+  return launch(gather_kernel<n, T>, grid, kThreads, stream, g, joined, units, lanes);
+}
+
+template <typename T>
+cudaError_t gather(const Gather& g, T* joined, cudaStream_t stream) {
+  const auto cuts = [&](auto width) {
+    constexpr int n = decltype(width)::value;
+    return aligned<n>(g.numeric) && aligned<n>(g.weight) && aligned<n>(joined) &&
+           g.numbers % n == 0 && (g.categories == 0 || g.embedding % n == 0);
+  };
+  if (cuts(std::integral_constant<int, 8>())) return start_gather<8>(g, joined, stream);
+  if (cuts(std::integral_constant<int, 4>())) return start_gather<4>(g, joined, stream);
+  return start_gather<1>(g, joined, stream);
 }
 
 // --- backward
 //
-// A block for each row of weight that scans all codes would read rows * vocabulary codes: 65,536
-// rows and 10,000 codes are 2.6 GB. Atomics would need one pass, but give other bits each time.
-// Here, without either:
+// Sums that don't depend on the order of the threads, in one pass over grad: gradients are made
+// fixed-point numbers, and whole numbers add up to the same in any order.
 //
-//   1. partial_kernel: a block takes a segment of 256 rows and one category. It sorts the codes,
-//      brings its part of grad into shared memory, and adds up the rows of equal code: one partial
-//      sum for each different code, at the place (slot) of its first entry in the sorted order. In
-//      place [code, segment] it notes the slot + 1; 0, from a memset before, says that the segment
-//      lacks the code.
-//   2. add_segments_kernel: the threads of a row of weight go along `place` and add the partials.
+// The rows of weight are cut into windows, as many rows as a block's shared memory holds sums of;
+// the rows of the batch into chunks. A block has one window and one chunk: its warps go through the
+// chunk's codes, 32 at a time, queue those in the window, and add the gradients of the queued ones.
+// With several chunks their sums are added up by a second kernel.
 //
-// Bytes: grad once; at most rows * categories * embedding float32 written and read again (less, the
-// fewer the codes are); place three times, 4 * vocabulary * rows / 256 bytes. So what makes it dear
-// is the product of vocabulary and rows: 100,000 codes and 8,192 rows are 13 MB, 65,536 rows 102.
+// A sum is 64 bits in two words, since shared memory adds no more than 32 bits at once. The lower
+// word begins in the middle of its range, so that the upper one is rarely touched. kResolution is
+// what a unit is worth: 2^-44, far below what AdamW's epsilon (1e-8) or a float32 weight lets one
+// see. Where the gradients' sizes add up to more than 2^17, the block begins anew with larger units.
+// A gradient that is no number, or infinite, makes NaN of the block's whole window.
 
-constexpr int kSegment = 256;   // rows; one thread for each
-constexpr int kTileWidth = 32;  // columns of grad at a time: 32 KB of shared memory
-constexpr int kAdders = 128;    // threads of a block in the second step
+constexpr int kWarps = 16;             // of a block
+constexpr int kLooks = 4;              // times 32 codes that a warp looks at before it adds
+constexpr int kQueue = kLooks * kWarp;
+constexpr int kAtOnce = 4;             // gradients that a lane has under way
+constexpr int kResolution = -44;       // a unit is 2^kResolution
+constexpr int kUnitBits = 61;          // of a sum, at most: one is the sign's, one to spare
+constexpr uint32_t kMiddle = 0x80000000u;
+constexpr int64_t kMostSumBlocks = kMostBlocks < 132 ? kMostBlocks : 132;  // one a multiprocessor
+constexpr int64_t kFewestCodes = 4096;  // of a block, or its sums would cost more than its codes
 
-struct Workspace {
-  int64_t segments;
-  int64_t partial_bytes;  // float32 [categories, segments, kSegment, embedding]
-  int64_t place_bytes;    // int32 [vocabulary, segments]
+// How a batch is cut up; the same for the same shapes on GPUs with as much shared memory.
+struct Cut {
+  int64_t part_width;  // columns of the embedding that a block sums: blockIdx.z
+  int64_t parts;
+  int64_t window;  // rows of weight: blockIdx.x
+  int64_t windows;
+  int64_t chunk;  // rows of the batch: blockIdx.y
+  int64_t chunks;
 
-  Workspace(int64_t rows, int64_t categories, int64_t vocabulary, int64_t embedding)
-      : segments(divide_up(rows, kSegment)),
-        partial_bytes(categories * segments * kSegment * embedding * 4),
-        place_bytes(vocabulary * segments * 4) {}
+  size_t shared_bytes() const { return static_cast<size_t>(window * part_width) * 8; }
 };
 
-// Grid: segments, categories, parts of the embedding (each sorts again, which is cheap).
-template <typename T>
-__global__ void __launch_bounds__(kSegment)
-    partial_kernel(const T* grad, const int32_t* codes, float* partials, int32_t* place,
-                   int64_t rows, int64_t numbers, int64_t categories, int64_t vocabulary,
-                   int64_t embedding) {
-  __shared__ float tile[kSegment][kTileWidth];
-  __shared__ int32_t code_of[kSegment];
-  __shared__ int32_t sorted_code[kSegment];
-  __shared__ int16_t sorted_row[kSegment];
-  const int thread = threadIdx.x;
-  const int64_t segment = blockIdx.x;
-  const int64_t category = blockIdx.y;
-  const int64_t column = static_cast<int64_t>(blockIdx.z) * kTileWidth;  // of the embedding
-  const int64_t first_row = segment * kSegment;
-  const int count = static_cast<int>(rows - first_row < kSegment ? rows - first_row : kSegment);
-  const int width =
-      static_cast<int>(embedding - column < kTileWidth ? embedding - column : kTileWidth);
+constexpr int64_t kMostPartWidth = kWarp;
 
-  const int64_t grad_width = numbers + categories * embedding;
-  const T* corner = grad + first_row * grad_width + numbers + category * embedding + column;
-  for (int i = thread; i < count * width; i += kSegment) {
-    tile[i / width][i % width] = to_float(corner[i / width * grad_width + i % width]);
+Cut cut_up(int64_t rows, int64_t numbers, int64_t categories, int64_t vocabulary,
+           int64_t embedding, int64_t shared) {
+  Cut cut;
+  cut.part_width = embedding < kMostPartWidth ? embedding : kMostPartWidth;
+  cut.parts = divide_up(embedding, cut.part_width);
+  const int64_t most = shared / (8 * cut.part_width);
+  cut.windows = divide_up(vocabulary, most);
+  cut.window = divide_up(vocabulary, cut.windows);
+  const int64_t useful = divide_up(rows * categories, kFewestCodes);
+  const int64_t room = kMostSumBlocks / (cut.windows * cut.parts);
+  int64_t chunks = useful < room ? useful : room;
+  if (chunks < 1) chunks = 1;
+  const int64_t addressable = INT32_MAX / (numbers + categories * embedding);  // see Queue
+  cut.chunk = divide_up(rows, chunks);
+  if (cut.chunk > addressable) cut.chunk = addressable;
+  cut.chunks = divide_up(rows, cut.chunk);
+  return cut;
+}
+
+// What a block may have of shared memory beside its queues.
+int64_t shared_for_sums() {
+  int device = 0, bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return bytes - kWarps * kQueue * 8 - 1024;
+}
+
+struct Queued {
+  uint32_t from;  // of the chunk's grad, where the gradient begins
+  uint32_t to;    // of the block's sums
+};
+
+struct Sums {
+  uint32_t* low;
+  int32_t* high;
+
+  __device__ void clear(int at) const {
+    low[at] = kMiddle;
+    high[at] = 0;
   }
-  if (thread < count) code_of[thread] = codes[(first_row + thread) * categories + category];
-  __syncthreads();
 
-  // Sorted by counting who comes before: all 256 threads read the same word at a time, and equal
-  // codes keep the order of their rows.
-  if (thread < count) {
-    const int32_t mine = code_of[thread];
-    int before = 0;
-    for (int i = 0; i < count; ++i) {
-      before += code_of[i] < mine || (code_of[i] == mine && i < thread);
-    }
-    sorted_code[before] = mine;
-    sorted_row[before] = static_cast<int16_t>(thread);
+  __device__ void add(uint32_t at, int64_t units) const {
+    const auto lower = static_cast<uint32_t>(units);
+    const uint32_t before = atomicAdd(low + at, lower);
+    const int32_t carry = before + lower < before;
+    const int32_t upper = static_cast<int32_t>(units >> 32) + carry;
+    if (upper != 0) atomicAdd(high + at, upper);
   }
-  __syncthreads();
 
-  // The slots of this block; a group of threads takes a run of equal codes.
-  const int64_t first_slot = (category * gridDim.x + segment) * kSegment;
-  const int lanes = power_of_two(width, kTileWidth);
-  const int lane = thread % lanes;
-  for (int begin = thread / lanes; begin < count; begin += kSegment / lanes) {
-    const int32_t code = sorted_code[begin];
-    const bool first_of_run = begin == 0 || sorted_code[begin - 1] != code;
-    if (!first_of_run || code < 0 || code >= vocabulary) continue;
-    if (lane < width) {
-      float sum = 0.0f;
-      for (int i = begin; i < count && sorted_code[i] == code; ++i) {
-        sum += tile[sorted_row[i]][lane];
+  __device__ int64_t at(int64_t at) const {
+    const auto upper = static_cast<uint64_t>(static_cast<uint32_t>(high[at])) << 32;
+    return static_cast<int64_t>(upper | low[at]) - static_cast<int64_t>(kMiddle);
+  }
+};
+
+struct Scatter {
+  const int32_t* codes;
+  float* sums;  // [chunks, vocabulary, embedding]
+  int64_t rows, numbers, categories, vocabulary, embedding;
+  int64_t part_width, window, chunk;
+};
+
+// Adds the queued gradients' part; `n` neighbours to a lane. Returns the sum of their sizes.
+template <int n, typename T>
+__device__ float add_queued(const T* grad, const Queued* queue, int count, const Sums& sums,
+                            int width, int lanes, float scale) {
+  const int lane = threadIdx.x % lanes * n;
+  const int at_once = kWarp / lanes;
+  const int first = threadIdx.x % kWarp / lanes;
+  float size = 0.0f;
+  for (int begin = first; begin < count; begin += at_once * kAtOnce) {
+    float value[kAtOnce][n];
+    uint32_t to[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = begin + i * at_once;
+      const bool real = at < count && lane < width;
+      const Queued queued = queue[real ? at : 0];
+      to[i] = queued.to + lane;
+      const T* from = grad + queued.from + lane;
+      if constexpr (n == 1) {
+        value[i][0] = real ? to_float(*from) : 0.0f;
+      } else if (real) {
+        load<true>(from, 0, n, value[i]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < n; ++j) value[i][j] = 0.0f;
       }
-      partials[(first_slot + begin) * embedding + column + lane] = sum;
     }
-    if (column + lane == 0) {
-      place[code * static_cast<int64_t>(gridDim.x) + segment] =
-          static_cast<int32_t>(first_slot + begin + 1);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int j = 0; j < n; ++j) {
+        size += fabsf(value[i][j]);
+        if (value[i][j] != 0.0f) sums.add(to[i] + j, __float2ll_rn(value[i][j] * scale));
+      }
     }
+  }
+  return size;
+}
+
+// One pass of a block over its chunk, with units of 2^-exponent. Returns the sum of the sizes that
+// this thread added.
+template <int n, typename T>
+__device__ float add_chunk(const T* grad, const Scatter& s, const Sums& sums, Queued* queue,
+                           int lanes, int exponent) {
+  const int64_t first_row = blockIdx.y * s.chunk;
+  const int64_t rows = s.rows - first_row < s.chunk ? s.rows - first_row : s.chunk;
+  const int64_t column = blockIdx.z * s.part_width;
+  const int width =
+      static_cast<int>(s.embedding - column < s.part_width ? s.embedding - column : s.part_width);
+  const auto categories = static_cast<uint32_t>(s.categories);
+  const auto total = static_cast<uint32_t>(rows) * categories;
+  const auto first_code = static_cast<int64_t>(blockIdx.x) * s.window;
+  const int64_t left = s.vocabulary - first_code;
+  const auto window = static_cast<uint32_t>(left < s.window ? left : s.window);
+  const int32_t* codes = s.codes + first_row * s.categories;
+  const T* corner = grad + first_row * (s.numbers + s.categories * s.embedding) + s.numbers + column;
+  const int lane = threadIdx.x % kWarp;
+  const float scale = ldexpf(1.0f, exponent);
+  float size = 0.0f;
+  for (uint32_t begin = threadIdx.x / kWarp * kQueue; begin < total; begin += kWarps * kQueue) {
+    uint32_t code[kLooks];
+#pragma unroll
+    for (int i = 0; i < kLooks; ++i) {
+      const uint32_t at = begin + i * kWarp + lane;
+      const int64_t here = at < total ? codes[at] : -1;
+      code[i] = here < 0 ? window : static_cast<uint32_t>(here - first_code);
+    }
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < kLooks; ++i) {
+      const bool mine = code[i] < window;
+      const unsigned those = __ballot_sync(0xffffffffu, mine);
+      if (mine) {
+        const uint32_t at = begin + i * kWarp + lane;
+        const uint32_t from = at / categories * static_cast<uint32_t>(s.numbers) +
+                              at * static_cast<uint32_t>(s.embedding);
+        queue[count + __popc(those & ((1u << lane) - 1u))] = {
+            from, code[i] * static_cast<uint32_t>(s.part_width)};
+      }
+      count += __popc(those);
+    }
+    __syncwarp();
+    size += add_queued<n>(corner, queue, count, sums, width, lanes, scale);
+    __syncwarp();
+  }
+  return size;
+}
+
+// The sum over the block, for all threads; the same whatever their order.
+__device__ float sum_over_block(float value) {
+  __shared__ float sum_of[kWarps];
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, distance);
+  }
+  if (threadIdx.x % kWarp == 0) sum_of[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float total = 0.0f;
+  for (const float sum : sum_of) total += sum;
+  return total;
+}
+
+template <int n, typename T>
+__global__ void __launch_bounds__(kWarps * kWarp)
+    sum_kernel(const T* grad, const Scatter s, int lanes) {
+  TRIALFLEET_DYNAMIC_SHARED(uint32_t, memory);
+  __shared__ Queued queues[kWarps][kQueue];
+  const int64_t first_code = static_cast<int64_t>(blockIdx.x) * s.window;
+  const int count = static_cast<int>(s.window * s.part_width);
+  const Sums sums = {memory, reinterpret_cast<int32_t*>(memory + count)};
+  Queued* queue = queues[threadIdx.x / kWarp];
+
+  int exponent = -kResolution;
+  float size = 0.0f;
+  for (bool again = true; again;) {
+    for (int i = threadIdx.x; i < count; i += kWarps * kWarp) sums.clear(i);
+    __syncthreads();
+    size = sum_over_block(add_chunk<n>(grad, s, sums, queue, lanes, exponent));
+    // A sum is at most `size`, and its units take kUnitBits.
+    const int fits = size > 0.0f && size < INFINITY ? kUnitBits - 1 - ilogbf(size) : exponent;
+    again = fits < exponent;
+    exponent = again ? fits : exponent;
+    __syncthreads();
+  }
+
+  const float unit = ldexpf(1.0f, -exponent);
+  const int across = lanes * n;  // a power of two, at least part_width
+  const int64_t place = threadIdx.x % across;
+  const int64_t column = blockIdx.z * s.part_width + place;
+  if (place >= s.part_width || column >= s.embedding) return;
+  for (int64_t i = threadIdx.x / across; i < s.window; i += kWarps * kWarp / across) {
+    const int64_t code = first_code + i;
+    if (code >= s.vocabulary) break;
+    const float sum = static_cast<float>(sums.at(i * s.part_width + place)) * unit;
+    s.sums[(blockIdx.y * s.vocabulary + code) * s.embedding + column] = size < INFINITY ? sum : NAN;
   }
 }
 
-// blockDim.x lanes go along the embedding, blockDim.y groups along the segments; blockDim.z rows of
-// weight stand in a block.
-__global__ void __launch_bounds__(kAdders)
-    add_segments_kernel(const float* partials, const int32_t* place, float* grad_weight,
-                        int64_t segments, int64_t vocabulary, int64_t embedding) {
-  __shared__ float sum_of[kAdders];
-  const int64_t code = static_cast<int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
-  const int group = (threadIdx.z * blockDim.y) * blockDim.x + threadIdx.x;
-  const int thread = group + threadIdx.y * blockDim.x;
-  for (int64_t first = 0; first < embedding; first += blockDim.x) {
-    const int64_t column = first + threadIdx.x;
-    const bool real = code < vocabulary && column < embedding;
-    float sum = 0.0f;
-    if (real) {
-      for (int64_t segment = threadIdx.y; segment < segments; segment += blockDim.y) {
-        const int32_t slot = place[code * segments + segment] - 1;
-        if (slot >= 0) sum += partials[slot * embedding + column];
-      }
-    }
-    sum_of[thread] = sum;
-    __syncthreads();
-    if (real && threadIdx.y == 0) {
-      float total = 0.0f;
-      for (int i = 0; i < static_cast<int>(blockDim.y); ++i) {
-        total += sum_of[group + i * blockDim.x];
-      }
-      grad_weight[code * embedding + column] = total;
-    }
-    __syncthreads();
+// grad_weight [size] = the sum of sums [chunks, size].
+__global__ void __launch_bounds__(kThreads)
+    add_chunks_kernel(const float* sums, float* grad_weight, int64_t chunks, int64_t size) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < size;
+       i += stride) {
+    double total = 0.0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk * size + i];
+    grad_weight[i] = static_cast<float>(total);
   }
+}
+
+template <typename T>
+cudaError_t sum_gradients(const T* grad, const Scatter& s, const Cut& cut, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(cut.windows), static_cast<unsigned>(cut.chunks),
+                  static_cast<unsigned>(cut.parts));
+  const bool paired = aligned<2>(grad) && s.numbers % 2 == 0 && s.embedding % 2 == 0;
+  const int lanes = power_of_two(paired ? divide_up(cut.part_width, 2) : cut.part_width, kWarp);
+  const auto kernel = paired ? sum_kernel<2, T> : sum_kernel<1, T>;
+  return launch_with_shared(kernel, grid, kWarps * kWarp, cut.shared_bytes(), stream, grad, s,
+                            lanes);
 }
 
 }  // namespace
@@ -220,20 +400,16 @@ cudaError_t gather_embed(const float* numeric, const int32_t* categorical, const
                          int64_t vocabulary, int64_t embedding, int64_t target_size, Type type,
                          cudaStream_t stream) {
   if (rows < 0 || numbers < 0 || categories < 0 || vocabulary < 0 || embedding < 0 ||
-      positions < 1 || (target_size != 4 && target_size != 8)) {
+      positions < 1 || (categories > 0 && embedding == 0) || categories * embedding > INT32_MAX ||
+      (target_size != 4 && target_size != 8)) {
     return cudaErrorInvalidValue;
   }
   if (rows == 0) return cudaSuccess;
-  const Gather g = {numeric,   categorical, order,   cursor,     first_code, weight,   codes,
-                    positions, rows,        numbers, categories, vocabulary, embedding};
+  const Gather g = {numeric,   categorical,  target,    order, cursor,     first_code,
+                    weight,    codes,        batch_target, positions, rows, numbers,
+                    categories, vocabulary, embedding, target_size};
   return with_type(type, [&](auto kind) {
-    auto* result = static_cast<decltype(kind)*>(joined);
-    if (target_size == 4) {
-      return gather(g, static_cast<const int32_t*>(target), result,
-                    static_cast<int32_t*>(batch_target), stream);
-    }
-    return gather(g, static_cast<const int64_t*>(target), result,
-                  static_cast<int64_t*>(batch_target), stream);
+    return gather(g, static_cast<decltype(kind)*>(joined), stream);
   });
 }
 
@@ -241,41 +417,33 @@ cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float*
                                   void* workspace, int64_t rows, int64_t numbers,
                                   int64_t categories, int64_t vocabulary, int64_t embedding,
                                   Type type, cudaStream_t stream) {
-  if (rows < 0 || numbers < 0 || categories < 0 || vocabulary < 0 || embedding < 0) {
+  if (rows < 0 || numbers < 0 || categories < 0 || vocabulary < 0 || embedding < 0 ||
+      numbers + categories * embedding > INT32_MAX) {
     return cudaErrorInvalidValue;
   }
-  if (vocabulary * embedding == 0) return cudaSuccess;
-  if (rows * categories == 0) {
-    return cudaMemsetAsync(grad_weight, 0, vocabulary * embedding * sizeof(float), stream);
-  }
-  const Workspace sizes(rows, categories, vocabulary, embedding);
-  if (categories * sizes.segments * kSegment >= INT32_MAX) return cudaErrorInvalidValue;
-  auto* partials = static_cast<float*>(workspace);
-  auto* place = reinterpret_cast<int32_t*>(static_cast<char*>(workspace) + sizes.partial_bytes);
-  cudaError_t error = cudaMemsetAsync(place, 0, sizes.place_bytes, stream);
-  if (error != cudaSuccess) return error;
-
-  const dim3 grid(static_cast<unsigned>(sizes.segments), static_cast<unsigned>(categories),
-                  static_cast<unsigned>(divide_up(embedding, kTileWidth)));
-  error = with_type(type, [&](auto kind) {
-    using T = decltype(kind);
-    return launch(partial_kernel<T>, grid, kSegment, stream, static_cast<const T*>(grad), codes,
-                  partials, place, rows, numbers, categories, vocabulary, embedding);
+  const int64_t size = vocabulary * embedding;
+  if (size == 0) return cudaSuccess;
+  if (rows * categories == 0) return cudaMemsetAsync(grad_weight, 0, size * sizeof(float), stream);
+  const Cut cut =
+      cut_up(rows, numbers, categories, vocabulary, embedding, shared_for_sums());
+  if (cut.chunks > 65535 || cut.parts > 65535 || cut.windows > INT32_MAX) return cudaErrorInvalidValue;
+  float* sums = cut.chunks == 1 ? grad_weight : static_cast<float*>(workspace);
+  const Scatter s = {codes,     sums,           rows,       numbers,  categories, vocabulary,
+                     embedding, cut.part_width, cut.window, cut.chunk};
+  const cudaError_t error = with_type(type, [&](auto kind) {
+    return sum_gradients(static_cast<const decltype(kind)*>(grad), s, cut, stream);
   });
-  if (error != cudaSuccess) return error;
-
-  const int lanes = power_of_two(embedding, kTileWidth);
-  const int groups = power_of_two(sizes.segments, kAdders / lanes);
-  const int room = kAdders / lanes / groups;
-  const dim3 block(lanes, groups, room < 64 ? room : 64);  // CUDA allows z no more
-  return launch(add_segments_kernel, static_cast<unsigned>(divide_up(vocabulary, block.z)), block,
-                stream, partials, place, grad_weight, sizes.segments, vocabulary, embedding);
+  if (error != cudaSuccess || cut.chunks == 1) return error;
+  return launch(add_chunks_kernel, blocks_for(size, kThreads), kThreads, stream, sums, grad_weight,
+                cut.chunks, size);
 }
 
-int64_t gather_embed_backward_workspace(int64_t rows, int64_t categories, int64_t vocabulary,
-                                        int64_t embedding) {
-  const Workspace sizes(rows, categories, vocabulary, embedding);
-  return sizes.partial_bytes + sizes.place_bytes;
+int64_t gather_embed_backward_workspace(int64_t rows, int64_t numbers, int64_t categories,
+                                        int64_t vocabulary, int64_t embedding) {
+  if (rows * categories * vocabulary * embedding <= 0) return 0;
+  const Cut cut =
+      cut_up(rows, numbers, categories, vocabulary, embedding, shared_for_sums());
+  return cut.chunks == 1 ? 0 : cut.chunks * vocabulary * embedding * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace trialfleet::cuda

@@ -7,6 +7,14 @@
 
 namespace trialfleet::cuda {
 
+// Names a block's dynamic shared memory, an array of `type`.
+#ifdef __CUDACC__
+#define TRIALFLEET_DYNAMIC_SHARED(type, name) extern __shared__ type name[]
+#else
+#define TRIALFLEET_DYNAMIC_SHARED(type, name) \
+  type* name = static_cast<type*>(stand_in::dynamic_shared_memory())
+#endif
+
 constexpr int kThreads = 256;  // of a block, where a kernel doesn't say otherwise
 constexpr int kWarp = 32;
 
@@ -32,19 +40,32 @@ inline unsigned blocks_for(int64_t work, int64_t work_of_a_block, int64_t most =
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
-// Starts `kernel` and returns this launch's own error. A check by cudaGetLastError after <<<>>>
-// could return an error that someone else left behind.
+// Starts `kernel`, whose blocks have `bytes` of dynamic shared memory, and returns this launch's own
+// error. A check by cudaGetLastError after <<<>>> could return an error that someone else left.
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
-                   Arguments... arguments) {
+cudaError_t launch_with_shared(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t bytes,
+                               cudaStream_t stream, Arguments... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
+  config.dynamicSmemBytes = bytes;
   config.stream = stream;
+  if (bytes > 0) {  // beyond 48 KB a kernel has to ask
+    const cudaError_t refused = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (refused != cudaSuccess) return cudaGetLastError(), refused;
+  }
   const cudaError_t error =
       cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
   if (error != cudaSuccess) cudaGetLastError();  // it is told here: nobody else shall find it
   return error;
+}
+
+// Starts `kernel` without dynamic shared memory.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
+                   Arguments... arguments) {
+  return launch_with_shared(kernel, grid, block, 0, stream, arguments...);
 }
 
 }  // namespace trialfleet::cuda

@@ -104,7 +104,7 @@ int64_t mean_squared_error_workspace(int64_t rows);
 //   codes       int32 [rows, categories] = categorical + first_code: rows of weight
 //   batch_target [rows], as target
 // A code outside [0, vocabulary) makes its embedding NaN. numbers or categories may be 0 (and their
-// arrays null).
+// arrays null); embedding only where categories is.
 // Moves, a row: 4 * numbers + 8 * categories + 2 * target_size + 8 bytes, categories * embedding
 // float32 of weight (from the cache, if the vocabulary fits) and the row of joined.
 cudaError_t gather_embed(const float* numeric, const int32_t* categorical, const void* target,
@@ -117,15 +117,15 @@ cudaError_t gather_embed(const float* numeric, const int32_t* categorical, const
 // grad_weight[c] = the sum of grad[i, numbers + k * embedding :][: embedding] over codes[i, k] = c
 //   grad [rows, numbers + categories * embedding] of type     codes int32 [rows, categories]
 //   grad_weight float32 [vocabulary, embedding], every row written (0 where no sample has it)
-// A row of weight belongs to one category: the codes of no two columns may meet. A code outside
-// [0, vocabulary) is left out. rows, rounded up to 256, * categories < 2^31 - 1.
-// How, and what it costs: embedding.cu.
+// A code outside [0, vocabulary) is left out. A gradient that isn't finite makes NaN of its row of
+// weight, and of others that are summed with it. A row of grad has fewer than 2^31 elements.
+// How, and how exact: embedding.cu.
 cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float* grad_weight,
                                   void* workspace, int64_t rows, int64_t numbers,
                                   int64_t categories, int64_t vocabulary, int64_t embedding,
                                   Type type, cudaStream_t stream);
-int64_t gather_embed_backward_workspace(int64_t rows, int64_t categories, int64_t vocabulary,
-                                        int64_t embedding);
+int64_t gather_embed_backward_workspace(int64_t rows, int64_t numbers, int64_t categories,
+                                        int64_t vocabulary, int64_t embedding);
 
 // --- optimizer.cu -----------------------------------------------------------------------------
 // The step of all parameters in one launch for each 64 of them. Formulas: nodes/tabular/optimizers.py.
