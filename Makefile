@@ -30,6 +30,7 @@
 # make bench-views      what the commands cost that show a run of 300 regions x 100 trials; ten minutes, ARGS=3x20 for less
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
+# make bench-first-step  how long a trial waits for its first steps, beside torch.compile; ten minutes, ARGS="--repeats 1" for less
 # make bench-tables     the reference trainer's errors beside LightGBM's and scikit-learn's; ten minutes, ARGS="--settings 1 --seeds 1" for less
 # make gpu          everything that a GPU has to show, within nine minutes, by $(PYTHON) as it is: no .venv
 #              DRY=1   the same on a processor; OUT=FOLDER for gpu.json; without make: python3 -m tests.gpu
@@ -46,7 +47,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 DEMO ?= demo
 
 .PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
-	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-views bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-tables
+	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-views bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-first-step bench-tables
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -150,6 +151,9 @@ bench-kernels: $(VENV)/ready
 
 bench-train: $(VENV)/ready
 	$(BIN)/python -m tests.bench.train
+
+bench-first-step: $(VENV)/ready
+	$(BIN)/python -m tests.bench.train.first_step $(ARGS)
 
 bench-tables: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench.tables $(ARGS)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.bench.train import __main__ as bench
-from tests.bench.train import launches, rivals, roofline, workloads
+from tests.bench.train import first_step, launches, rivals, roofline, workloads
+from tests.bench.train.workloads import Workload
 
 pytestmark = pytest.mark.slow
 
@@ -122,3 +124,38 @@ def test_on_a_busy_machine_time_that_others_had_does_not_count(
     finally:
         torch.set_num_threads(threads)
     assert roofline.Clock.now is time.process_time
+
+
+def test_the_seconds_until_the_first_steps_are_those_of_a_process_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = first_step.child("ours", workloads.FLIGHTS, CPU, tmp_path)
+    assert len(found) == first_step.STEPS
+    assert 0 < found[0] < found[-1]
+    case = first_step.measured("ours", workloads.FLIGHTS, CPU, 1)
+    first_step.print_workload(workloads.FLIGHTS, {"ours": case})
+    assert f"{case['first_step']:.2f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("torch.compile, cold", [("0", 128), ("1", 128)]),
+        ("torch.compile, another", [("0", 64), ("0", 128), ("1", 64), ("1", 128)]),
+        ("torch.compile, warm", [("", 128), ("", 128), ("", 128)]),
+    ],
+)
+def test_a_compilers_folder_is_as_its_case_says(
+    name: str, expected: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[tuple[Path, int]] = []
+
+    def only_noted(_way: str, workload: Workload, _device: torch.device, kept: Path) -> list[float]:
+        began.append((kept, workload.hidden))
+        return [1.0, 2.0, 3.0]
+
+    monkeypatch.setattr(first_step, "child", only_noted)
+    first_step.measured(name, workloads.FLIGHTS, CPU, 2)
+    root = began[0][0] if "warm" in name else began[0][0].parent
+    found = [(str(kept.relative_to(root)).strip("."), hidden) for kept, hidden in began]
+    assert found == expected

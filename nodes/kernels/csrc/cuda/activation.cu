@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       int half = i;
+      Words its = words;
       if constexpr (layout == Layout::placed) {
         const int64_t element = place.of(row, at);
         half = static_cast<int>(element % n);
@@ -66,10 +67,15 @@ __global__ void __launch_bounds__(kThreads)
           known = element / n;
           words = dropout_words(seed, step, layer, known);
         }
+        // An index that isn't known when this is compiled would put the words into memory.
+        const uint32_t low = half < 2 ? words.at[0] : words.at[1];
+        const uint32_t high = half < 6 ? words.at[2] : words.at[3];
+        its.at[0] = half < 4 ? low : high;
+        half %= 2;
         if (++at == columns) at = 0, ++row;
       }
       const float sum = value[i] + offset[i];
-      const bool kept = dropout.keeps(words, half) && !(sum <= 0.0f);  // NaN is not <= 0, and stays
+      const bool kept = dropout.keeps(its, half) && !(sum <= 0.0f);  // NaN is not <= 0, and stays
       value[i] = kept ? sum * dropout.scale : 0.0f;
     }
     store<wide>(y, first, size, value);
@@ -86,8 +92,11 @@ struct Tiling {
   int64_t stripes;  // down the rows: gridDim.y
 };
 
-constexpr int64_t kRowsOfAThread = 4;    // at least, or the sums would cost as much as the rows
-constexpr int64_t kEnoughBlocks = 1024;  // for any GPU
+constexpr int64_t kRowsOfAThread = 4;  // at least, or the sums would cost as much as the rows
+constexpr int kRowsAtOnce = 2;         // whose loads a thread has under way
+// Whole turns of 132 multiprocessors, as H100 and H200 have, with 4 or 5 blocks at once on each;
+// other GPUs take several turns. The shape alone decides: what a GPU holds must not order the sums.
+constexpr int64_t kEnoughBlocks = 20 * 132;
 
 Tiling tile(int64_t rows, int64_t columns, int width) {
   Tiling tiling;
@@ -116,18 +125,26 @@ __global__ void __launch_bounds__(kThreads)
 
   float sum[n] = {};
   if (column < columns) {
-    for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
-      const int64_t first = row * columns + column;
-      const int64_t row_end = first - column + columns;
-      float g[n], active[n];
-      load<wide>(grad, first, row_end, g);
-      load<wide>(y, first, row_end, active);
+    for (int64_t row = begin + threadIdx.y; row < end; row += kRowsAtOnce * blockDim.y) {
+      float g[kRowsAtOnce][n], active[kRowsAtOnce][n];
 #pragma unroll
-      for (int i = 0; i < n; ++i) {
-        g[i] = active[i] > 0.0f ? g[i] * scale : 0.0f;
-        sum[i] += g[i];
+      for (int k = 0; k < kRowsAtOnce; ++k) {
+        // Past the stripe its row is read again, for nothing: without a branch all loads go at once.
+        const int64_t mine = row + k * blockDim.y < end ? row + k * blockDim.y : row;
+        load<wide>(grad, mine * columns + column, (mine + 1) * columns, g[k]);
+        load<wide>(y, mine * columns + column, (mine + 1) * columns, active[k]);
       }
-      store<wide>(grad_x, first, row_end, g);
+#pragma unroll
+      for (int k = 0; k < kRowsAtOnce; ++k) {
+        const int64_t mine = row + k * blockDim.y;
+        if (k > 0 && mine >= end) break;
+#pragma unroll
+        for (int i = 0; i < n; ++i) {
+          g[k][i] = active[k][i] > 0.0f ? g[k][i] * scale : 0.0f;
+          sum[i] += g[k][i];
+        }
+        store<wide>(grad_x, mine * columns + column, (mine + 1) * columns, g[k]);
+      }
     }
   }
 

@@ -1,0 +1,148 @@
+"""How long a trial waits for its first steps: `python -m tests.bench.train.first_step [--json]`.
+
+Each measurement is a process of its own, as a trial is. Its clock begins when the rows are in
+memory and torch is imported, and looks again after each step. What a compiler keeps between
+processes lies in a folder that is
+
+    cold       empty
+    another    filled by a network of half the width, as the trial before had it
+    warm       filled by the very same network
+
+Ours has its kernels built before, as a pool's machines have, and loads them while the clock runs.
+On a CPU it takes none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.bench.train import rivals, workloads
+from tests.bench.train.workloads import Workload
+
+STEPS = 3  # after them nothing is compiled or captured any more
+CASES = {  # way, and the folder of its compiler
+    "ours": ("ours", ""),
+    "eager": ("eager", ""),
+    "torch.compile, cold": ("compiled", "cold"),
+    "torch.compile, another": ("compiled", "another"),
+    "torch.compile, warm": ("compiled", "warm"),
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    reader = argparse.ArgumentParser(description=__doc__)
+    reader.add_argument("--device", choices=["cpu", "cuda"], help="else a GPU where there is one")
+    reader.add_argument(
+        "--only",
+        metavar="WORD",
+        default="flights",
+        help="workloads with this in the name: %(default)s",
+    )
+    reader.add_argument("--repeats", type=int, default=3, help="processes of each case")
+    reader.add_argument("--json", action="store_true", help="one object, nothing else")
+    reader.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    chosen = reader.parse_args()
+    if chosen.child:
+        way, name, hidden = chosen.child
+        print(json.dumps(seconds_of_steps(way, name, int(hidden), torch.device(chosen.device))))
+        return
+    # imports the kernels, which a child of this shall do while its clock runs
+    from tests.bench.train.__main__ import describe, device_of, workloads_of
+
+    try:
+        device = device_of(chosen.device)
+        wanted = workloads_of([chosen.only], device)
+    except ValueError as error:
+        reader.error(str(error))
+    results: dict[str, Any] = {"machine": describe(device), "workloads": []}
+    for workload in wanted:
+        found = {name: measured(name, workload, device, chosen.repeats) for name in CASES}
+        results["workloads"].append({"workload": workload.name, "cases": found})
+        if not chosen.json:
+            print_workload(workload, found)
+    if chosen.json:
+        print(json.dumps(results, indent=1))
+
+
+def seconds_of_steps(way: str, name: str, hidden: int, device: torch.device) -> list[float]:
+    """Return the seconds until each of the first steps is done, in this process."""
+    named = {workload.name: workload for workload in workloads.workloads(device)}
+    workload = replace(named[name], hidden=hidden)
+    rivals.quiet()
+    rivals.prepare(device)
+    data = workloads.make_data(workload)
+    if device.type == "cuda":
+        torch.zeros(1, device=device).item()  # the driver's start is everyone's
+    begin = time.perf_counter()
+    running = rivals.WAYS[way](data, workload, device)
+    found = []
+    for _ in range(STEPS):
+        running.advance(1)
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+def measured(name: str, workload: Workload, device: torch.device, repeats: int) -> dict[str, Any]:
+    """Return the medians of some processes, and the fastest and slowest first step."""
+    way, folder = CASES[name]
+    with tempfile.TemporaryDirectory() as kept:
+        if folder in {"", "warm"}:  # "": builds what is to be built before
+            child(way, workload, device, Path(kept))
+        runs = []
+        for repeat in range(repeats):
+            place = Path(kept) / ("" if folder in {"", "warm"} else str(repeat))
+            if folder == "another":
+                child(way, replace(workload, hidden=workload.hidden // 2), device, place)
+            runs.append(child(way, workload, device, place))
+    first = [run[0] for run in runs]
+    return {
+        "processes": repeats,
+        "first_step": statistics.median(first),
+        "fastest_and_slowest": [min(first), max(first)],
+        f"first_{STEPS}_steps": statistics.median(run[-1] for run in runs),
+    }
+
+
+def child(way: str, workload: Workload, device: torch.device, kept: Path) -> list[float]:
+    """Return `seconds_of_steps` of a new process whose compilers keep what they make in a folder.
+
+    Raises:
+        subprocess.CalledProcessError: it failed; it has said why.
+    """
+    folders = {"TORCHINDUCTOR_CACHE_DIR": str(kept), "TRITON_CACHE_DIR": str(kept / "triton")}
+    command = [sys.executable, "-m", "tests.bench.train.first_step", "--device", device.type]
+    command += ["--child", way, workload.name, str(workload.hidden)]
+    ran = subprocess.run(
+        command, env=os.environ | folders, stdout=subprocess.PIPE, text=True, check=True
+    )
+    found: list[float] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def print_workload(workload: Workload, found: dict[str, dict[str, Any]]) -> None:
+    """Print one workload's table."""
+    print(f"\n{workload.name}\n{'':24}{'first step, s':>14}{'range':>16}{f'{STEPS} steps, s':>12}")
+    for name, case in found.items():
+        least, most = case["fastest_and_slowest"]
+        print(
+            f"{name:24}{case['first_step']:14.2f}{f'{least:.2f} - {most:.2f}':>16}"
+            f"{case[f'first_{STEPS}_steps']:12.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
