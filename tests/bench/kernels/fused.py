@@ -393,7 +393,9 @@ def gather_backward(s: Scale) -> Fused:
     )
 
 
-FUSED: tuple[Callable[[Scale], Fused], ...] = (
+FUSED: tuple[Callable[[Scale], Fused], ...] = (  # what decides most first: a run may be cut off
+    gather,
+    gather_backward,
     activation,
     activation_backward,
     linear,
@@ -402,6 +404,4 @@ FUSED: tuple[Callable[[Scale], Fused], ...] = (
     squared_error,
     adamw,
     sgd,
-    gather,
-    gather_backward,
 )

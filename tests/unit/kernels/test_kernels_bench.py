@@ -84,7 +84,7 @@ def test_a_copy_within_the_cache_is_no_measure_of_anything() -> None:
 
 
 def test_the_largest_array_is_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "WARM_UP", 0.0)
+    monkeypatch.setattr(timing.Meter, "warm_up", 0.0)
     wanted = run.Wanted(sizes=(8, 64), budget=0.0, tables=("mulc",), without=("compile", "npp"))
     rows = [*run.mulc_rows(timing.Meter(CPU), wanted)]
     assert [*dict.fromkeys(row.shape for row in rows)] == ["64", "8"]
@@ -251,7 +251,7 @@ def test_a_timing_gives_the_deciles_of_a_call() -> None:
 def test_a_measurement_makes_exactly_the_calls_that_it_reports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timing, "WARM_UP", 0.001)
+    monkeypatch.setattr(timing.Meter, "warm_up", 0.001)
     made = 0
 
     class Counting(timing.Meter):
@@ -544,7 +544,7 @@ def test_a_bare_machine_with_torch_can_run_it() -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measures for a moment only, and compiles MulC alone."""
-    monkeypatch.setattr(timing, "WARM_UP", 0.001)
+    monkeypatch.setattr(timing.Meter, "warm_up", 0.001)
     monkeypatch.setattr(bench, "QUICK_SECONDS", 0.01)
     monkeypatch.setattr(fused, "freshly_compiled", lambda function: function)
 
