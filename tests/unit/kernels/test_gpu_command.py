@@ -126,6 +126,54 @@ def test_standard_output_may_be_what_a_step_finds(tmp_path: Path) -> None:
     assert found["found"] == [1, 2]
 
 
+# The GPU meanwhile
+
+SMI = """#!{python}
+import itertools, sys, time
+assert "--id=3" in sys.argv and "--loop-ms=500" in sys.argv
+assert "--query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_throttle" in sys.argv[1]
+for i in itertools.count():
+    print("1980, 2619, [N/A], 41, 0x0000000000000001" if i < 1 else "1{i:03}, 2619, 690.5, 60, 0x4")
+    time.sleep(0.01)
+"""
+
+
+def stand_in_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """There is no GPU here to tell anything of."""
+    program = folder / "nvidia-smi"
+    program.write_text(text)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+
+
+def test_what_the_gpu_was_at_is_kept_with_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the driver's older name for the reasons; at once, though the program's output waits."""
+    text = SMI.replace("{python}", sys.executable).replace('"1{', 'f"1{')
+    stand_in_nvidia_smi(tmp_path, monkeypatch, text)
+    wait = "import time; time.sleep(0.5)\n" + WRITE
+    (first, second) = run(tmp_path, step("first", wait), step("second", wait))[1]
+    assert first["gpu"]["looks"] > 3
+    assert first["gpu"]["celsius"] == [41, 60, 60]
+    assert first["gpu"]["watts"] == [690.5] * 3  # the first look had none
+    assert {*first["gpu"]["reasons"]} == {"gpu_idle", "sw_power_cap"}
+    assert second["gpu"]["reasons"] == {"sw_power_cap": 1.0}
+    least, median, most = second["gpu"]["sm_mhz"]
+    assert first["gpu"]["sm_mhz"][0] < least < median < most
+
+
+@pytest.mark.parametrize("text", ["", "#!/bin/sh\nexit 9\n"])
+def test_without_nvidia_smi_nothing_is_said_of_the_gpu(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_nvidia_smi(tmp_path, monkeypatch, text)
+    good, (found,) = run(tmp_path, step("x", WRITE))
+    assert good
+    assert "gpu" not in found
+
+
 # The steps
 
 
@@ -367,6 +415,12 @@ RECORD: dict[str, Any] = {
             "state": runner.LATE,
             "seconds": 85.0,
             "limit": 85.0,
+            "gpu": {
+                "looks": 170,
+                "sm_mhz": [345, 1980.0, 1980],
+                "watts": [71.2, 402.5, 698.9],
+                "reasons": {"gpu_idle": 0.5, "sw_power_cap": 0.1},
+            },
             "said": "the end of what it said",
             "found": {
                 "collected": 3,
@@ -406,6 +460,7 @@ def test_the_report_says_what_was_measured_on_and_what_went_wrong(
     assert text.endswith("# After\n")
     for words in (
         *("A GPU, compute capability 9.0", "2030-01-01", "`python3 -m tests.gpu`", "0123456789ab"),
+        "| 345 / 1980 / 1980 | - | 71 / 402 / 699 | - | sw_power_cap 10% |",
         *("1 of 3 passed, 1 failed", "ended while test_b ran", "assert 1 == 2"),
     ):
         assert text.count(words) == 1, words
