@@ -92,6 +92,7 @@ def report(record: Found) -> str:
         probe_seconds=PROBE_SECONDS,
         cell=cell,
         ratio=ratio,
+        torchs_own=torchs_own,
         spread=spread,
         reasons=reasons,
     )
@@ -147,6 +148,14 @@ def cell(row: Found | None, name: str, form: str = ".2f") -> str:
     if row is None or row.get(name) is None:
         return "-"
     return format(row[name], form)
+
+
+def torchs_own(rows: dict[str, Found]) -> str:
+    """Return the time of what torch ships itself for an operation, in a graph, and its name."""
+    known = {"ours", "compile", "eager"}
+    others = [row for row in rows.values() if row["variant"] not in known]
+    graphs = [row for row in others if row["manner"] == "graph"] or others
+    return ", ".join(f"{cell(row, 'microseconds')} ({row['variant']})" for row in graphs) or "-"
 
 
 def spread(gpu: Found | None, name: str) -> str:

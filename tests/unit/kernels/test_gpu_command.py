@@ -488,6 +488,15 @@ def test_what_is_no_gpus_is_refused_and_nothing_is_written(
     assert place.read_text() == before
 
 
+def test_the_report_has_what_torch_ships_itself_by_its_name() -> None:
+    own = {"variant": "cuBLASLt", "manner": "called", "microseconds": 7.0}
+    rows = {"ours": {"variant": "ours", "manner": "called", "microseconds": 6.0}, "cuBLASLt": own}
+    assert report.torchs_own(rows) == "7.00 (cuBLASLt)"
+    in_graph = own | {"manner": "graph", "microseconds": 2.0}
+    assert report.torchs_own(rows | {"cuBLASLt, graph": in_graph}) == "2.00 (cuBLASLt)"
+    assert report.torchs_own({"ours": rows["ours"]}) == "-"
+
+
 def test_benchmarks_md_has_a_place_for_it() -> None:
     text = report.PLACE.read_text()
     assert report.inserted(text, "x") != text

@@ -321,6 +321,16 @@ def test_the_plain_formula_is_what_our_operation_computes(
         torch.testing.assert_close(mine, theirs.to(mine.dtype))
 
 
+def test_the_embeddings_gradient_has_a_rival_with_atomics_and_one_that_is_deterministic() -> None:
+    """Both come to what it should be."""
+    torch.manual_seed(0)
+    case = fused.gather_backward(fused.scales(CPU)[0])
+    made = case.implementations()
+    assert [*made] == ["ours", "compile", "eager", "embedding_dense_backward"]
+    expected = case.plain(*case.arguments)
+    torch.testing.assert_close(made["embedding_dense_backward"]()(), expected)
+
+
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_the_launcher_goes_by_the_name_that_its_declaration_gets(tmp_path: Path) -> None:
     header = Path(build.__file__).parent / "csrc" / "cuda" / "launchers.h"
