@@ -102,7 +102,7 @@ def scales(device: torch.device) -> tuple[Scale, ...]:
     large = {"rows": 1 << 15, "width": 4096, "scored": 1 << 17, "classes": 1024}
     return (
         Scale(device, torch.bfloat16, **small, samples=1 << 16),
-        Scale(device, torch.bfloat16, **large, outputs=1 << 26, batch=1 << 20, samples=1 << 22),
+        Scale(device, torch.bfloat16, **large, outputs=1 << 26, batch=1 << 21, samples=1 << 22),
     )
 
 
