@@ -32,7 +32,7 @@
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
 # make bench-first-step  how long a trial waits for its first steps, beside torch.compile; ten minutes, ARGS="--repeats 1" for less
 # make bench-tables     the reference trainer's errors beside LightGBM's and scikit-learn's; ten minutes, ARGS="--settings 1 --seeds 1" for less
-# make gpu          everything that a GPU has to show, within nine minutes, by $(PYTHON) as it is: no .venv
+# make gpu          everything that a GPU has to show, within eight minutes, by $(PYTHON) as it is: no .venv
 #              DRY=1   the same on a processor; OUT=FOLDER for gpu.json; without make: python3 -m tests.gpu
 # make gpu-report FILE=build/gpu/gpu.json   writes tests/bench/BENCHMARKS.md from that
 PYTHON ?= python3

@@ -4,6 +4,8 @@
     steps       what is done, in which order, with which limits
     runner      does it, one process group after the other
     machine     what the machine is
+    clocks      clocks, power and temperature of the GPU meanwhile
+    compiled    what the benchmark compares with, compiled beforehand
     recorder    a plugin of pytest: the tests' results, kept after each
     counters    what Nsight Compute counted
     report      python3 -m tests.gpu.report FILE: BENCHMARKS.md

@@ -1,4 +1,4 @@
-"""Everything that a GPU has to show, within nine minutes: `make gpu`, `python3 -m tests.gpu`.
+"""Everything that a GPU has to show, within eight minutes: `make gpu`, `python3 -m tests.gpu`.
 
 It needs Python, torch, numpy and pytest, and an nvcc for torch's CUDA. Run it in the tree's root.
 `python3 -m tests.gpu.report FILE` makes BENCHMARKS.md of its file. With --dry all of it runs on the
@@ -16,7 +16,6 @@ from tests.gpu.runner import ROOT, Runner
 from tests.gpu.steps import steps
 
 BUILD = ROOT / "build" / "gpu"
-LIMIT = 540.0  # s for everything
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -17,10 +17,12 @@ from typing import Any
 
 import jinja2
 
+from tests.gpu.clocks import BITS
 from tests.gpu.runner import SCHEMA
 
 PLACE = Path(__file__).parents[1] / "bench" / "BENCHMARKS.md"
 TEMPLATE = Path(__file__).with_name("report.md.j2")
+IDLE = BITS[0]
 PROBE_SECONDS = 10  # that it should take at most, on a cold machine
 BEGIN, END = "<!-- results of a GPU: begin -->", "<!-- results of a GPU: end -->"
 
@@ -90,6 +92,9 @@ def report(record: Found) -> str:
         probe_seconds=PROBE_SECONDS,
         cell=cell,
         ratio=ratio,
+        torchs_own=torchs_own,
+        spread=spread,
+        reasons=reasons,
     )
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" +$", "", text, flags=re.MULTILINE))
 
@@ -143,6 +148,25 @@ def cell(row: Found | None, name: str, form: str = ".2f") -> str:
     if row is None or row.get(name) is None:
         return "-"
     return format(row[name], form)
+
+
+def torchs_own(rows: dict[str, Found]) -> str:
+    """Return the time of what torch ships itself for an operation, in a graph, and its name."""
+    known = {"ours", "compile", "eager"}
+    others = [row for row in rows.values() if row["variant"] not in known]
+    graphs = [row for row in others if row["manner"] == "graph"] or others
+    return ", ".join(f"{cell(row, 'microseconds')} ({row['variant']})" for row in graphs) or "-"
+
+
+def spread(gpu: Found | None, name: str) -> str:
+    """Return least, median and most of what was seen of the GPU during a step."""
+    return " / ".join(f"{value:.0f}" for value in (gpu or {}).get(name, [])) or "-"
+
+
+def reasons(gpu: Found | None) -> str:
+    """Return why clocks were held down during a step, but for a GPU that had nothing to do."""
+    found = ((gpu or {}).get("reasons") or {}).items()
+    return ", ".join(f"{name} {share:.0%}" for name, share in found if name != IDLE) or "-"
 
 
 def ratio(rows: dict[str, Found], manner: str) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from tests.gpu.clocks import Clocks
 from tests.gpu.steps import DRY, PART, NothingFoundError, Step, find_tool
 
 ROOT = Path(__file__).parents[2]
@@ -52,15 +53,19 @@ class Runner:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         due = 0.0
-        for step in steps:
-            due += step.seconds * (SLOWER if self.record["dry"] else 1)
-            limit = self.began + due - time.monotonic()
-            print(f"{step.name}: {step.title} (at most {limit:.0f} s)", flush=True)
-            found = self.step(step, limit)
-            print(f"    {found['state']} after {found['seconds']} s", flush=True)
-            self.record["steps"].append(found)
-            self.record["seconds"] = round(time.monotonic() - self.began, 1)
-            self.write()
+        with Clocks() as clocks:
+            for step in steps:
+                due += step.seconds * (SLOWER if self.record["dry"] else 1)
+                began = time.monotonic()
+                limit = self.began + due - began
+                print(f"{step.name}: {step.title} (at most {limit:.0f} s)", flush=True)
+                found = self.step(step, limit)
+                print(f"    {found['state']} after {found['seconds']} s", flush=True)
+                if gpu := clocks.since(began):
+                    found["gpu"] = gpu
+                self.record["steps"].append(found)
+                self.record["seconds"] = round(time.monotonic() - self.began, 1)
+                self.write()
         return all(step["state"] in {DONE, ABSENT} for step in self.record["steps"])
 
     def step(self, step: Step, limit: float) -> dict[str, Any]:

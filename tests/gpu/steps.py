@@ -52,33 +52,33 @@ class Step:
 
 
 def steps(*, dry: bool) -> Iterator[Step]:
-    """Yield the steps in order."""
+    """Yield the steps, those that decide most first."""
     yield Step(
         name="probe",
         title="the probe's verdict",
         command=module("trialfleet.nodes.probe", "--json"),
-        seconds=30,
+        seconds=20,
         prints=True,
     )
     yield Step(
         name="machine",
         title="what the machine is",
         command=module("tests.gpu.machine"),
-        seconds=15,
+        seconds=10,
         prints=True,
     )
     yield Step(
         name="build",
         title="the kernels, compiled",
         command=module("trialfleet.nodes.kernels", "build", "--json"),
-        seconds=70,
+        seconds=60,
         prints=True,
     )
     yield tests(dry=dry)
+    yield from benchmarks(dry=dry)
+    yield counted(dry=dry)
     for tool in ("memcheck", "racecheck"):
         yield sanitizer(tool, dry=dry)
-    yield from benchmarks(dry=dry)
-    yield from counted(dry=dry)
 
 
 def tests(*, dry: bool) -> Step:
@@ -92,7 +92,7 @@ def tests(*, dry: bool) -> Step:
         title="tests/gpu",
         command=module("pytest", *config, *only, *chosen),
         environment={"TRIALFLEET_GPU_TESTS": PART},
-        seconds=85,
+        seconds=75,
     )
 
 
@@ -106,7 +106,7 @@ def sanitizer(tool: str, *, dry: bool) -> Step:
         command=(*every, "--device", "cpu") if dry else watched,
         # Every tensor in an allocation of its own, or what lies behind it is the next tensor.
         environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-        seconds=30,
+        seconds=20,
         needs="" if dry else "compute-sanitizer",
         read=not_watched if dry else summary,
     )
@@ -114,42 +114,49 @@ def sanitizer(tool: str, *, dry: bool) -> Step:
 
 def benchmarks(*, dry: bool) -> Iterator[Step]:
     """Yield the benchmarks of the kernels and of the trainer."""
-    hasty = ("--device", "cpu", "--quick", "--seconds", "0.01", "--without", "compile")
-    sizes = ("--sizes", "1K" if dry else "1K,64K,4M,256M", "--out", PART)
-    mulc = hasty if dry else ("--device", "cuda", "--seconds", "0.7")
-    fused = hasty if dry else ("--device", "cuda", "--seconds", "0.2", "--without", "eager")
+    device = ("--device", "cpu" if dry else "cuda")
+    sizes = ("--sizes", "1K" if dry else "1K,64K,4M,256M")
     yield Step(
-        name="mulc",
-        title="the table of 2014",
-        command=module("tests.bench.kernels", "--only", "mulc", *mulc, *sizes),
-        seconds=55,
+        name="compiled",
+        title="what torch.compile makes of all that is compared, all at once",
+        command=module("tests.gpu.compiled", *device, *sizes),
+        seconds=45,
+        prints=True,
     )
+    hasty = ("--quick", "--seconds", "0.01", "--without", "compile")
+    fused = hasty if dry else ("--seconds", "0.2", "--without", "eager")
+    mulc = hasty if dry else ("--seconds", "0.5")
+    every = (*device, *sizes, "--out", PART)
     yield Step(
         name="fused",
         title="the fused operators beside torch.compile",
-        command=module("tests.bench.kernels", "--only", "fused", *fused, *sizes),
-        seconds=110,
+        command=module("tests.bench.kernels", "--only", "fused", *fused, *every),
+        seconds=85,
     )
     workloads = ("--only", "flights") if dry else ("--only", "flights", "--only", "1 million")
-    ways = ("--ways", "ours,eager" if dry else "ours,compiled,eager")
-    device = ("--device", "cpu" if dry else "cuda")
-    quick = ("--quick", *workloads, *ways, *device, "--out", PART)
+    ways = ("--ways", "ours,eager" if dry else "ours,captured,eager")
     yield Step(
         name="trainer",
         title="the trainer's benchmark",
-        command=module("tests.bench.train", *quick),
-        seconds=75,
+        command=module("tests.bench.train", "--quick", *workloads, *ways, *device, "--out", PART),
+        seconds=70,
+    )
+    yield Step(
+        name="mulc",
+        title="the table of 2014",
+        command=module("tests.bench.kernels", "--only", "mulc", *mulc, *every),
+        seconds=55,
     )
 
 
-def counted(*, dry: bool) -> Iterator[Step]:
-    """Yield Nsight Compute's counters of each kernel at its larger size."""
+def counted(*, dry: bool) -> Step:
+    """Return Nsight Compute's counters of each kernel at its larger size."""
     program = module("tests.gpu.once", *(("--device", "cpu") if dry else ()))
-    yield Step(
+    return Step(
         name="counters",
         title="Nsight Compute's counters of the three slowest kernels",
         command=program if dry else counters.command(PART, program),
-        seconds=35,
+        seconds=20,
         needs="" if dry else "ncu",
         read=not_watched if dry else counters.read,
     )

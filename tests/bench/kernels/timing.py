@@ -20,7 +20,6 @@ import torch
 
 ROUNDS, CALLS = 128, 1000
 FEWEST_ROUNDS = 8  # for a median and a spread
-WARM_UP = 0.1  # s of calls before the first that counts: clocks rise, caches fill
 TRIED = 100  # calls in a row, to see how long one takes
 
 Call = Callable[[], object]
@@ -60,7 +59,10 @@ class Meter:
     Attributes:
         device: where.
         manners: the ways of making a call so many times, by name: "called"; on a GPU also "graph".
+        warm_up: seconds of calls before the first that counts: clocks rise, caches fill.
     """
+
+    warm_up = 0.1
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -81,6 +83,8 @@ class CudaMeter(Meter):
 
     Everything that is measured runs on `stream`, and alone.
     """
+
+    warm_up = 0.02
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -131,7 +135,7 @@ def measured(meter: Meter, call: Call, repeat: Repeat, budget: float) -> Timing:
         repeat: one of the meter's manners.
         budget: seconds for all rounds.
     """
-    warm_up = min(WARM_UP, budget / 2)
+    warm_up = min(meter.warm_up, budget / 2)
     tried = max(1, min(TRIED, int(warm_up / max(seconds_when_warm(meter, call, warm_up), 1e-9))))
     seconds = seconds_when_warm(meter, repeat(call, tried), warm_up) / tried
     rounds, calls = scaled(seconds, budget)

@@ -1,26 +1,25 @@
-"""Four ways to train the same network on the same rows: ours, and three that people write."""
+"""Ways to train the same network on the same rows: ours, and those that torch offers."""
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
 
 from tests.bench.train.roofline import synchronize
 from tests.bench.train.workloads import SEED, Workload
 from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, loader, settings, train
 from trialfleet.nodes.tabular.network import Network, loss_of
-from trialfleet.nodes.tabular.optimizers import learning_rate_at
+from trialfleet.nodes.tabular.optimizers import learning_rate_at, schedule_of
 from trialfleet.nodes.tabular.ranks import Ranks
 
-LOADERS = min(8, os.cpu_count() or 1)  # processes that feed a GPU; a CPU has other work for itself
+WARM_UPS = 3  # steps before a capture
 NO_TRIAL = trial.Trial(Path("no-such-folder"), {"seed": SEED, "accelerator": "gpu"})
 
 
@@ -64,69 +63,36 @@ class Ours:
         self._steps.loss_sum()
 
 
-class Loop:
-    """A DataLoader, autograd, torch.optim; on a GPU with loading processes and pinned memory."""
-
-    def __init__(self, data: dataset.Dataset, workload: Workload, device: torch.device) -> None:
-        self.network = network_of(data, workload, device)
-        self._device, self._kind, self._settings = device, data.kind, workload.settings
-        gpu = device.type == "cuda"
-        self._loader: DataLoader[Any] = DataLoader(
-            TensorDataset(*data.train.tensors),
-            batch_size=workload.batch,
-            shuffle=True,
-            num_workers=LOADERS if gpu else 0,
-            pin_memory=gpu,
-        )
-        self._optimizer = adamw_of(self.network, workload)
-        self._steps, self._taken, self._per_epoch = self._forever(), 0, workload.steps
-
-    def advance(self, steps: int) -> None:
-        """See `Way`."""
-        for _ in range(steps):
-            next(self._steps)
-        synchronize(self._device)
-
-    def _forever(self) -> Iterator[None]:
-        while True:
-            for batch in self._loader:
-                numeric, categorical, target = (
-                    tensor.to(self._device, non_blocking=True) for tensor in batch
-                )
-                self._optimizer.zero_grad()
-                with autocast(self._device):
-                    outputs = self.network(numeric, categorical)
-                    loss = loss_of(outputs, target, self._kind)
-                loss.backward()  # type: ignore[no-untyped-call]
-                epochs = self._taken / self._per_epoch
-                for group in self._optimizer.param_groups:
-                    group["lr"] = learning_rate_at(epochs, self._settings)
-                self._optimizer.step()
-                self._taken += 1
-                yield
-
-
 class Eager:
-    """Rows that lie on the device, taken by index_select; autograd, torch.optim's fused AdamW."""
+    """Rows that lie on the device, taken by index_select; autograd, torch.optim's fused AdamW.
+
+    The next epoch's order is drawn beside the training, as in ours.
+    """
 
     def __init__(self, data: dataset.Dataset, workload: Workload, device: torch.device) -> None:
         self.network = network_of(data, workload, device)
         self._rows, self._settings, self._device = data.train.to(device), workload.settings, device
         self._batch, self._per_epoch, self._taken = workload.batch, workload.steps, 0
         self._optimizer, self._kind = adamw_of(self.network, workload), data.kind
+        self._orders = loader.Orders(SEED, len(self._rows), workload.batch, Ranks())
+        self._order = torch.zeros(len(self._rows), dtype=torch.int64, device=device)
 
     def advance(self, steps: int) -> None:
         """See `Way`."""
         for _ in range(steps):
             epoch, step = divmod(self._taken, self._per_epoch)
             if step == 0:
-                self._order = loader.order_of(SEED, epoch, len(self._rows)).to(self._device)
-            self._step(self._order[step * self._batch : (step + 1) * self._batch])
+                self._begin(epoch)
+            self._take(step)
             self._taken += 1
         synchronize(self._device)
 
-    def _step(self, index: Tensor) -> None:
+    def _begin(self, epoch: int) -> None:
+        self._order.copy_(self._orders.take(epoch))
+
+    def _take(self, step: int) -> None:
         self._optimizer.zero_grad()
+        index = self._order[step * self._batch : (step + 1) * self._batch]
         self._loss(index).backward()  # type: ignore[no-untyped-call]
         rate = learning_rate_at(self._taken / self._per_epoch, self._settings)
         for group in self._optimizer.param_groups:
@@ -139,18 +105,69 @@ class Eager:
             return loss_of(self.network(batch.numeric, batch.categorical), batch.target, self._kind)
 
 
-class Compiled(Eager):
-    """The same, but batch, network and loss by torch.compile(mode="reduce-overhead")."""
+class Captured(Eager):
+    """What torch can do at best: batch, network and loss compiled, the whole step one CUDA graph.
 
-    def __init__(self, data: dataset.Dataset, workload: Workload, device: torch.device) -> None:
+    Which batch it is and its learning rate lie on the device, so a step is replayed as it is. A CPU
+    has no graphs: there the step is called.
+    """
+
+    def __init__(
+        self, data: dataset.Dataset, workload: Workload, device: torch.device, mode: str
+    ) -> None:
         super().__init__(data, workload, device)
-        self._compiled: Callable[[Tensor], Tensor] = torch.compile(
-            super()._loss, mode="reduce-overhead"
-        )
+        self._next = torch.zeros(1, dtype=torch.int64, device=device)  # step of the epoch
+        self._places = torch.arange(workload.batch, device=device)
+        self._rates = torch.zeros(workload.steps, device=device)
+        self._rate = torch.zeros((), device=device)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate
+            group["capturable"] = device.type == "cuda"
+        self._compiled: Callable[[], Tensor] = torch.compile(self._next_loss, mode=mode)
+        self._replay: Callable[[], object] = self._whole_step
+        if device.type == "cuda":
+            self._replay = self._capture()
 
-    def _loss(self, index: Tensor) -> Tensor:
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return self._compiled(index)
+    def _begin(self, epoch: int) -> None:
+        super()._begin(epoch)
+        self._next.zero_()
+        self._rates.copy_(schedule_of(epoch, self._per_epoch, self._taken, self._settings)[:, 0])
+
+    def _take(self, step: int) -> None:  # noqa: ARG002  the device knows
+        self._replay()
+
+    def _next_loss(self) -> Tensor:
+        return self._loss(self._order[self._next * self._batch + self._places])
+
+    def _whole_step(self) -> None:
+        self._optimizer.zero_grad()
+        self._compiled().backward()  # type: ignore[no-untyped-call]
+        self._rate.copy_(self._rates.index_select(0, self._next)[0])
+        self._optimizer.step()
+        self._next += 1
+
+    def _capture(self) -> Callable[[], object]:
+        """Return a step's graph; the steps before, which compile it, are taken back."""
+        weights = [*self.network.parameters()]
+        before = [weight.detach().clone() for weight in weights]
+        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UPS):
+                self._next.zero_()
+                self._whole_step()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        self._optimizer.zero_grad()  # the graph's gradients lie in the graph's memory
+        with torch.cuda.graph(graph):
+            self._whole_step()
+        with torch.no_grad():
+            for weight, former in zip(weights, before, strict=True):
+                weight.copy_(former)
+            for state in self._optimizer.state.values():
+                for value in state.values():
+                    value.zero_()
+        return graph.replay
 
 
 def adamw_of(network: Network, workload: Workload) -> torch.optim.Optimizer:
@@ -173,8 +190,8 @@ def autocast(device: torch.device) -> Any:
 
 WAYS: dict[str, Callable[[dataset.Dataset, Workload, torch.device], Way]] = {
     "ours": Ours,
-    "loop": Loop,
-    "compiled": Compiled,
+    "autotuned": partial(Captured, mode="max-autotune-no-cudagraphs"),
+    "captured": partial(Captured, mode="default"),
     "eager": Eager,
 }
 

@@ -1,4 +1,4 @@
-"""Instructions of a GPU are counted along the way that a thread takes."""
+"""Instructions of a GPU are counted by the rounds of the loops that move data."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import shutil
 import pytest
 
 from tests.kernels import sass
+from tests.kernels.sass import Round
 from tests.kernels.stand_in import CUDA
 
-# Cut from cuobjdump's output: a loop, in it a part that is jumped over unless P1, and a self-jump
-# with which every kernel ends.
+# Cut from cuobjdump's output. A loop, in it a part that is jumped over unless P1, a division's rare
+# case, and a loop that moves nothing; a self-jump with which every kernel ends. Then a kernel
+# without a loop, in which a thread that has nothing to do leaves, and one that only leaves.
 LISTING = """
 		Function : _ZN1a6kernelEv
         /*0000*/                   S2R R0, SR_TID.X ;                 /* 0x0000000000007919 */
@@ -20,61 +22,57 @@ LISTING = """
         /*0030*/              @!P1 BRA 0x60 ;                         /* 0x0000003000009947 */
         /*0040*/                   IMAD.WIDE.U32 R6, R2, -0x2daee0ad, RZ ;
         /*0050*/                   LOP3.LUT R6, R7, R2, RZ, 0x3c, !PT ;
-        /*0060*/                   STG.E.128 desc[UR4][R2.64], R4 ;
-        /*0070*/              @!P2 BRA 0x20 ;
-        /*0080*/                   EXIT ;
-        /*0090*/                   BRA 0x90;
-        /*00a0*/                   NOP;
+        /*0060*/               @P3 BRA 0x80 ;
+        /*0070*/                   CALL.REL.NOINC 0xe0 ;
+        /*0080*/                   SHFL.BFLY PT, R6, R6, R9, 0x1f ;
+        /*0090*/               @P4 BRA 0x80 ;
+        /*00a0*/                   STG.E.U16 desc[UR4][R2.64], R4 ;
+        /*00b0*/                   STG.E.64 desc[UR4][R2.64], R4 ;
+        /*00c0*/              @!P2 BRA 0x20 ;
+        /*00d0*/                   EXIT ;
+        /*00e0*/                   RET.REL.NODEC R10 `(_ZN1a6kernelEv) ;
+        /*00f0*/                   BRA 0xf0;
+        /*0100*/                   NOP;
 		Function : second
+        /*0000*/               @P0 BRA 0x50 ;
+        /*0010*/                   LDG.E R4, desc[UR4][R2.64] ;
+        /*0020*/               @P1 BRA 0x40 ;
+        /*0030*/                   LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0040*/                   STG.E.128 desc[UR4][R2.64], R4 ;
+        /*0050*/                   EXIT ;
+		Function : third
         /*0000*/                   EXIT ;
 """
 
 
-def test_the_way_and_a_further_round_are_counted() -> None:
-    kernel, second = sass.kernels(LISTING)
-    assert (len(kernel), kernel.way(), kernel.round()) == (
-        10,
-        2,
-        4,
-    )  # a thread beyond the end leaves
-    assert kernel.way("0x2daee0ad") == 9
-    assert kernel.round("0x2daee0ad") == 6
-    assert (len(second), second.way(), second.round()) == (1, 1, None)
+def test_a_round_of_the_loop_that_moves_data_is_counted_or_the_way_through() -> None:
+    first, second, third = sass.kernels(LISTING)
+    assert len(first) == 16
+    # All of the loop but the call, and the shuffle's loop once.
+    assert first.rounds() == [Round("round", instructions=10, read=16, written=2 + 8)]
+    assert second.rounds() == [Round("way", instructions=6, read=4 + 16, written=16)]
+    assert third.rounds() == []
+    assert Round("", instructions=36, read=32, written=16).per_pack == 12.0
 
 
-needs_tools = pytest.mark.skipif(
-    not (shutil.which("nvcc") and shutil.which("cuobjdump")), reason="needs nvcc and cuobjdump"
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (shutil.which("nvcc") and shutil.which("cuobjdump", path=sass.tools())),
+    reason="needs nvcc and cuobjdump",
 )
+def test_every_kernel_has_a_count_and_leaves_room_for_memory() -> None:
+    """By the data sheet of an H200 a scheduler has so many cycles for what a warp moves.
 
-
-@pytest.mark.slow
-@needs_tools
-def test_dropout_leaves_room_for_memory() -> None:
-    """A warp moves 1 KB for 256 values of bfloat16: 223 cycles by the data sheet of an H200."""
-    listing = sass.listing(CUDA / "activation.cu", "sm_90")
-    rounds = [
-        kernel.round("0x2daee0ad")
-        for kernel in sass.kernels(listing)
-        if "forward_kernel<(Layout)2" in sass.demangled(kernel.name)
-    ]
-    assert len(rounds) == 5
-    assert max(filter(None, rounds)) <= 160
-
-
-@pytest.mark.slow
-@needs_tools
-def test_losses_leave_room_for_memory() -> None:
-    """32 values of bfloat16 move 256 bytes, with their gradients and float32 targets, or 128.
-
-    By the data sheet of an H200 that is 56 cycles or 28 of a scheduler.
+    256 values of bfloat16 that are read and written, 1 KB: 223 cycles; with float32 targets, 448.
     """
-    found = {
-        sass.demangled(kernel.name): kernel
-        for kernel in sass.kernels(sass.listing(CUDA / "losses.cu", "sm_90"))
+    every = {
+        sass.demangled(kernel.name): kernel.rounds()
+        for source in sorted(CUDA.glob("*.cu"))
+        for kernel in sass.kernels(sass.listing(source, "sm_90"))
     }
-    sigmoid = found["pointwise_kernel<true, __nv_bfloat16, SigmoidBce>"].round("STG.E.128")
-    assert sigmoid is not None
-    assert sigmoid <= 36 * 8  # values of a round
-    # All of it, as the shortest way leaves out what a row of 1024 goes through.
-    softmax = found["softmax_kernel<HeldRow<true, 8, 4, __nv_bfloat16>, __nv_bfloat16>"]
-    assert len(softmax) <= 24 * 32
+    assert not [name for name, rounds in every.items() if not rounds]
+    packed = [rounds for name, rounds in every.items() if "forward_kernel<(Layout)2" in name]
+    assert len(packed) == 5
+    assert max(each.instructions for rounds in packed for each in rounds) <= 160
+    sigmoid = every["pointwise_kernel<true, __nv_bfloat16, SigmoidBce>"]
+    assert max(each.instructions for each in sigmoid) <= 36 * 8  # values of a round

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,13 +14,14 @@ import torch
 from tests.bench.train import __main__ as bench
 from tests.bench.train import first_step, launches, rivals, roofline, workloads
 from tests.bench.train.workloads import Workload
+from trialfleet.nodes.tabular import loader
 
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
 SMALL = replace(workloads.IN_2014, rows=512, numeric=8, hidden=16, layers=2, batch=32, dropout=0.5)
 CEILINGS = roofline.Ceilings(bandwidth=1e10, flops=1e11, launch=1e-6)
-EAGER_WAYS = {name: way for name, way in rivals.WAYS.items() if name != "compiled"}
+EAGER_WAYS = {name: rivals.WAYS[name] for name in ("ours", "eager")}
 
 
 HASTY = bench.Pace(window=0.01, windows=2, limit=1.0)
@@ -68,32 +70,68 @@ def test_half_of_the_roofline_is_no_goal_where_launches_bound_the_step() -> None
     assert "goal 50%" not in bench.roofline_line({"bound": "launches"}, 0.4, goals)
 
 
-def test_the_rows_of_an_eager_loop_lie_on_the_device_in_the_order_of_ours() -> None:
-    """Way (c) takes the batches of ours: without dropout, the same losses."""
+def all_ways(compiles: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """The loss of each way after an epoch and a half; `compiles` stands for torch.compile."""
+    monkeypatch.setattr(torch, "compile", compiles)
     still = replace(SMALL, dropout=0.0)
     data = workloads.make_data(still)
-    found = []
-    for name in ("ours", "eager"):
-        way = rivals.WAYS[name](data, still, CPU)
-        way.advance(still.steps)
-        found.append(bench.validation_loss(way, data))
-    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    found = {}
+    for name, make in rivals.WAYS.items():
+        way = make(data, still, CPU)
+        way.advance(still.steps * 3 // 2)
+        found[name] = bench.validation_loss(way, data)
+    return found
+
+
+def test_every_way_takes_the_steps_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same batches at the same rates: without dropout, the same losses."""
+    found = all_ways(lambda function, **_: function, monkeypatch)
+    assert found == {name: pytest.approx(found["ours"], rel=1e-4) for name in rivals.WAYS}
+
+
+def test_every_way_has_its_epochs_order_drawn_beside_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or a rival would wait for what ours does meanwhile."""
+    drawn_by: set[str] = set()
+    order_of = loader.order_of
+
+    def noting(*given: int) -> torch.Tensor:
+        drawn_by.add(threading.current_thread().name)
+        return order_of(*given)
+
+    monkeypatch.setattr(loader, "order_of", noting)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    for name in ("eager", "captured"):
+        rivals.WAYS[name](workloads.make_data(SMALL), SMALL, CPU).advance(1)
+    assert drawn_by
+    assert threading.main_thread().name not in drawn_by
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")  # what torch.compile imports
+def test_what_torch_compiles_of_a_step_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = all_ways(torch.compile, monkeypatch)
+    assert found == {name: pytest.approx(found["ours"], rel=1e-4) for name in rivals.WAYS}
 
 
 def test_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [name for name in rivals.WAYS if name != "compiled"]
+    names = [*EAGER_WAYS]
     found = bench.measure_workload(SMALL, CPU, names, CEILINGS, torch.float32, HASTY)
     bench.print_workload(found, bench.GOALS["cpu"])
     output = capsys.readouterr().out
     assert "(c) eager, resident rows" in output
     assert "bound by launches" in output
-    assert set(found["ratios"]) == {"loop", "eager", "roofline"}
+    assert set(found["ratios"]) == {"eager", "roofline"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--ways", "ours,eagr"], "'eagr' is no way to train: choose from ours, loop, compiled"),
+        (
+            ["--ways", "ours,eagr"],
+            "'eagr' is no way to train: choose from ours, autotuned, captured",
+        ),
         (["--only", "2015"], "no workload has '2015' in its name; there are flights-like"),
         (["--device", "cuda"], "--device cuda: torch"),
     ],
