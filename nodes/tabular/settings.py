@@ -73,12 +73,9 @@ class Settings:
     # rows: as many as that, or the most below that divide the ranks.
     tensor_parallel: int = _between(1, 1, 65536)
     # What of the model lies in main memory, from where a GPU has what it works on: "none";
-    # "embeddings", whose rows in use are on the GPU; "all" that the optimiser moves, and what the
-    # way forward leaves to the way back. "auto": what a GPU has no room for.
+    # "embeddings", of which a step has its batch's rows on the GPU; "all" that the optimiser moves,
+    # and what the way forward leaves to the way back. "auto": what a GPU has no room for.
     offload: str = _one_of("auto", "none", "embeddings", "all")
-    # With the embeddings in main memory, how many rows of them the GPU has at once; 0: as many as a
-    # quarter of its memory takes, on a CPU as many as a batch may want.
-    hot_rows: int = _between(0, 0, 1 << 40)
 
     def __post_init__(self) -> None:
         """Raise SettingError for a setting of the wrong type, or out of range."""
@@ -136,8 +133,7 @@ class Settings:
         room = memory * STATE_SHARE * ranks / STATE_BYTES
         if weights <= room:
             return "none"
-        # Of the half that a model may take, hot rows have one half (HOT_SHARE), layers the other.
-        return "embeddings" if weights - embeddings <= room / 2 else "all"
+        return "embeddings" if weights - embeddings <= room else "all"
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Settings:
@@ -169,7 +165,6 @@ def metrics_of(kind: str) -> list[str]:
 
 
 STATE_BYTES = 16  # of a number: weight, gradient, the optimiser's two means
-HOT_SHARE = 0.25  # of a GPU's memory, for the rows of embeddings that lie in main memory
 STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpoint on its way
 
 

@@ -187,9 +187,7 @@ def steps_of(
         t.stays = False  # a process group, and what torch keeps beside it
         most = math.inf if device.type == "cpu" else memory
         offload = chosen.offloads(weights, numbers_of(network.embedding), most, team.count)
-        return ShardedSteps(
-            network, data, chosen, t.seed, team, device=device, memory=memory, offload=offload
-        )
+        return ShardedSteps(network, data, chosen, t.seed, team, device=device, offload=offload)
     network.to(device)
     # the kernels travel with trials for GPUs, and with gangs
     from trialfleet.nodes.tabular.graph_steps import GraphSteps

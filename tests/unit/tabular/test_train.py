@@ -294,8 +294,8 @@ def test_what_shares_a_model_out_and_what_forbids_it_are_named(
         ({"offload": "none"}, 31_999, True, "none"),
         ({"offload": "all"}, 1e9, True, "all"),
         ({"tensor_parallel": 2}, 1e9, True, "none"),
-        ({}, 12_800, True, "embeddings"),  # the layers' 200 in a quarter of it
-        ({}, 12_799, True, "all"),
+        ({}, 6_400, True, "embeddings"),  # the layers' 200 in a half of it
+        ({}, 6_399, True, "all"),
     ],
 )
 def test_a_model_lies_where_there_is_room_for_it(
