@@ -179,6 +179,8 @@ def steps_of(
         return PlainSteps(network, data, chosen, t.seed)
     if device.type == "cpu":  # to compile kernels for it would take longer than they save
         os.environ.setdefault("TRIALFLEET_PLAIN", "1")
+    if chosen.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
     memory = team.least(loader.memory_of(device, t.gpu_share))
     if chosen.shards(weights := numbers_of(network), memory):
         # what they need of torch takes as long to import as torch
@@ -197,8 +199,6 @@ def steps_of(
     # embedding.cu. Where that is too much, the trial is rejected for want of memory.
     source = loader.loader_of(data, chosen, device, t, team)
     dtype = precision_of(chosen, device)
-    if chosen.precision == "tf32":
-        torch.set_float32_matmul_precision("high")
     is_local = team.in_gang and chosen.local_steps > 1
     steps = GraphSteps(
         network,

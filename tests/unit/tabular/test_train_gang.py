@@ -310,6 +310,38 @@ def test_a_model_that_takes_more_than_half_of_the_slots_memory_is_sharded(
     assert kinds == [False, True, False, True]
 
 
+AS_ON_A_GPU = """
+import as_package
+from trialfleet.nodes.tabular import loader, ranks, train
+
+train.check = lambda *_: None  # whatever the precision
+loader.memory_of = lambda *_: 1e4
+ranks.run(train.main)
+"""
+
+
+def test_a_model_too_large_for_its_precision_is_rejected(sandbox: Path, tmp_path: Path) -> None:
+    (sandbox / "as_on_a_gpu.py").write_text(AS_ON_A_GPU)
+    params = {"precision": "bfloat16"}
+    gang = Gang(sandbox, tmp_path / "gang", 1, "as_on_a_gpu.py", params=params)
+    gang.start()
+    assert gang.codes() == [64]
+    assert read_result(gang.first)["error"].startswith("precision is 'bfloat16', but where the mod")
+
+
+def test_tf32_is_for_a_model_that_is_shared_out_too(sandbox: Path) -> None:
+    before = torch.get_float32_matmul_precision()
+    chosen = settings.Settings(hidden=8, parallel="sharded", precision="tf32")
+    t = trial.Trial(sandbox, {"data": ["r.npz"]})
+    data = dataset.load(t, chosen)
+    team, network = Ranks(0, 1, in_gang=True), Network(data.columns, chosen)
+    try:
+        assert train.steps_of(t, chosen, network, data, team, torch.device("cpu")).is_sharded
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.parametrize(
     ("rank", "called_back", "saves"), [(0, False, True), (1, False, False), (1, True, True)]
 )
