@@ -25,7 +25,7 @@
 # make bench-peers      the same tuning by trialfleet, Ray Tune, Celery and Optuna, with kills; an hour on two cores
 # make bench-ranks      what several ranks send, and what that does to the model; twenty minutes, ARGS="--seeds 1" for less
 # make bench-ranks-memory  what a rank's model takes of memory, whole and shared out; two minutes
-# make bench-host-rows  what embeddings in main memory cost, by how many rows of them the GPU has; a minute
+# make bench-host-rows  what embeddings in main memory cost, beside the whole table in the optimiser's hands; a minute
 # make bench-ranks-scaling  what the model of compute and link predicts, beside what ranks take; three minutes
 # make bench-views      what the commands cost that show a run of 300 regions x 100 trials; ten minutes, ARGS=3x20 for less
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU

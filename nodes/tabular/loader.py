@@ -38,6 +38,13 @@ def order_of(seed: int, epoch: int, rows: int) -> Tensor:
     return torch.randperm(rows, generator=generator)
 
 
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on the device; the host waits for nothing, as long as it goes that way."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 class Orders:
     """The epochs' orders of the rows; the next one is drawn while the device trains."""
 

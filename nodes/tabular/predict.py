@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pickle
@@ -76,7 +77,11 @@ def load_model(folder: Path) -> Model:
         text = (folder / "model.json").read_text(encoding="utf-8")
         description: dict[str, Any] = json.loads(text)
         columns = table.Columns(**description["columns"])
-        network = Network(columns, settings.Settings.of(description["settings"]))
+        given = description["settings"]
+        known = {field.name for field in dataclasses.fields(settings.Settings)}
+        # What has been removed since says nothing of the network.
+        chosen = settings.Settings(**{name: given[name] for name in known & set(given)})
+        network = Network(columns, chosen)
         network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         numeric = dataset.Scale.read(description["numeric_scale"])
         target = dataset.Scale.read(description["target_scale"])

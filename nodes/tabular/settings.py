@@ -45,7 +45,7 @@ class Settings:
     # float32 of which products read 10 bits, where the GPU can (compute capability 8.0). "auto" is
     # bfloat16 where the GPU has it (8.0), else float16 where that is fast (7.0: V100, T4), else
     # float32. The weights, the last layer and the loss are float32 always, and so is everything on
-    # a CPU.
+    # a CPU. A model that is shared out, or in main memory, has float32 or tf32; "auto" is float32.
     precision: str = _one_of("auto", "float32", "tf32", "bfloat16", "float16")
     epochs: int = _between(10, 1, 1_000_000)  # at most so many passes over the training rows
     # Stop after so many epochs without a better validation result.
@@ -73,12 +73,9 @@ class Settings:
     # rows: as many as that, or the most below that divide the ranks.
     tensor_parallel: int = _between(1, 1, 65536)
     # What of the model lies in main memory, from where a GPU has what it works on: "none";
-    # "embeddings", whose rows in use are on the GPU; "all" that the optimiser moves, and what the
-    # way forward leaves to the way back. "auto": what a GPU has no room for.
+    # "embeddings", of which a step has its batch's rows on the GPU; "all" that the optimiser moves,
+    # and what the way forward leaves to the way back. "auto": what a GPU has no room for.
     offload: str = _one_of("auto", "none", "embeddings", "all")
-    # With the embeddings in main memory, how many rows of them the GPU has at once; 0: as many as a
-    # quarter of its memory takes, on a CPU as many as a batch may want.
-    hot_rows: int = _between(0, 0, 1 << 40)
 
     def __post_init__(self) -> None:
         """Raise SettingError for a setting of the wrong type, or out of range."""
@@ -110,17 +107,28 @@ class Settings:
         if self.local_steps > 1:
             text = f"with {name}: {value} every step is taken together"
             raise SettingError("local_steps", f"local_steps is {self.local_steps}; {text}")
+        self._check_precision(f"with {name}: {value}")
+
+    def _check_precision(self, where: str) -> None:
+        """Raise SettingError for a precision that a model that is shared out can't have."""
+        if self.precision in {"bfloat16", "float16"}:
+            text = f"{where} the products are float32's; choose auto, float32 or tf32"
+            raise SettingError("precision", f"precision is {self.precision!r}, but {text}")
 
     def shards(self, weights: int, memory: float) -> bool:
         """Tell whether each rank holds a part of the network only, or in main memory.
 
-        The network has so many numbers; memory is the bytes of the rank that has least.
+        The network has so many numbers; memory is the bytes of the rank that has least. Raises
+        SettingError where it has to, and the precision does not go with that.
         """
         if self._sharing():
             return True
         if self.parallel != "auto" or self.local_steps > 1:
             return False
-        return weights * STATE_BYTES > memory * STATE_SHARE
+        if weights * STATE_BYTES <= memory * STATE_SHARE:
+            return False
+        self._check_precision("where the model takes more than half of the memory")
+        return True
 
     def offloads(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
         """Return what of a network that is shared out lies in main memory, as `offload` names it.
@@ -136,8 +144,7 @@ class Settings:
         room = memory * STATE_SHARE * ranks / STATE_BYTES
         if weights <= room:
             return "none"
-        # Of the half that a model may take, hot rows have one half (HOT_SHARE), layers the other.
-        return "embeddings" if weights - embeddings <= room / 2 else "all"
+        return "embeddings" if weights - embeddings <= room else "all"
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Settings:
@@ -169,7 +176,6 @@ def metrics_of(kind: str) -> list[str]:
 
 
 STATE_BYTES = 16  # of a number: weight, gradient, the optimiser's two means
-HOT_SHARE = 0.25  # of a GPU's memory, for the rows of embeddings that lie in main memory
 STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpoint on its way
 
 

@@ -179,6 +179,8 @@ def steps_of(
         return PlainSteps(network, data, chosen, t.seed)
     if device.type == "cpu":  # to compile kernels for it would take longer than they save
         os.environ.setdefault("TRIALFLEET_PLAIN", "1")
+    if chosen.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
     memory = team.least(loader.memory_of(device, t.gpu_share))
     if chosen.shards(weights := numbers_of(network), memory):
         # what they need of torch takes as long to import as torch
@@ -187,9 +189,7 @@ def steps_of(
         t.stays = False  # a process group, and what torch keeps beside it
         most = math.inf if device.type == "cpu" else memory
         offload = chosen.offloads(weights, numbers_of(network.embedding), most, team.count)
-        return ShardedSteps(
-            network, data, chosen, t.seed, team, device=device, memory=memory, offload=offload
-        )
+        return ShardedSteps(network, data, chosen, t.seed, team, device=device, offload=offload)
     network.to(device)
     # the kernels travel with trials for GPUs, and with gangs
     from trialfleet.nodes.tabular.graph_steps import GraphSteps
@@ -199,8 +199,6 @@ def steps_of(
     # embedding.cu. Where that is too much, the trial is rejected for want of memory.
     source = loader.loader_of(data, chosen, device, t, team)
     dtype = precision_of(chosen, device)
-    if chosen.precision == "tf32":
-        torch.set_float32_matmul_precision("high")
     is_local = team.in_gang and chosen.local_steps > 1
     steps = GraphSteps(
         network,

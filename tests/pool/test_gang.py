@@ -387,7 +387,7 @@ def test_a_gang_that_runs_too_long_has_failed_for_good(make_gang: MakeGang) -> N
     assert "over its time: ran for more than 0.15 min" in (record.error or "")
 
 
-SHARED_OUT = {"tensor_parallel": 2, "offload": "embeddings", "hot_rows": 50}
+SHARED_OUT = {"tensor_parallel": 2, "offload": "embeddings"}
 
 
 @pytest.mark.parametrize("way", [{}, SHARED_OUT], ids=["each step", "shared out"])

@@ -2,7 +2,7 @@
 
     steps       an epoch's steps, checkpoints of the whole
     embedding   the table of embeddings, its rows shared out
-    host_rows   rows that lie in main memory, those in use on a GPU
+    host_rows   rows that lie in main memory, a batch's on a GPU
     missed_steps  what the optimiser does to rows meanwhile
     layers      the hidden layers, their rows shared out
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
+from trialfleet.nodes.tabular.loader import send
 from trialfleet.nodes.tabular.ranks import Ranks
 
 
@@ -34,18 +35,15 @@ class Rows:
         """Take note of the optimiser's means of `moved`."""
         self._means = m, v
 
-    def fetch_ahead(self, wanted: Tensor, done: int) -> None:
-        """Begin to bring the rows [w] of the step that comes after so many."""
+    def bring(self, wanted: Tensor) -> Tensor:
+        """Have the rows [w], in main memory, that a step wants in `moved`; return their places."""
+        return send(wanted, self.moved.device)
 
-    def swap_in(self) -> None:
-        """Have them in their places, once the steps before are taken."""
+    def put_back(self) -> None:
+        """Take note that the optimiser has moved what was brought: a step has been taken."""
 
-    def places(self, wanted: Tensor) -> Tensor:
-        """Return where in `moved` rows [w] are."""
-        return wanted
-
-    def settle(self, done: int) -> Tensor:  # noqa: ARG002 - they are always up to date
-        """Return all rows [R, e], as so many steps have left them."""
+    def settle(self) -> Tensor:
+        """Return all rows [R, e], as the steps so far have left them."""
         return self.moved.detach()
 
     def means(self) -> tuple[Tensor, Tensor]:
@@ -58,23 +56,23 @@ class Rows:
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """Take over the optimiser's means [R, e] after so many steps."""
+        """Take over the optimiser's means [R, e] after so many steps; the rows are loaded."""
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
 
     def close(self) -> None:
-        """End what works beside."""
+        """Let go of the machine's memory; no step is taken any more."""
 
 
 @dataclass(frozen=True)
 class Route:
     """Which rows of the table a rank asks the others for, and they ask it for."""
 
-    place: Tensor  # of each code [*] among the u different ones
-    order: Tensor  # [u] those by the rank that has them
+    place: Tensor  # of each code [*] among the u different ones, on the device
+    order: Tensor  # [u] those by the rank that has them, on the device
     asked: list[int]  # how many of each rank
     given: list[int]  # how many to each rank
-    wanted: Tensor  # [w] of this rank's rows, by the rank that asks
+    wanted: Tensor  # [w] of this rank's rows, by the rank that asks, in main memory
 
 
 class ShardedEmbedding(nn.Module):
@@ -84,28 +82,31 @@ class ShardedEmbedding(nn.Module):
         super().__init__()
         self.rows, self._team = rows, team
         self.moved = rows.moved
-        self.done = 0  # steps
 
     def forward(self, codes: Tensor) -> Tensor:
         """Return the embeddings [*, e] of codes [*], which have no gradient."""
-        route = self.route(codes)
-        table = self.rows.settle(self.done)
+        route = self.route(codes.cpu())
+        table = self.rows.settle()
         given = table[route.wanted.to(table.device)].to(codes.device)
         return functional.embedding(route.place, _brought(given, route, self._team))
 
     def route(self, codes: Tensor) -> Route:
-        """Tell the others which rows this rank needs for codes [*]. All ranks call it together."""
-        count = self._team.count
-        different, place = torch.unique(codes, return_inverse=True)  # [u], [*]
+        """Tell the others which rows this rank needs for codes [*]. All ranks call it together.
+
+        Codes are in main memory, and so is all that travels here: nobody waits for a GPU.
+        """
+        count, device = self._team.count, self.moved.device
+        different, place = torch.unique(codes.long(), return_inverse=True)  # [u], [*]
         order = torch.argsort(different % count, stable=True)
-        asked = [int(n) for n in torch.bincount(different % count, minlength=count)]
-        given = _exchange_counts(asked, codes.device, self._team)
-        wanted = _to_all(different[order] // count, asked, given, self._team)
-        return Route(place, order, asked, given, wanted)
+        asked = torch.bincount(different % count, minlength=count)
+        given = _to_all(asked, [1] * count, [1] * count, self._team)
+        counts = asked.tolist(), given.tolist()
+        wanted = _to_all(different[order] // count, *counts, self._team)
+        return Route(send(place, device), send(order, device), *counts, wanted)
 
     def train_on(self, route: Route) -> Tensor:
-        """Return the embeddings [*, e] of a route's codes, whose rows are in their places."""
-        places = self.rows.places(route.wanted)
+        """Return the embeddings [*, e] of a route's codes, for a step."""
+        places = self.rows.bring(route.wanted)
         rows: Tensor = _Exchange.apply(self.moved, places, route, self._team)  # type: ignore[no-untyped-call]
         return functional.embedding(route.place, rows)
 
@@ -115,7 +116,7 @@ class ShardedEmbedding(nn.Module):
         prefix: str,
         keep_vars: bool,  # noqa: ARG002
     ) -> None:
-        destination[prefix + "shard"] = self.rows.settle(self.done)
+        destination[prefix + "shard"] = self.rows.settle()
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *_others: object
@@ -146,15 +147,6 @@ def _brought(given: Tensor, route: Route, team: Ranks) -> Tensor:
     rows = given.new_empty(len(route.order), given.shape[1])
     rows[route.order] = _to_all(given, route.given, route.asked, team)
     return rows
-
-
-def _exchange_counts(asked: list[int], device: torch.device, team: Ranks) -> list[int]:
-    """Return how many rows each rank asks this one for."""
-    if team.count == 1:
-        return asked
-    given = torch.empty(team.count, dtype=torch.int64, device=device)
-    distributed.all_to_all_single(given, torch.tensor(asked, device=device))
-    return [int(n) for n in given]
 
 
 def _to_all(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from trialfleet.nodes.tabular.loader import send
 from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON
 from trialfleet.nodes.tabular.settings import Settings
 
@@ -73,16 +74,10 @@ class MissedSteps:
         self._flips = torch.zeros(size, dtype=torch.float64)  # how many of them are negative
         self._ways = torch.zeros(size, self._terms, dtype=torch.float64)  # B or S
 
-    def advance(self, done: int) -> None:
-        """Count the steps up to so many; ValueError if more have been counted."""
-        if done < self.done:
-            raise ValueError(f"steps up to {self.done} have been counted, not just {done}")
-        for step in range(self.done + 1, done + 1):
-            self._count(step)
-        self.done = done
-
-    def _count(self, step: int) -> None:
-        now = step - self._base
+    def count(self) -> None:
+        """Count one more step."""
+        self.done += 1
+        step, now = self.done, self.done - self._base
         if now == len(self._rates):  # room for twice as many
             self._rates, self._logs, self._flips, self._ways = (
                 torch.cat([each, torch.zeros_like(each)])
@@ -103,7 +98,7 @@ class MissedSteps:
             since = torch.arange(first, now, dtype=torch.float64) + self._base
             falls = falls / (1 - BETA_1**step)
             share = self._falls_2[first - now :] * (1 - BETA_2**since) / (1 - BETA_2**step)
-            powers = (1 - share.sqrt())[:, None] ** torch.arange(self._terms, dtype=torch.float64)
+            powers = torch.linalg.vander(1 - share.sqrt(), N=self._terms)
             ways.mul_(kept).add_(powers * (rate * falls)[:, None])
         else:
             ways.mul_(kept).add_((rate * falls)[:, None])
@@ -127,7 +122,7 @@ class MissedSteps:
             if len(rows) == len(since):
                 move(numbers, places)
             elif len(rows):
-                there = rows.to(numbers[0].device)
+                there = send(rows, numbers[0].device)
                 parts = [each[there] for each in numbers]
                 move(parts, places[rows])
                 for each, part in zip(numbers, parts, strict=True):
@@ -135,33 +130,33 @@ class MissedSteps:
 
     def _sgd(self, numbers: Sequence[Tensor], places: Tensor) -> None:
         w, m = numbers
+        fall, way = _columns([self._fall ** self._count_of(places), self._ways_of(places)[:, 0]], m)
         self._let_decay(w, places)
-        if self._window:
-            w.sub_(m * _column(self._ways_of(places)[:, 0], m))
-        m.mul_(_column(self._fall ** self._count_of(places), m))
+        w.sub_(m * way)
+        m.mul_(fall)
 
     def _series(self, numbers: Sequence[Tensor], places: Tensor) -> None:
         w, m, v = numbers
         since = (places + self._base).double()
-        root = v.sqrt() * _column((1 - BETA_2**since).rsqrt(), v)
+        correction = (1 - BETA_2**since).rsqrt()
+        c, *ways, total = _columns([correction, *self._ways_of(places).unbind(1)], v)
+        root = v.sqrt() * c
         bottom = root + EPSILON
         y = root / bottom
-        ways = self._ways_of(places).to(w)
-        total = ways[:, -1:]
-        for term in range(self._terms - 2, -1, -1):
-            total = total * y + ways[:, term : term + 1]
+        for way in reversed(ways):
+            total = torch.addcmul(way, total, y)
         self._let_decay(w, places)
-        w.sub_(m / bottom * total)
+        w.addcdiv_(m * total, bottom, value=-1)
         self._let_fall(m, v, places)
 
     def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
         """Take the missed steps one by one, all rows together; those that go on come first."""
         w, m, v = numbers
-        moved = (m != 0).any(1).cpu()
+        moved = (m != 0).any(1).cpu()  # a GPU is waited for, and spared many short kernels
         steps = self._count_of(places).long().clamp(max=self._window).where(moved, 0)
         order = steps.argsort(descending=True)
         order = order[: int((steps > 0).sum())]
-        walking = order.to(w.device)
+        walking = send(order, w.device)
         parts = [each[walking] for each in (w, m, v)]
         going = torch.bincount(steps[order]).flip(0).cumsum(0).flip(0)  # take so many or more
         for step, count in enumerate(going.tolist()[1:], 1):
@@ -175,21 +170,23 @@ class MissedSteps:
         """Take one step of each row, which is not the same step of all."""
         w, m, v = numbers
         t, rates = (places + self._base).double(), self._rates[places]
+        factors = 1 - rates * self._decay, 1 / (1 - BETA_2**t), rates / (1 - BETA_1**t)
+        kept, of_square, of_mean = _columns(factors, w)
         m.mul_(BETA_1)
         v.mul_(BETA_2)
-        if self._decay:
-            w.mul_(_column(1 - rates * self._decay, w))
-        root = (v * _column(1 / (1 - BETA_2**t), v)).sqrt_().add_(EPSILON)
-        w.sub_(m / root * _column(rates / (1 - BETA_1**t), w))
+        root = (v * of_square).sqrt_().add_(EPSILON)
+        w.mul_(kept).sub_(m / root * of_mean)
 
     def _let_fall(self, m: Tensor, v: Tensor, places: Tensor) -> None:
         missed = self._count_of(places)
-        m.mul_(_column(self._fall**missed, m))
-        v.mul_(_column(self._fall_2**missed, v))
+        fall, fall_2 = _columns([self._fall**missed, self._fall_2**missed], m)
+        m.mul_(fall)
+        v.mul_(fall_2)
 
     def _let_decay(self, w: Tensor, places: Tensor) -> None:
         if self._decay:
-            w.mul_(_column(self._kept(places), w))
+            (kept,) = _columns([self._kept(places)], w)
+            w.mul_(kept)
 
     def _ways_of(self, places: Tensor) -> Tensor:
         """Return B or S [n, terms]: decays go on where a way has ended."""
@@ -221,6 +218,7 @@ def _rounded(factor: float) -> float:
     return float(torch.tensor(factor, dtype=torch.float32))
 
 
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    """Return values [n] as [n, 1], of the type and on the device of what they multiply."""
-    return values.to(like)[:, None]
+def _columns(factors: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
+    """Return factors [n] as [n, 1] each, of the type and on the device of what they multiply."""
+    together = torch.stack(list(factors)).to(like.dtype)  # of which a GPU wants one copy
+    return send(together, like.device).unsqueeze(2).unbind()

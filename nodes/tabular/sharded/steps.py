@@ -4,9 +4,8 @@ A step is that of one rank, but for the order of sums: the optimiser moves every
 and dropout drops what one rank would drop. Every rank takes part in each look at the table, so all
 of them measure the validation rows together, and save together.
 
-What a GPU has no room for can lie in main memory: the table, of which the rows of the next batch
-are brought while the GPU works on this one; or all of the model, and what the way forward leaves to
-the way back, too.
+What a GPU has no room for can lie in main memory: the table, of which a step has its batch's rows;
+or all of the model, and what the way forward leaves to the way back, too.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,11 +24,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from trialfleet.nodes.tabular import dataset, settings
+from trialfleet.nodes.tabular.loader import send
 from trialfleet.nodes.tabular.network import Network, loss_of
 from trialfleet.nodes.tabular.optimizers import learning_rate_at
 from trialfleet.nodes.tabular.ranks import Ranks
-from trialfleet.nodes.tabular.settings import HOT_SHARE, STATE_BYTES
-from trialfleet.nodes.tabular.sharded.embedding import Route, Rows, ShardedEmbedding
+from trialfleet.nodes.tabular.sharded.embedding import Rows, ShardedEmbedding
 from trialfleet.nodes.tabular.sharded.host_rows import HostRows
 from trialfleet.nodes.tabular.sharded.layers import (
     HiddenLayer,
@@ -46,16 +44,6 @@ _PART, _WHOLE = "embedding.shard", "embedding.weight"  # the table, in the netwo
 _MOVED = "embedding.moved"  # among its parameters
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """A group's part of a batch."""
-
-    rows: dataset.Rows  # on the device
-    first: int  # how many rows of the batch are before them
-    share: float  # of all ranks' loss that the mean of these rows is
-    route: Route  # of its codes
-
-
 class ShardedSteps(PlainSteps):
     """See the module, and `steps.Steps`.
 
@@ -64,7 +52,6 @@ class ShardedSteps(PlainSteps):
             parts.
         seed: of the order of the rows, and of dropout.
         device: where the network works.
-        memory: its bytes.
         offload: what lies in main memory: "none", "embeddings" or "all".
     """
 
@@ -79,7 +66,6 @@ class ShardedSteps(PlainSteps):
         team: Ranks,
         *,
         device: torch.device | None = None,
-        memory: float = math.inf,
         offload: str = "none",
     ) -> None:
         weight = network.embedding.weight
@@ -91,7 +77,18 @@ class ShardedSteps(PlainSteps):
         if self._on_host:
             _meet_oneself()
         self._codes = len(weight)
-        self._rows = self._rows_of(weight.detach(), data, chosen, memory, offload)
+        self._categorical = data.train.categorical.cpu()  # by which rows are known beforehand
+        self._first_code = network.first_code
+        mine = weight.detach()[team.rank :: team.count]
+        if offload == "none":
+            self._rows = Rows(mine, self._device)
+        else:
+            per_epoch = math.ceil(len(data.train) / chosen.batch_size)
+
+            def rate_at(step: int) -> float:
+                return learning_rate_at((step - 1) / per_epoch, chosen)
+
+            self._rows = HostRows(mine, chosen, rate_at, self._device)
         self._embedding = ShardedEmbedding(self._rows, team)
         network.embedding = self._embedding
         network.first_code = network.first_code.to(self._device)
@@ -100,88 +97,53 @@ class ShardedSteps(PlainSteps):
         place = self._place_of_moved
         self._rows.bind(self._optimizer.m[place], self._optimizer.v[place])
 
-    def _rows_of(
-        self,
-        table: Tensor,
-        data: dataset.Dataset,
-        chosen: settings.Settings,
-        memory: float,
-        offload: str,
-    ) -> Rows:
-        """Return this rank's rows of a table, where they are to lie."""
-        mine = table[self._team.rank :: self._team.count]
-        if offload == "none":
-            return Rows(mine, self._device)
-        per_epoch = math.ceil(len(data.train) / chosen.batch_size)
-        in_batch = chosen.batch_size * data.train.categorical.shape[1]
-        room = 0.0  # a CPU has no faster memory than that where all rows are
-        if self._device.type != "cpu":
-            room = memory * HOT_SHARE / (STATE_BYTES * chosen.embedding)
-        slots = chosen.hot_rows or max(in_batch, room)
-        return HostRows(
-            mine.clone(),
-            int(min(slots, max(1, len(mine)))),
-            chosen,
-            lambda step: learning_rate_at((step - 1) / per_epoch, chosen),
-            self._device,
-        )
-
     @property
     def _place_of_moved(self) -> int:
         return [*self._parts()].index(_MOVED)
 
-    def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """See `Steps`."""
-        super().begin(epoch, step, loss_sum)
-        self._ahead: _Batch | None = None
-
     def take(self) -> None:
-        """See `Steps`."""
-        batch = self._ahead or self._fetched(self._next, self._optimizer.steps)
-        self._rows.swap_in()
-        self._ahead = None
-        if self._next + 1 < len(self._batches):
-            self._ahead = self._fetched(self._next + 1, self._optimizer.steps + 1)
-        self._optimizer.clear()
-        outputs = self._outputs(batch)
+        """See `Steps`. On a GPU the host waits for nothing, but for layers that are offloaded."""
+        whole = self._batches[self._next]
+        begin, end = self._groups.part(len(whole))
+        target, outputs = self._outputs(whole[begin:end], begin)
         loss = outputs.sum() * 0.0  # of a small tail a rank may have nothing
-        if len(batch.rows):
-            loss = loss_of(outputs, batch.rows.target, self._data.kind) * batch.share
+        if len(target):
+            share = len(target) / len(whole) / self._beside  # those side by side have the same rows
+            loss = loss_of(outputs, target, self._data.kind) * share
+        self._optimizer.clear()
         loss.backward()  # type: ignore[no-untyped-call]
         (total,) = self._team.sums([loss.detach()])
         epochs = self._epoch + self._next / len(self._batches)
         self._optimizer.step(learning_rate_at(epochs, self._settings))
-        self._embedding.done = self._optimizer.steps
-        self._loss_sum += total.cpu()
+        self._rows.put_back()
+        self._loss_sum = self._loss_sum.to(total.device) + total
         self._next += 1
 
-    def _fetched(self, number: int, done: int) -> _Batch:
-        """Return this rank's part of a batch of the epoch; its embeddings are on their way."""
-        whole = self._batches[number]
-        begin, end = self._groups.part(len(whole))
-        source = self._data.train
-        rows = source.at(whole[begin:end].to(source.target.device)).to(self._device)
-        route = self._embedding.route(rows.categorical + self._network.first_code)
-        self._rows.fetch_ahead(route.wanted, done)
-        share = (end - begin) / len(whole) / self._beside  # those side by side have the same rows
-        return _Batch(rows, begin, share, route)
+    def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Return target [b] and outputs [b, o] of training rows, before which a batch has others.
 
-    def _outputs(self, batch: _Batch) -> Tensor:
-        """Return the outputs [b, o] of a part of a batch."""
-        network, rows = self._network, batch.rows
-        embedded = self._embedding.train_on(batch.route)
-        x = torch.cat([rows.numeric, embedded.flatten(1)], 1)
-        random = torch.tensor([self._seed, self._optimizer.steps], device=x.device)
+        Args:
+            index: [b], in main memory.
+            first: how many rows of the batch are before them.
+        """
+        network, source, device = self._network, self._data.train, self._device
+        route = self._embedding.route(self._categorical[index] + self._first_code)
+        there = send(index, source.target.device)
+        numeric, target = (
+            send(each.index_select(0, there), device) for each in (source.numeric, source.target)
+        )
+        embedded = self._embedding.train_on(route)
+        x = torch.cat([numeric, embedded.flatten(1)], 1)
+        random = send(torch.tensor([self._seed, self._optimizer.steps]), device)
         hidden = [layer for layer in network.layers if isinstance(layer, HiddenLayer)]
-        with _ActivationsOnHost(len(rows)) if self._on_host else nullcontext():
+        with _ActivationsOnHost(len(index)) if self._on_host else nullcontext():
             for number, layer in enumerate(hidden):
-                x = layer.train_rows(x, self._settings.dropout, random, number, batch.first)
-            outputs: Tensor = network.layers[-1](x)
-        return outputs
+                x = layer.train_rows(x, self._settings.dropout, random, number, first)
+            return target, network.layers[-1](x)
 
     def state(self) -> dict[str, Any]:
         """See `Steps`; whole on rank 0. All ranks call it together."""
-        self._rows.settle(self._optimizer.steps)
+        self._rows.settle()
         state = self._optimizer.state()
         for name, of_rows in zip(("m", "v"), self._rows.means(), strict=True):
             parts = dict(zip(self._parts(), state[name], strict=True)) | {_MOVED: of_rows}
@@ -199,7 +161,6 @@ class ShardedSteps(PlainSteps):
         self._optimizer.restore(own)
         m, v = (self._own(_MOVED, state[name][self._place_of_moved]) for name in ("m", "v"))
         self._rows.load_means(m, v, self._optimizer.steps)
-        self._embedding.done = self._optimizer.steps
 
     def close(self) -> None:
         """See `Steps`."""

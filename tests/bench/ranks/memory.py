@@ -26,8 +26,8 @@ SETTINGS: dict[str, Any] = {"embedding": 64, "hidden": 16, "layers": 1, "batch_s
 WAYS: dict[str, dict[str, Any]] = {
     "data": {"parallel": "data"},
     "sharded": {"parallel": "sharded"},
-    "embeddings": {"offload": "embeddings", "hot_rows": 8192},
-    "all": {"offload": "all", "hot_rows": 8192},
+    "embeddings": {"offload": "embeddings"},
+    "all": {"offload": "all"},
 }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON, Optimizer
-from trialfleet.nodes.tabular.settings import SettingError, Settings
+from trialfleet.nodes.tabular.settings import Settings
 from trialfleet.nodes.tabular.sharded.host_rows import HostRows
 from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
 
@@ -56,20 +56,20 @@ def holder_of(weight: nn.Parameter) -> nn.Module:
 
 
 class Pair:
-    """The same steps with the whole table, and with the rows in use in slots."""
+    """The same steps with the whole table, and with a batch's rows of it."""
 
-    def __init__(self, rows: int, slots: int, steps: int = 400, e: int = 3, **chosen: Any) -> None:
+    def __init__(self, rows: int, steps: int = 400, e: int = 3, **chosen: Any) -> None:
         self.settings = Settings(**chosen)
-        self.random = torch.Generator().manual_seed(rows + slots)
+        self.random = torch.Generator().manual_seed(rows)
         table = torch.randn(rows, e, generator=self.random)
         self.rate_at = cosine(self.settings, steps)
         self.whole = nn.Parameter(table.clone())
         self.dense = Optimizer(holder_of(self.whole), self.settings)
         self.e, self.done = e, 0
-        self.ours = self.host(table.clone(), slots)
+        self.ours = self.host(table)
 
-    def host(self, table: Tensor, slots: int) -> HostRows:
-        host = HostRows(table, slots, self.settings, self.rate_at, CPU)
+    def host(self, table: Tensor) -> HostRows:
+        host = HostRows(table, self.settings, self.rate_at, CPU)
         self.sparse = Optimizer(holder_of(host.moved), self.settings)
         self.sparse.steps = self.done
         host.bind(self.sparse.m[0], self.sparse.v[0])
@@ -86,15 +86,8 @@ class Pair:
         self.ours.load_means(m, v, self.done)
 
     def train(self, batches: Sequence[Tensor], scale: float = 1.0) -> None:
-        if not batches:
-            return
-        self.ours.fetch_ahead(batches[0], self.done)
-        self.ours.swap_in()
-        for number, wanted in enumerate(batches, 1):
-            if number < len(batches):
-                self.ours.fetch_ahead(batches[number], self.done + 1)
+        for wanted in batches:
             self.step(wanted, scale)
-            self.ours.swap_in()
 
     def step(self, wanted: Tensor, scale: float = 1.0) -> None:
         """Take a step; its loss is linear in the rows, with other factors in each step."""
@@ -102,28 +95,22 @@ class Pair:
         self.done += 1
         for optimizer, weight, places in (
             (self.dense, self.whole, wanted),
-            (self.sparse, self.ours.moved, self.ours.places(wanted)),
+            (self.sparse, self.ours.moved, self.ours.bring(wanted)),
         ):
             optimizer.clear()
             loss = (functional.embedding(places, weight) * factors).sum()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step(self.rate_at(self.done))
+        self.ours.put_back()
 
     def assert_same(self) -> None:
-        self.ours.settle(self.done)
+        self.ours.settle()
         (m,), (v,) = self.dense.m, self.dense.v
         # Beside float64 the dense optimiser's own rounding of hundreds of steps is as much.
         near(self.ours.table, self.whole.detach(), rtol=1e-5, atol=1e-5)
         near(self.ours.m, m, rtol=1e-4, atol=float(m.abs().max()) * 1e-6)
         near(self.ours.v, v, rtol=1e-4, atol=float(v.abs().max()) * 1e-6)
         assert (self.ours.caught_up == self.done).all()
-
-    def brought(self, wanted: Tensor) -> int:
-        """Return how many rows had to come, for a step that is not taken."""
-        before = self.ours.brought_rows
-        self.ours.fetch_ahead(wanted, self.done)
-        self.ours.swap_in()
-        return self.ours.brought_rows - before
 
 
 def near(ours: Tensor, theirs: Tensor, *, rtol: float, atol: float) -> None:
@@ -149,7 +136,7 @@ def rows_of(*numbers: int) -> Tensor:
 
 @pytest.fixture
 def pair() -> Pair:
-    return Pair(rows=20, slots=4, **OPTIMIZERS["adamw"])
+    return Pair(rows=20, **OPTIMIZERS["adamw"])
 
 
 # The whole table
@@ -167,7 +154,7 @@ def pair() -> Pair:
 def test_after_hundreds_of_steps_the_table_is_that_of_the_dense_optimiser(
     name: str, begin: int, scale: float
 ) -> None:
-    pair = Pair(rows=300, slots=30, steps=begin + 700, **OPTIMIZERS[name])
+    pair = Pair(rows=300, steps=begin + 700, **OPTIMIZERS[name])
     pair.again(begin)
     pair.train(draws(40, 290, 8), scale)
     pair.train(draws(260, 12, 8, seed=1), scale)  # others miss more than J steps
@@ -178,31 +165,21 @@ def test_after_hundreds_of_steps_the_table_is_that_of_the_dense_optimiser(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_settled_amid_the_steps_and_loaded_by_another_it_goes_on_to_the_same(name: str) -> None:
-    pair = Pair(rows=100, slots=10, **OPTIMIZERS[name])
+    pair = Pair(rows=100, **OPTIMIZERS[name])
     pair.train(draws(60, 100, 6))
     pair.assert_same()
-    pair.train(draws(60, 100, 6, seed=1))  # what is in slots has stayed there
+    pair.train(draws(60, 100, 6, seed=1))
     pair.assert_same()
     former = pair.ours
-    pair.ours = pair.host(torch.zeros_like(former.table), 10)
+    pair.ours = pair.host(torch.zeros_like(former.table))
     pair.load(former.table, former.m, former.v)
     pair.train(draws(60, 100, 6, seed=2))
     pair.assert_same()
 
 
-def test_settled_while_rows_are_on_their_way_it_goes_on_to_the_same(pair: Pair) -> None:
-    pair.train([rows_of(1, 2), rows_of(3, 4)])
-    pair.ours.fetch_ahead(rows_of(5, 6), pair.done + 1)
-    pair.step(rows_of(3, 4))
-    pair.assert_same()
-    pair.ours.swap_in()
-    pair.step(rows_of(5, 6))
-    pair.assert_same()
-
-
 @pytest.mark.slow
 def test_decay_of_more_steps_than_a_product_of_float64_can_tell() -> None:
-    pair = Pair(rows=20, slots=4, steps=10**9, **{**OPTIMIZERS["sgd"], "weight_decay": 25.0})
+    pair = Pair(rows=20, steps=10**9, **{**OPTIMIZERS["sgd"], "weight_decay": 25.0})
     pair.train([rows_of(2)])
     pair.train([rows_of(1)] * 1200)  # halves 1200 times
     pair.train([rows_of(3)])
@@ -213,14 +190,14 @@ def test_decay_of_more_steps_than_a_product_of_float64_can_tell() -> None:
 
 def test_decay_that_turns_signs() -> None:
     chosen = {**OPTIMIZERS["sgd"], "weight_decay": 60.0}  # times -0.2
-    pair = Pair(rows=20, slots=4, **chosen)
+    pair = Pair(rows=20, **chosen)
     pair.train([rows_of(2), rows_of(1), rows_of(1), rows_of(1)])
     pair.assert_same()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_row_never_wanted_only_decays(name: str) -> None:
-    pair = Pair(rows=20, slots=4, **OPTIMIZERS[name])
+    pair = Pair(rows=20, **OPTIMIZERS[name])
     before = pair.ours.table.clone()
     pair.train([rows_of(1, 2), rows_of(3), rows_of(1)])
     pair.assert_same()
@@ -236,7 +213,8 @@ def test_the_series_is_the_steps_one_by_one(root: float, ratio: float) -> None:
     rate, begin, steps = 1.0, 1000, 400
     missed = MissedSteps(Settings(), lambda _: rate)
     missed.begin(begin)
-    missed.advance(begin + steps)
+    for _ in range(steps):
+        missed.count()
     w, v = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), root**2).double()
     m = v.sqrt() * ratio
     mean, square, way = float(m), float(v), 0.0
@@ -250,7 +228,7 @@ def test_the_series_is_the_steps_one_by_one(root: float, ratio: float) -> None:
     assert float(v) == pytest.approx(square, rel=1e-4)
 
 
-def test_what_is_loaded_comes_to_the_slots_anew(pair: Pair) -> None:
+def test_what_is_loaded_takes_the_place_of_what_was_there(pair: Pair) -> None:
     pair.train([rows_of(1, 2)])
     with torch.no_grad():
         pair.whole.add_(1.0)
@@ -259,44 +237,23 @@ def test_what_is_loaded_comes_to_the_slots_anew(pair: Pair) -> None:
     pair.assert_same()
 
 
-# Slots
-
-
-def test_the_row_wanted_longest_ago_makes_room(pair: Pair) -> None:
-    for number in (0, 1, 2, 3, 0, 4):  # 1 leaves
-        pair.brought(rows_of(number))
-    assert pair.brought(rows_of(0, 2, 3, 4)) == 0
-    assert pair.brought(rows_of(1)) == 1
-
-
-def test_a_row_that_is_wanted_now_stays_however_old(pair: Pair) -> None:
-    for number in (0, 1, 2, 3):
-        pair.brought(rows_of(number))
-    assert pair.brought(rows_of(0, 5)) == 1  # 1 leaves, not 0
-    assert pair.brought(rows_of(0, 2, 3, 5)) == 0
-
-
-def test_a_batch_may_want_as_many_rows_as_there_are_slots(pair: Pair) -> None:
-    pair.train([rows_of(0, 1, 2, 3), rows_of(4, 5, 6, 7), rows_of(3, 4, 5, 8)])
-    pair.assert_same()
-
-
-def test_too_few_slots_are_told_and_the_rows_before_stay(pair: Pair) -> None:
-    pair.train([rows_of(1, 2)])
-    pair.ours.fetch_ahead(rows_of(1, 2, 3, 4, 5), pair.done)
-    with pytest.raises(SettingError, match="hot_rows is 4, and a batch has 5 different values"):
-        pair.ours.swap_in()
-    assert pair.brought(rows_of(1, 2)) == 0
-    pair.step(rows_of(1, 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_that_miss_thousands_of_steps(name: str) -> None:
+    pair = Pair(rows=30, steps=6000, **OPTIMIZERS[name])
+    pair.train(draws(20, 30, 6))
+    pair.train([rows_of(1, 2)] * 3000)
+    pair.train([rows_of(5), rows_of(1, 5, 6)])  # after 3000, and by the series after one
+    pair.train([rows_of(2)] * 1500)
+    pair.train(draws(20, 30, 6, seed=1))
     pair.assert_same()
 
 
 def test_a_row_wanted_several_times_comes_once(pair: Pair) -> None:
-    assert pair.brought(rows_of(7, 7, 8, 7)) == 2
-    assert pair.ours.wanted_rows == 2
-    slots = pair.ours.places(rows_of(7, 7, 8, 7)).tolist()
-    assert slots[0] == slots[1] == slots[3] != slots[2]
-    pair.step(rows_of(7, 7, 8, 7))
+    places = pair.ours.bring(rows_of(7, 7, 8, 7)).tolist()
+    assert places[0] == places[1] == places[3] != places[2]
+    assert len(pair.ours.moved) == 2
+    pair.train([rows_of(7, 7, 8, 7), rows_of(8, 7, 8)])
     pair.assert_same()
 
 
@@ -305,53 +262,16 @@ def test_a_batch_may_want_nothing(pair: Pair) -> None:
     pair.assert_same()
 
 
-def test_rows_that_are_there_do_not_come_again(pair: Pair) -> None:
-    assert pair.brought(rows_of(1, 2)) == 2
-    assert pair.brought(rows_of(1, 2)) == 0
-
-
-def test_without_a_fetch_nothing_is_swapped(pair: Pair) -> None:
-    pair.ours.swap_in()
-    pair.brought(rows_of(1))
-    pair.ours.swap_in()
-    assert pair.ours.brought_rows == 1
-
-
-def test_of_two_fetches_the_later_one_counts(pair: Pair) -> None:
-    pair.ours.fetch_ahead(rows_of(1, 2), 0)
-    pair.ours.fetch_ahead(rows_of(3), 0)
-    pair.ours.swap_in()
-    pair.step(rows_of(3))
-    with pytest.raises(ValueError, match="in no slot"):
-        pair.ours.places(rows_of(1))
-    pair.assert_same()
-
-
-# What goes wrong
+def test_a_rank_may_have_no_rows() -> None:
+    pair = Pair(rows=0, **OPTIMIZERS["adamw"])
+    pair.train([rows_of(), rows_of()])
+    assert pair.ours.settle().shape == (0, 3)
 
 
 @pytest.mark.parametrize("row", [-1, 20])
-def test_a_row_that_the_table_has_not_is_told_to_the_caller(pair: Pair, row: int) -> None:
-    pair.ours.fetch_ahead(rows_of(3, row), 0)
-    with pytest.raises(IndexError, match=r"the table has 0 … 19"):
-        pair.ours.swap_in()
-
-
-def test_what_fails_in_the_thread_fails_for_the_caller(pair: Pair) -> None:
-    def fail(step: int) -> float:
-        raise ZeroDivisionError(f"no rate of step {step}")
-
-    host = HostRows(torch.zeros(5, 2), 2, pair.settings, fail, CPU)
-    host.fetch_ahead(rows_of(1), 1)
-    with pytest.raises(ZeroDivisionError, match="no rate of step 1"):
-        host.swap_in()
-    host.close()
-
-
-def test_steps_are_not_taken_back(pair: Pair) -> None:
-    pair.ours.fetch_ahead(rows_of(1), 3)
-    with pytest.raises(ValueError, match="up to 3 have been counted, not just 2"):
-        pair.ours.settle(2)
+def test_a_row_that_the_table_has_not_is_an_error(pair: Pair, row: int) -> None:
+    with pytest.raises(IndexError):
+        pair.ours.bring(rows_of(3, row))
 
 
 def test_all_is_caught_up_piece_by_piece(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,14 +290,13 @@ THING = st.one_of(BATCH, st.sampled_from(["settle", "load"]))
 @effort(max_examples=60)
 @given(
     name=st.sampled_from(sorted(OPTIMIZERS)),
-    slots=st.integers(3, 8),
     begin=st.sampled_from([0, 995, 5000]),
     things=st.lists(THING, max_size=25),
 )
 def test_whatever_is_wanted_the_table_is_that_of_the_dense_optimiser(
-    name: str, slots: int, begin: int, things: list[list[int] | str]
+    name: str, begin: int, things: list[list[int] | str]
 ) -> None:
-    pair = Pair(rows=8, slots=slots, steps=begin + 30, e=2, **OPTIMIZERS[name])
+    pair = Pair(rows=8, steps=begin + 30, e=2, **OPTIMIZERS[name])
     pair.again(begin)
     for thing in things:
         if thing == "settle":

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,11 @@ def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
         ({"local_steps": 2, "offload": "all"}, "^local_steps is 2; with offload: all"),
         ({"parallel": "data", "tensor_parallel": 2}, "^tensor_parallel is 2, but with parallel: d"),
         ({"parallel": "data", "offload": "embeddings"}, "^offload is embeddings, but with paral"),
+        (
+            {"offload": "all", "precision": "bfloat16"},
+            r"^precision is 'bfloat16', but with offload: all .*; choose auto, float32 or tf32$",
+        ),
+        ({"parallel": "sharded", "precision": "float16"}, "^precision is 'float16', but with par"),
     ],
 )
 def test_what_shares_a_model_out_and_what_forbids_it_are_named(
@@ -294,8 +300,8 @@ def test_what_shares_a_model_out_and_what_forbids_it_are_named(
         ({"offload": "none"}, 31_999, True, "none"),
         ({"offload": "all"}, 1e9, True, "all"),
         ({"tensor_parallel": 2}, 1e9, True, "none"),
-        ({}, 12_800, True, "embeddings"),  # the layers' 200 in a quarter of it
-        ({}, 12_799, True, "all"),
+        ({}, 6_400, True, "embeddings"),  # the layers' 200 in a half of it
+        ({}, 6_399, True, "all"),
     ],
 )
 def test_a_model_lies_where_there_is_room_for_it(
@@ -305,6 +311,20 @@ def test_a_model_lies_where_there_is_room_for_it(
     assert chosen.shards(1000, memory) is shards
     assert chosen.offloads(1000, 800, memory, ranks=1) == offloads
     assert chosen.offloads(1000, 800, memory / 4, ranks=4) == offloads
+
+
+@pytest.mark.parametrize(
+    ("precision", "refused"),
+    [("auto", False), ("float32", False), ("tf32", False), ("bfloat16", True), ("float16", True)],
+)
+def test_a_model_that_turns_out_too_large_for_its_precision_is_refused(
+    precision: str, refused: bool
+) -> None:
+    chosen = settings.Settings(precision=precision)
+    assert not chosen.shards(1000, 32_000)
+    words = f"^precision is '{precision}', but where the model takes more than half of the memory"
+    with pytest.raises(settings.SettingError, match=words) if refused else nullcontext():
+        assert chosen.shards(1000, 31_999)
 
 
 def test_a_whole_number_may_stand_for_a_float() -> None:

@@ -28,7 +28,6 @@ from trialfleet.nodes.tabular.graph_steps import GraphSteps
 from trialfleet.nodes.tabular.local_steps import LocalSteps
 from trialfleet.nodes.tabular.network import Network
 from trialfleet.nodes.tabular.ranks import Ranks
-from trialfleet.nodes.tabular.sharded.host_rows import HostRows
 from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -223,8 +222,8 @@ def test_however_the_model_is_shared_out_the_losses_are_those_of_one_rank(
     [
         ((3, {}), (2, {})),
         ((4, {"tensor_parallel": 2}), (2, {"offload": "all"})),
-        ((2, {"offload": "all", "hot_rows": 40}), (3, {"tensor_parallel": 3})),
-        ((3, {}), (2, {"offload": "embeddings", "hot_rows": 40})),
+        ((2, {"offload": "all"}), (3, {"tensor_parallel": 3})),
+        ((3, {}), (2, {"offload": "embeddings"})),
     ],
     ids=str,
 )
@@ -260,7 +259,6 @@ def test_rows_that_come_from_main_memory_and_go_back_are_those_that_stayed(
         optimizer=optimizer,
         weight_decay=weight_decay,
         parallel="sharded",
-        hot_rows=12,
     )
     data = dataset.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), chosen)
 
@@ -283,25 +281,13 @@ def test_rows_that_come_from_main_memory_and_go_back_are_those_that_stayed(
                     torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-8)
                 ours, theirs = moving.whole(other.state_dict()), stayed.whole(network.state_dict())
                 torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+            if (epoch, step) == (3, 7):  # as at a checkpoint, whole
+                taken = moving.state(), {**moving.whole(other.state_dict())}, moving.loss_sum()
+                other, moving = steps_of("embeddings")
+                other.load_state_dict(moving.part(taken[1]))
+                moving.restore(taken[0])
+                moving.begin(epoch, step + 1, taken[2])
         assert moving.loss_sum() == pytest.approx(stayed.loss_sum(), rel=1e-6)
-        if epoch == 3:  # as at a checkpoint, whole
-            taken = moving.state(), {**moving.whole(other.state_dict())}
-            other, moving = steps_of("embeddings")
-            other.load_state_dict(moving.part(taken[1]))
-            moving.restore(taken[0])
-    rows = moving._rows
-    assert isinstance(rows, HostRows)
-    assert len(rows.moved) == 12
-    assert 0.5 * rows.wanted_rows < rows.brought_rows < rows.wanted_rows
-
-
-def test_a_batch_with_more_codes_than_hot_rows_is_rejected(sandbox: Path, tmp_path: Path) -> None:
-    make_table(sandbox / "r.npz", kinds=120)
-    params = {"offload": "embeddings", "hot_rows": 12, "batch_size": 60}
-    gang = Gang(sandbox, tmp_path / "gang", 1, params=params)
-    gang.start()
-    assert gang.codes() == [64]
-    assert "hot_rows is 12, and a batch has" in read_result(gang.first)["error"]
 
 
 def test_a_model_that_takes_more_than_half_of_the_slots_memory_is_sharded(
@@ -322,6 +308,38 @@ def test_a_model_that_takes_more_than_half_of_the_slots_memory_is_sharded(
         steps = train.steps_of(t, chosen, network, data, team, torch.device("cpu"))
         kinds.append(steps.is_sharded)
     assert kinds == [False, True, False, True]
+
+
+AS_ON_A_GPU = """
+import as_package
+from trialfleet.nodes.tabular import loader, ranks, train
+
+train.check = lambda *_: None  # whatever the precision
+loader.memory_of = lambda *_: 1e4
+ranks.run(train.main)
+"""
+
+
+def test_a_model_too_large_for_its_precision_is_rejected(sandbox: Path, tmp_path: Path) -> None:
+    (sandbox / "as_on_a_gpu.py").write_text(AS_ON_A_GPU)
+    params = {"precision": "bfloat16"}
+    gang = Gang(sandbox, tmp_path / "gang", 1, "as_on_a_gpu.py", params=params)
+    gang.start()
+    assert gang.codes() == [64]
+    assert read_result(gang.first)["error"].startswith("precision is 'bfloat16', but where the mod")
+
+
+def test_tf32_is_for_a_model_that_is_shared_out_too(sandbox: Path) -> None:
+    before = torch.get_float32_matmul_precision()
+    chosen = settings.Settings(hidden=8, parallel="sharded", precision="tf32")
+    t = trial.Trial(sandbox, {"data": ["r.npz"]})
+    data = dataset.load(t, chosen)
+    team, network = Ranks(0, 1, in_gang=True), Network(data.columns, chosen)
+    try:
+        assert train.steps_of(t, chosen, network, data, team, torch.device("cpu")).is_sharded
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize(
