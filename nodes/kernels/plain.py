@@ -163,7 +163,7 @@ def gather_embed(
     """Return the next batch: its rows' numbers beside embeddings, codes, targets.
 
     The rows are order[cursor : cursor + rows]; a position past the end stands for the last.
-    Only weight has a gradient. No two columns may share a row of weight.
+    Only weight has a gradient.
 
     Args:
         numeric: [n, d] float32; d may be 0.

@@ -225,6 +225,8 @@ inline void gather_embed(const Tensor& numeric, const Tensor& categorical, const
   arguments.tensor("cursor", cursor, {at::kLong}, {1});
   arguments.tensor("first_code", first_code, {at::kInt}, {categorical.size(1)});
   arguments.tensor("weight", weight, {at::kFloat}, {kAny, kAny});
+  TRIALFLEET_REQUIRE(arguments, categorical.size(1) == 0 || weight.size(1) > 0, "weight",
+                     "of at least one column", "of shape " + written(weight.sizes()));
   arguments.at_least_0("rows", rows);
   TRIALFLEET_REQUIRE(arguments, rows == 0 || order.numel() > 0, "order", "of at least one row",
                      "empty");
@@ -242,13 +244,11 @@ inline void gather_embed_backward(const Tensor& grad, const Tensor& codes, int64
   arguments.tensor("codes", codes, {at::kInt}, {kAny, kAny});
   arguments.tensor("grad", grad, {at::kFloat, at::kBFloat16, at::kHalf},
                    {codes.size(0), numeric + codes.size(1) * embedding});
-  if (device != at::kCUDA) return;
-  // There a column is a row of the grid, and places in rows of 256 are numbered by 31 bits.
-  const int64_t places = (codes.size(0) + 255) / 256 * 256 * codes.size(1);
-  const bool counted = codes.size(1) < (1 << 16) && places < std::numeric_limits<int32_t>::max();
-  TRIALFLEET_REQUIRE(arguments, counted, "codes",
-                     "of fewer than 2^16 columns and, rows rounded up to 256, 2^31 - 1 elements",
+  // On CUDA codes are divided by a product, and places within a row of grad have 31 bits.
+  const bool counted = codes.size(1) < (1 << 16) && grad.size(1) < std::numeric_limits<int32_t>::max();
+  TRIALFLEET_REQUIRE(arguments, counted, "codes", "of fewer than 2^16 columns",
                      "of shape " + written(codes.sizes()));
+  TRIALFLEET_REQUIRE(arguments, vocabulary < (1 << 30), "vocabulary", "below 2^30", vocabulary);
 }
 
 // What the two optimisers' arguments have in common.

@@ -68,7 +68,7 @@ inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 // So little shared memory that small cases don't fit in it at once.
 enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-constexpr int kSharedBytes = 20 * 1024;
+constexpr int kSharedBytes = 34 * 1024;
 
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {

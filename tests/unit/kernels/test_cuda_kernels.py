@@ -499,6 +499,36 @@ def test_each_embedding_gets_the_sum_of_its_gradients(
     np.testing.assert_array_equal(grad_weight, wanted)
 
 
+@pytest.mark.parametrize("kind", Type)
+@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e4])  # the last needs larger units
+def test_gradients_of_any_size_add_up_as_in_float64(
+    kernels: Kernels, kind: Type, size: float, skewed: bool
+) -> None:
+    rows, columns, shape = 3000, 3, (40, 34)  # of several blocks, in each way that they divide
+    random = np.random.default_rng(1)
+    codes = random.integers(0, 40, (rows, columns)).astype(np.int32)
+    if skewed:
+        codes[random.random(codes.shape) < 0.9] = 7  # columns may share a row of weight
+    grad = rounded(random.normal(size=(rows, 2 + columns * 34)) * size, kind)
+    wanted, sizes = np.zeros(shape), np.zeros(shape)
+    for total, values in ((wanted, grad), (sizes, np.abs(grad))):
+        np.add.at(total, codes, values[:, 2:].reshape(rows, columns, 34))
+    [found] = kernels.in_any_order(
+        lambda: [on.gather_embed_backward(kernels, grad, codes, 2, shape, kind)]
+    )
+    assert np.all(np.abs(found - wanted) <= 2e-7 * sizes + 2.0**-44 * rows)
+
+
+def test_a_gradient_that_is_not_finite_makes_nan_of_its_row(kernels: Kernels) -> None:
+    codes = np.array([[0], [1], [1], [2]], np.int32)
+    for wrong in (np.nan, np.inf, -np.inf):
+        grad = np.ones((4, 3))
+        grad[1, 1] = wrong
+        found = on.gather_embed_backward(kernels, grad, codes, 0, (3, 3), Type.FLOAT32)
+        assert np.isnan(found[1, 1])
+
+
 def test_a_code_that_does_not_exist_is_nan_and_has_no_gradient(kernels: Kernels) -> None:
     samples = on.some_samples(0, 6, 1, [3, 2], 4)
     samples.categorical[2, 1], samples.categorical[4, 1] = 2, -(2**31)

@@ -10,13 +10,12 @@ namespace {
 
 // --- forward
 //
-// A row of joined is cut into units of n neighbours: n numbers, or n of one embedding. A thread has
-// the same unit of one row after the other, so it works out once what its unit is, and a row costs
-// it three loads (order, category, the n values) and a store. kRows rows are under way at once, as
-// each load waits for the one before it.
+// A block takes a tile of rows: it looks up their samples, then writes joined, cut into units of n
+// neighbours: n numbers, or n of one embedding. A thread writes the same unit of kRows rows, so it
+// works out once what its unit is.
 
-constexpr int kRows = 4;
-constexpr int64_t kMostGatherBlocks = kMostBlocks < 4096 ? kMostBlocks : 4096;
+template <int n>
+constexpr int kRows = n == 1 ? 8 : 16 / n;  // of a thread
 
 struct Gather {
   const float* numeric;
@@ -49,44 +48,46 @@ struct Gather {
 // `lanes` neighbours share a row; blockIdx.y has the units beyond a block's threads.
 template <int n, typename T>
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(const Gather g, T* joined, unsigned units, unsigned lanes) {
+    gather_kernel(const Gather g, T* joined, unsigned lanes) {
+  __shared__ int64_t samples[kThreads * kRows<n>];
   const unsigned rows_at_once = kThreads / lanes;
+  const unsigned tile = rows_at_once * kRows<n>;
   const unsigned row_of_block = threadIdx.x / lanes;
   const unsigned unit = blockIdx.y * kThreads + threadIdx.x % lanes;
-  if (row_of_block >= rows_at_once || unit >= units) return;
 
   const int64_t width = g.width();
   const int64_t column = static_cast<int64_t>(unit) * n;
-  const bool embeds = column >= g.numbers && column < width;
+  const bool writes = row_of_block < rows_at_once && column < width;
+  const bool embeds = writes && column >= g.numbers;
   const unsigned place = embeds ? static_cast<unsigned>(column - g.numbers) : 0;
   const unsigned category = embeds ? place / static_cast<unsigned>(g.embedding) : 0;
   const int64_t part = embeds ? place % static_cast<unsigned>(g.embedding) : column;
   const float* from = (embeds ? g.weight : g.numeric) + part;
   const int64_t pitch = embeds ? g.embedding : g.numbers;
   const int64_t first_code = embeds ? g.first_code[category] : 0;
-  const bool has_values = column < width;
-
   const int64_t cursor = *g.cursor;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * rows_at_once;
-  int64_t begin = static_cast<int64_t>(blockIdx.x) * rows_at_once + row_of_block;
-  for (; begin < g.rows; begin += stride * kRows) {
-    int64_t sample[kRows], index[kRows];
-    float value[kRows][n];
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * tile;
+  for (int64_t begin = static_cast<int64_t>(blockIdx.x) * tile; begin < g.rows; begin += stride) {
+    const auto count = static_cast<unsigned>(g.rows - begin < tile ? g.rows - begin : tile);
+    for (unsigned i = threadIdx.x; i < count; i += kThreads) {
+      samples[i] = g.sample_of(cursor + begin + i);
+      if (blockIdx.y == 0) g.copy_target(samples[i], begin + i);
+    }
+    __syncthreads();
+    int64_t index[kRows<n>];
+    float value[kRows<n>][n];
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t row = begin + i * stride;
-      sample[i] = row < g.rows ? g.sample_of(cursor + row) : 0;
+    for (int i = 0; i < kRows<n>; ++i) {
+      const unsigned row = row_of_block + i * rows_at_once;
+      index[i] = writes && row < count ? samples[row] : 0;
+      if (embeds && row < count) {
+        index[i] = first_code + g.categorical[index[i] * g.categories + category];
+      }
     }
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const bool real = begin + i * stride < g.rows;
-      index[i] = sample[i];
-      if (embeds && real) index[i] = first_code + g.categorical[sample[i] * g.categories + category];
-    }
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const bool known = !embeds || (index[i] >= 0 && index[i] < g.vocabulary);
-      if (known && has_values && begin + i * stride < g.rows) {
+    for (int i = 0; i < kRows<n>; ++i) {
+      const bool real = writes && row_of_block + i * rows_at_once < count;
+      if (real && (!embeds || (index[i] >= 0 && index[i] < g.vocabulary))) {
         const int64_t first = index[i] * pitch;
         load<(n > 1)>(from, first, first + n, value[i]);
       } else {
@@ -95,15 +96,16 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t row = begin + i * stride;
-      if (row >= g.rows) break;
-      if (has_values) store<(n > 1)>(joined + column, row * width, (row + 1) * width, value[i]);
+    for (int i = 0; i < kRows<n>; ++i) {
+      const unsigned row = row_of_block + i * rows_at_once;
+      if (!writes || row >= count) continue;
+      const int64_t first = (begin + row) * width;
+      store<(n > 1)>(joined + column, first, first + width, value[i]);
       if (embeds && part == 0) {
-        g.codes[row * g.categories + category] = static_cast<int32_t>(index[i]);
+        g.codes[(begin + row) * g.categories + category] = static_cast<int32_t>(index[i]);
       }
-      if (unit == 0) g.copy_target(sample[i], row);
     }
+    __syncthreads();  // before the next tile's samples
   }
 }
 
@@ -112,9 +114,9 @@ cudaError_t start_gather(const Gather& g, T* joined, cudaStream_t stream) {
   const int64_t packs = divide_up(g.width(), n);
   const unsigned units = static_cast<unsigned>(packs > 0 ? packs : 1);  // the target wants one
   const unsigned lanes = units < kThreads ? units : kThreads;
-  const dim3 grid(blocks_for(g.rows, kThreads / lanes, kMostGatherBlocks),
+  const dim3 grid(blocks_for(g.rows, kThreads / lanes * kRows<n>),
                   static_cast<unsigned>(divide_up(units, kThreads)));
-  return launch(gather_kernel<n, T>, grid, kThreads, stream, g, joined, units, lanes);
+  return launch(gather_kernel<n, T>, grid, kThreads, stream, g, joined, lanes);
 }
 
 template <typename T>
@@ -145,15 +147,24 @@ cudaError_t gather(const Gather& g, T* joined, cudaStream_t stream) {
 // see. Where the gradients' sizes add up to more than 2^17, the block begins anew with larger units.
 // A gradient that is no number, or infinite, makes NaN of the block's whole window.
 
-constexpr int kWarps = 16;             // of a block
-constexpr int kLooks = 4;              // times 32 codes that a warp looks at before it adds
-constexpr int kQueue = kLooks * kWarp;
-constexpr int kAtOnce = 4;             // gradients that a lane has under way
-constexpr int kResolution = -44;       // a unit is 2^kResolution
-constexpr int kUnitBits = 61;          // of a sum, at most: one is the sign's, one to spare
+constexpr int kWarps = 32;    // of a block
+constexpr int kLooks = 4;     // codes that a lane has under way
+constexpr int kRound = kWarp;  // gradients that a warp adds at a time
+constexpr int kQueue = kRound + kLooks * kWarp;
+constexpr int kAtOnce = 4;   // gradients that a lane has under way
+constexpr int kResolution = -44;  // a unit is 2^kResolution
+constexpr int kUnitBits = 61;     // of a sum at most: one is the sign's, two are spare
+constexpr float kMostUnits = 0x1p61f;
 constexpr uint32_t kMiddle = 0x80000000u;
+constexpr int64_t kMostPartWidth = kWarp;
 constexpr int64_t kMostSumBlocks = kMostBlocks < 132 ? kMostBlocks : 132;  // one a multiprocessor
-constexpr int64_t kFewestCodes = 4096;  // of a block, or its sums would cost more than its codes
+constexpr int64_t kFewestCodes = 1024;  // of a block, or its start would cost more than they do
+
+// The gradients that a warp has to add.
+struct Queue {
+  uint32_t from[kQueue];  // where it begins, in the chunk's part of grad
+  uint16_t to[kQueue];    // where it goes, in the block's sums
+};
 
 // How a batch is cut up; the same for the same shapes on GPUs with as much shared memory.
 struct Cut {
@@ -167,25 +178,38 @@ struct Cut {
   size_t shared_bytes() const { return static_cast<size_t>(window * part_width) * 8; }
 };
 
-constexpr int64_t kMostPartWidth = kWarp;
+// What a cut costs in picoseconds, by what an H100 took: few windows leave a small batch to few
+// multiprocessors, many make each block look at more codes, and chunks want a second kernel.
+int64_t cost_of(const Cut& cut, int64_t categories) {
+  const int64_t sums = cut.window * cut.part_width;
+  const int64_t codes = cut.chunk * categories;
+  const int64_t added = codes / cut.windows * cut.part_width;
+  const int64_t of_block = 100 * codes + 100 * added + 300 * sums;
+  const int64_t second = 2500000 + 4 * cut.chunks * cut.windows * cut.parts * sums;
+  return of_block + (cut.chunks > 1 ? second : 0);
+}
 
 Cut cut_up(int64_t rows, int64_t numbers, int64_t categories, int64_t vocabulary,
            int64_t embedding, int64_t shared) {
-  Cut cut;
-  cut.part_width = embedding < kMostPartWidth ? embedding : kMostPartWidth;
-  cut.parts = divide_up(embedding, cut.part_width);
-  const int64_t most = shared / (8 * cut.part_width);
-  cut.windows = divide_up(vocabulary, most);
-  cut.window = divide_up(vocabulary, cut.windows);
-  const int64_t useful = divide_up(rows * categories, kFewestCodes);
-  const int64_t room = kMostSumBlocks / (cut.windows * cut.parts);
-  int64_t chunks = useful < room ? useful : room;
-  if (chunks < 1) chunks = 1;
-  const int64_t addressable = INT32_MAX / (numbers + categories * embedding);  // see Queue
-  cut.chunk = divide_up(rows, chunks);
-  if (cut.chunk > addressable) cut.chunk = addressable;
-  cut.chunks = divide_up(rows, cut.chunk);
-  return cut;
+  Cut best = {};
+  const int64_t part_width = embedding < kMostPartWidth ? embedding : kMostPartWidth;
+  const int64_t parts = divide_up(embedding, part_width);
+  const int64_t addressable = INT32_MAX / (numbers + categories * embedding);  // by Queue
+  const int64_t fewest = divide_up(vocabulary, shared / (8 * part_width));
+  for (int64_t windows = fewest; windows == fewest || windows <= kMostSumBlocks; windows *= 2) {
+    Cut cut = {part_width, parts, divide_up(vocabulary, windows), 0, 0, 0};
+    cut.windows = divide_up(vocabulary, cut.window);
+    const int64_t room = kMostSumBlocks / (cut.windows * parts);
+    const int64_t useful = divide_up(rows * categories, kFewestCodes);
+    const int64_t chunks = useful < room ? useful : room;
+    cut.chunk = divide_up(rows, chunks > 1 ? chunks : 1);
+    if (cut.chunk > addressable) cut.chunk = addressable;
+    cut.chunks = divide_up(rows, cut.chunk);
+    if (best.windows == 0 || cost_of(cut, categories) < cost_of(best, categories)) {
+      best = cut;
+    }
+  }
+  return best;
 }
 
 // What a block may have of shared memory beside its queues.
@@ -193,13 +217,8 @@ int64_t shared_for_sums() {
   int device = 0, bytes = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  return bytes - kWarps * kQueue * 8 - 1024;
+  return bytes - static_cast<int>(sizeof(Queue)) * kWarps - 1024;
 }
-
-struct Queued {
-  uint32_t from;  // of the chunk's grad, where the gradient begins
-  uint32_t to;    // of the block's sums
-};
 
 struct Sums {
   uint32_t* low;
@@ -210,12 +229,24 @@ struct Sums {
     high[at] = 0;
   }
 
-  __device__ void add(uint32_t at, int64_t units) const {
-    const auto lower = static_cast<uint32_t>(units);
-    const uint32_t before = atomicAdd(low + at, lower);
-    const int32_t carry = before + lower < before;
-    const int32_t upper = static_cast<int32_t>(units >> 32) + carry;
-    if (upper != 0) atomicAdd(high + at, upper);
+  // Adds units[i] at at[i]. All lower words are under way before the first is looked at.
+  template <int n>
+  __device__ void add(const uint32_t (&at)[n], const int64_t (&units)[n]) const {
+    uint32_t before[n];
+    int32_t upper[n], any = 0;
+#pragma unroll
+    for (int i = 0; i < n; ++i) before[i] = atomicAdd(low + at[i], static_cast<uint32_t>(units[i]));
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const uint64_t after = static_cast<uint64_t>(units[i]) + before[i];
+      upper[i] = static_cast<int32_t>(after >> 32);
+      any |= upper[i];
+    }
+    if (any == 0) return;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      if (upper[i] != 0) atomicAdd(high + at[i], upper[i]);
+    }
   }
 
   __device__ int64_t at(int64_t at) const {
@@ -224,98 +255,130 @@ struct Sums {
   }
 };
 
+// Division by a number in (0, 2^16), of numbers below 2^31, by a product: Granlund and Montgomery,
+// "Division by invariant integers using multiplication", 1994, theorem 4.2.
+struct Divisor {
+  uint32_t factor;
+  int shift;
+
+  explicit Divisor(int64_t by) : shift(31) {
+    while (int64_t{1} << (shift - 31) < by) ++shift;
+    factor = static_cast<uint32_t>(divide_up(int64_t{1} << shift, by));
+  }
+
+  __device__ uint32_t of(uint32_t number) const {
+    return static_cast<uint32_t>(static_cast<uint64_t>(number) * factor >> shift);
+  }
+};
+
 struct Scatter {
   const int32_t* codes;
   float* sums;  // [chunks, vocabulary, embedding]
   int64_t rows, numbers, categories, vocabulary, embedding;
   int64_t part_width, window, chunk;
+  Divisor category_of;
+  int lane_bits;  // 2^lane_bits lanes have a gradient's part
 };
 
-// Adds the queued gradients' part; `n` neighbours to a lane. Returns the sum of their sizes.
-template <int n, typename T>
-__device__ float add_queued(const T* grad, const Queued* queue, int count, const Sums& sums,
-                            int width, int lanes, float scale) {
-  const int lane = threadIdx.x % lanes * n;
-  const int at_once = kWarp / lanes;
-  const int first = threadIdx.x % kWarp / lanes;
+// Adds `count` queued gradients' part; `n` neighbours to a lane. `whole`: as many as fit in a round.
+// Returns the sum of their sizes, in units.
+template <bool whole, int n, typename T>
+__device__ float add_round(const T* grad, const Queue& queue, int first, int count,
+                           const Sums& sums, int width, int lane_bits, float scale) {
+  const int lane = (threadIdx.x & ((1 << lane_bits) - 1)) * n;
+  const int place = lane < width ? lane : 0;
+  const int at_once = kWarp >> lane_bits;
+  const int begin = first + (threadIdx.x % kWarp >> lane_bits);
+  const float factor = lane < width ? scale : 0.0f;
   float size = 0.0f;
-  for (int begin = first; begin < count; begin += at_once * kAtOnce) {
-    float value[kAtOnce][n];
+  for (int done = 0; done < count; done += at_once * kAtOnce) {
+    float value[kAtOnce][n], factors[kAtOnce];
     uint32_t to[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int at = begin + i * at_once;
-      const bool real = at < count && lane < width;
-      const Queued queued = queue[real ? at : 0];
-      to[i] = queued.to + lane;
-      const T* from = grad + queued.from + lane;
-      if constexpr (n == 1) {
-        value[i][0] = real ? to_float(*from) : 0.0f;
-      } else if (real) {
-        load<true>(from, 0, n, value[i]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < n; ++j) value[i][j] = 0.0f;
-      }
+      // Past the end a gradient is taken 0 times.
+      const bool real = whole || done + i * at_once + begin - first < count;
+      const int at = real ? begin + done + i * at_once : first;
+      factors[i] = real ? factor : 0.0f;
+      to[i] = queue.to[at] + place;
+      load<true>(grad + place + queue.from[at], 0, n, value[i]);
     }
+    uint32_t places[kAtOnce * n];
+    int64_t units[kAtOnce * n];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-      for (int j = 0; j < n; ++j) {
-        size += fabsf(value[i][j]);
-        if (value[i][j] != 0.0f) sums.add(to[i] + j, __float2ll_rn(value[i][j] * scale));
-      }
+    for (int i = 0; i < kAtOnce * n; ++i) {
+      const float each = value[i / n][i % n] * factors[i / n];
+      size += fabsf(each);
+      places[i] = to[i / n] + i % n;
+      units[i] = __float2ll_rn(each);
     }
+    sums.add(places, units);
   }
   return size;
 }
 
-// One pass of a block over its chunk, with units of 2^-exponent. Returns the sum of the sizes that
-// this thread added.
+// One pass of a block over its chunk, a sum's unit being 1 / scale. Returns the sum of the sizes that
+// this thread added, in units.
 template <int n, typename T>
-__device__ float add_chunk(const T* grad, const Scatter& s, const Sums& sums, Queued* queue,
-                           int lanes, int exponent) {
+__device__ float add_chunk(const T* grad, const Scatter& s, const Sums& sums, Queue& queue,
+                           float scale) {
   const int64_t first_row = blockIdx.y * s.chunk;
   const int64_t rows = s.rows - first_row < s.chunk ? s.rows - first_row : s.chunk;
   const int64_t column = blockIdx.z * s.part_width;
   const int width =
       static_cast<int>(s.embedding - column < s.part_width ? s.embedding - column : s.part_width);
-  const auto categories = static_cast<uint32_t>(s.categories);
-  const auto total = static_cast<uint32_t>(rows) * categories;
-  const auto first_code = static_cast<int64_t>(blockIdx.x) * s.window;
+  const auto total = static_cast<uint32_t>(rows * s.categories);
+  const auto first_code = static_cast<uint32_t>(blockIdx.x * s.window);
   const int64_t left = s.vocabulary - first_code;
   const auto window = static_cast<uint32_t>(left < s.window ? left : s.window);
-  const int32_t* codes = s.codes + first_row * s.categories;
-  const T* corner = grad + first_row * (s.numbers + s.categories * s.embedding) + s.numbers + column;
-  const int lane = threadIdx.x % kWarp;
-  const float scale = ldexpf(1.0f, exponent);
-  float size = 0.0f;
-  for (uint32_t begin = threadIdx.x / kWarp * kQueue; begin < total; begin += kWarps * kQueue) {
-    uint32_t code[kLooks];
+  const auto numbers = static_cast<uint32_t>(s.numbers);
+  const auto embedding = static_cast<uint32_t>(s.embedding);
+  const T* corner =
+      grad + first_row * (s.numbers + s.categories * s.embedding) + s.numbers + column;
+  const unsigned lane = threadIdx.x % kWarp;
+  const unsigned before = (1u << lane) - 1u;
+
+  constexpr uint32_t kStride = kWarps * kLooks * kWarp;
+  uint32_t at = threadIdx.x / kWarp * kLooks * kWarp + lane;
+  const int32_t* codes = s.codes + first_row * s.categories + at;
+  const auto look = [&](uint32_t from, uint32_t (&place)[kLooks]) {
 #pragma unroll
     for (int i = 0; i < kLooks; ++i) {
-      const uint32_t at = begin + i * kWarp + lane;
-      const int64_t here = at < total ? codes[at] : -1;
-      code[i] = here < 0 ? window : static_cast<uint32_t>(here - first_code);
+      const int32_t code = from + i * kWarp < total ? codes[i * kWarp] : -1;
+      place[i] = static_cast<uint32_t>(code) - first_code;
     }
-    int count = 0;
+  };
+  float size = 0.0f;
+  int count = 0;
+  uint32_t next[kLooks];
+  look(at, next);
+  for (bool last = false; !last; at += kStride) {
+    uint32_t place[kLooks];
+#pragma unroll
+    for (int i = 0; i < kLooks; ++i) place[i] = next[i];
+    codes += kStride;
+    look(at + kStride, next);
 #pragma unroll
     for (int i = 0; i < kLooks; ++i) {
-      const bool mine = code[i] < window;
+      const bool mine = place[i] < window;
       const unsigned those = __ballot_sync(0xffffffffu, mine);
       if (mine) {
-        const uint32_t at = begin + i * kWarp + lane;
-        const uint32_t from = at / categories * static_cast<uint32_t>(s.numbers) +
-                              at * static_cast<uint32_t>(s.embedding);
-        queue[count + __popc(those & ((1u << lane) - 1u))] = {
-            from, code[i] * static_cast<uint32_t>(s.part_width)};
+        const uint32_t here = at + i * kWarp;
+        const int slot = count + __popc(those & before);
+        queue.from[slot] = s.category_of.of(here) * numbers + here * embedding;
+        queue.to[slot] = static_cast<uint16_t>(place[i] * s.part_width);
       }
       count += __popc(those);
     }
+    last = at - lane + kStride >= total;
     __syncwarp();
-    size += add_queued<n>(corner, queue, count, sums, width, lanes, scale);
+    for (; count >= kRound; count -= kRound) {
+      size += add_round<true, n>(corner, queue, count - kRound, kRound, sums, width, s.lane_bits,
+                                 scale);
+    }
     __syncwarp();
   }
+  size += add_round<false, n>(corner, queue, 0, count, sums, width, s.lane_bits, scale);
   return size;
 }
 
@@ -334,36 +397,34 @@ __device__ float sum_over_block(float value) {
 
 template <int n, typename T>
 __global__ void __launch_bounds__(kWarps * kWarp)
-    sum_kernel(const T* grad, const Scatter s, int lanes) {
+    sum_kernel(const T* grad, const Scatter s) {
   TRIALFLEET_DYNAMIC_SHARED(uint32_t, memory);
-  __shared__ Queued queues[kWarps][kQueue];
+  __shared__ Queue queues[kWarps];
   const int64_t first_code = static_cast<int64_t>(blockIdx.x) * s.window;
   const int count = static_cast<int>(s.window * s.part_width);
   const Sums sums = {memory, reinterpret_cast<int32_t*>(memory + count)};
-  Queued* queue = queues[threadIdx.x / kWarp];
+  Queue& queue = queues[threadIdx.x / kWarp];
 
   int exponent = -kResolution;
   float size = 0.0f;
   for (bool again = true; again;) {
     for (int i = threadIdx.x; i < count; i += kWarps * kWarp) sums.clear(i);
     __syncthreads();
-    size = sum_over_block(add_chunk<n>(grad, s, sums, queue, lanes, exponent));
-    // A sum is at most `size`, and its units take kUnitBits.
-    const int fits = size > 0.0f && size < INFINITY ? kUnitBits - 1 - ilogbf(size) : exponent;
-    again = fits < exponent;
-    exponent = again ? fits : exponent;
+    size = sum_over_block(add_chunk<n>(grad, s, sums, queue, ldexpf(1.0f, exponent)));
+    again = size >= kMostUnits && size < INFINITY;
+    if (again) exponent -= ilogbf(size) - kUnitBits + 1;
     __syncthreads();
   }
 
   const float unit = ldexpf(1.0f, -exponent);
-  const int across = lanes * n;  // a power of two, at least part_width
+  const int across = n << s.lane_bits;  // at least part_width
   const int64_t place = threadIdx.x % across;
   const int64_t column = blockIdx.z * s.part_width + place;
   if (place >= s.part_width || column >= s.embedding) return;
   for (int64_t i = threadIdx.x / across; i < s.window; i += kWarps * kWarp / across) {
     const int64_t code = first_code + i;
     if (code >= s.vocabulary) break;
-    const float sum = static_cast<float>(sums.at(i * s.part_width + place)) * unit;
+    const float sum = static_cast<float>(sums.at(static_cast<int>(i * s.part_width + place))) * unit;
     s.sums[(blockIdx.y * s.vocabulary + code) * s.embedding + column] = size < INFINITY ? sum : NAN;
   }
 }
@@ -381,14 +442,14 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-cudaError_t sum_gradients(const T* grad, const Scatter& s, const Cut& cut, cudaStream_t stream) {
+cudaError_t sum_gradients(const T* grad, Scatter s, const Cut& cut, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(cut.windows), static_cast<unsigned>(cut.chunks),
                   static_cast<unsigned>(cut.parts));
   const bool paired = aligned<2>(grad) && s.numbers % 2 == 0 && s.embedding % 2 == 0;
-  const int lanes = power_of_two(paired ? divide_up(cut.part_width, 2) : cut.part_width, kWarp);
+  s.lane_bits = 2;  // a whole round is kAtOnce gradients for each lane, or a multiple of that
+  while ((paired ? 2 : 1) << s.lane_bits < cut.part_width) ++s.lane_bits;
   const auto kernel = paired ? sum_kernel<2, T> : sum_kernel<1, T>;
-  return launch_with_shared(kernel, grid, kWarps * kWarp, cut.shared_bytes(), stream, grad, s,
-                            lanes);
+  return launch_with_shared(kernel, grid, kWarps * kWarp, cut.shared_bytes(), stream, grad, s);
 }
 
 }  // namespace
@@ -418,7 +479,8 @@ cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float*
                                   int64_t categories, int64_t vocabulary, int64_t embedding,
                                   Type type, cudaStream_t stream) {
   if (rows < 0 || numbers < 0 || categories < 0 || vocabulary < 0 || embedding < 0 ||
-      numbers + categories * embedding > INT32_MAX) {
+      numbers + categories * embedding > INT32_MAX || categories >= 1 << 16 ||
+      vocabulary >= 1 << 30) {
     return cudaErrorInvalidValue;
   }
   const int64_t size = vocabulary * embedding;
@@ -426,10 +488,11 @@ cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float*
   if (rows * categories == 0) return cudaMemsetAsync(grad_weight, 0, size * sizeof(float), stream);
   const Cut cut =
       cut_up(rows, numbers, categories, vocabulary, embedding, shared_for_sums());
-  if (cut.chunks > 65535 || cut.parts > 65535 || cut.windows > INT32_MAX) return cudaErrorInvalidValue;
+  if (cut.chunks > 65535 || cut.parts > 65535) return cudaErrorInvalidValue;
   float* sums = cut.chunks == 1 ? grad_weight : static_cast<float*>(workspace);
   const Scatter s = {codes,     sums,           rows,       numbers,  categories, vocabulary,
-                     embedding, cut.part_width, cut.window, cut.chunk};
+                     embedding, cut.part_width, cut.window, cut.chunk, Divisor(categories),
+                     0};
   const cudaError_t error = with_type(type, [&](auto kind) {
     return sum_gradients(static_cast<const decltype(kind)*>(grad), s, cut, stream);
   });
