@@ -376,7 +376,7 @@ def gather_backward(s: Scale) -> Fused:
     vocabulary = CATEGORIES * CODES
     first = torch.arange(0, vocabulary, CODES, dtype=torch.int32, device=s.device)
     codes = s.integers(CODES, s.batch, CATEGORIES, dtype=torch.int32) + first
-    gradient = s.random(s.batch, NUMERIC + CATEGORIES * EMBEDDING)
+    gradient = s.random(s.batch, NUMERIC + CATEGORIES * EMBEDDING) / s.batch  # as of a mean loss
 
     def plain(gradient: Tensor, codes: Tensor) -> Tensor:
         rows = gradient[:, NUMERIC:].reshape(-1, EMBEDDING).float()

@@ -143,8 +143,8 @@ cudaError_t gather(const Gather& g, T* joined, cudaStream_t stream) {
 //
 // A sum is 64 bits in two words, since shared memory adds no more than 32 bits at once. The lower
 // word begins in the middle of its range, so that the upper one is rarely touched. kResolution is
-// what a unit is worth: 2^-44, far below what AdamW's epsilon (1e-8) or a float32 weight lets one
-// see. Where the gradients' sizes add up to more than 2^17, the block begins anew with larger units.
+// what a unit is worth: 2^-40, far below what AdamW's epsilon (1e-8) or a float32 weight lets one
+// see. Where the gradients' sizes add up to more than 2^21, the block begins anew with larger units.
 // A gradient that is no number, or infinite, makes NaN of the block's whole window.
 
 constexpr int kWarps = 32;    // of a block
@@ -152,7 +152,7 @@ constexpr int kLooks = 4;     // codes that a lane has under way
 constexpr int kRound = kWarp;  // gradients that a warp adds at a time
 constexpr int kQueue = kRound + kLooks * kWarp;
 constexpr int kAtOnce = 4;   // gradients that a lane has under way
-constexpr int kResolution = -44;  // a unit is 2^kResolution
+constexpr int kResolution = -40;  // a unit is 2^kResolution
 constexpr int kUnitBits = 61;     // of a sum at most: one is the sign's, two are spare
 constexpr float kMostUnits = 0x1p61f;
 constexpr uint32_t kMiddle = 0x80000000u;

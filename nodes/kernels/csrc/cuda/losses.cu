@@ -9,13 +9,37 @@
 namespace trialfleet::cuda {
 namespace {
 
-// Each block adds up its rows in float64 and leaves one part; add_parts_kernel adds the parts. So many
+// Each block adds up its rows in float64. One alone writes the loss; of several each leaves a part, and
+// add_parts_kernel, a second launch, adds the parts: a few rounds of one block are shorter. So many
 // are whole turns of 132 multiprocessors, as H100 and H200 have, with 4 or 8 blocks at once on each;
 // other GPUs take ten turns or more, so that a last one with few blocks costs little.
 constexpr int64_t kMostParts = kMostBlocks < 32 * 132 ? kMostBlocks : 32 * 132;
-constexpr int kAdders = 1024;  // threads of add_parts_kernel
+constexpr int64_t kRoundsAlone = 4;  // of one block, at most
+constexpr int kAdders = 1024;        // threads of add_parts_kernel
+
+// How many blocks share so many rows, if a block has `at_once` of them in a round.
+unsigned blocks_of(int64_t rows, int64_t at_once) {
+  return rows <= kRoundsAlone * at_once ? 1 : blocks_for(rows, at_once, kMostParts);
+}
 
 int64_t workspace_of(unsigned parts) { return parts * static_cast<int64_t>(sizeof(double)); }
+
+// Where the rows' losses go.
+struct Total {
+  double* parts;  // [blocks]
+  float* loss;
+  double rows;
+
+  // Leaves the sum of this block's rows.
+  __device__ void leave(double sum) const {
+    if (threadIdx.x != 0) return;
+    if (gridDim.x == 1) {
+      *loss = static_cast<float>(sum / rows);
+    } else {
+      parts[blockIdx.x] = sum;
+    }
+  }
+};
 
 // The sum of all threads' values, for thread 0. The order of the additions is always the same.
 template <int threads>
@@ -33,19 +57,16 @@ __device__ double sum_of_block(double value) {
   return total;
 }
 
-// loss = the sum of parts [count], over rows.
-__global__ void __launch_bounds__(kAdders)
-    add_parts_kernel(const double* parts, unsigned count, double rows, float* loss) {
+// The loss of `count` parts.
+__global__ void __launch_bounds__(kAdders) add_parts_kernel(Total total, unsigned count) {
   double sum = 0.0;
-  for (unsigned i = threadIdx.x; i < count; i += kAdders) sum += parts[i];
-  const double total = sum_of_block<kAdders>(sum);
-  if (threadIdx.x == 0) *loss = static_cast<float>(total / rows);
+  for (unsigned i = threadIdx.x; i < count; i += kAdders) sum += total.parts[i];
+  total.leave(sum_of_block<kAdders>(sum));
 }
 
-cudaError_t add_parts(const double* parts, unsigned count, int64_t rows, float* loss,
-                      cudaStream_t stream) {
-  return launch(add_parts_kernel, 1, kAdders, stream, parts, count, static_cast<double>(rows),
-                loss);
+cudaError_t add_parts(const Total& total, unsigned blocks, cudaStream_t stream) {
+  if (blocks == 1) return cudaSuccess;
+  return launch(add_parts_kernel, 1, kAdders, stream, total, blocks);
 }
 
 // --- softmax and cross-entropy
@@ -179,7 +200,7 @@ class ReadRow {
 // the rows have run out it looks at the last one again, and writes nothing.
 template <typename Row, typename T>
 __global__ void __launch_bounds__(kThreads)
-    softmax_kernel(const T* logits, const int64_t* target, T* grad, double* parts, int64_t rows,
+    softmax_kernel(const T* logits, const int64_t* target, T* grad, Total total, int64_t rows,
                    int64_t classes, int lanes_given, float rows_inverse) {
   const int lanes = Row::kWholeWarp ? kWarp : lanes_given;  // known when it is compiled, if it can be
   const int lane = threadIdx.x % lanes;
@@ -207,8 +228,7 @@ __global__ void __launch_bounds__(kThreads)
     const float scale = known ? __fdividef(rows_inverse, sum) : NAN;
     if (real) x.write(grad, scale, wanted, rows_inverse);
   }
-  const double total = sum_of_block<kThreads>(loss);
-  if (threadIdx.x == 0) parts[blockIdx.x] = total;
+  total.leave(sum_of_block<kThreads>(loss));
 }
 
 // What softmax_kernel starts with.
@@ -217,16 +237,16 @@ struct Softmax {
   const T* logits;
   const int64_t* target;
   T* grad;
-  double* parts;
+  Total total;
   int64_t rows, classes;
   cudaStream_t stream;
 };
 
 template <typename Row, typename T>
 cudaError_t start(const Softmax<T>& s, int lanes, unsigned& blocks) {
-  blocks = blocks_for(s.rows, kThreads / lanes, kMostParts);
+  blocks = blocks_of(s.rows, kThreads / lanes);
   return launch(softmax_kernel<Row, T>, blocks, kThreads, s.stream, s.logits, s.target, s.grad,
-                s.parts, s.rows, s.classes, lanes,
+                s.total, s.rows, s.classes, lanes,
                 static_cast<float>(1.0 / static_cast<double>(s.rows)));
 }
 
@@ -284,7 +304,7 @@ struct SquaredError {
 // `wide`: the arrays consist of whole packs. A pack's losses are added in float32, packs in float64.
 template <bool wide, typename T, typename Loss>
 __global__ void __launch_bounds__(kThreads)
-    pointwise_kernel(const T* outputs, const float* target, T* grad, double* parts, int64_t rows,
+    pointwise_kernel(const T* outputs, const float* target, T* grad, Total total, int64_t rows,
                      float rows_inverse) {
   constexpr int n = kWidth<T>;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * n;
@@ -304,8 +324,7 @@ __global__ void __launch_bounds__(kThreads)
     store<wide>(grad, first, rows, x);
     loss += sum;
   }
-  const double total = sum_of_block<kThreads>(loss);
-  if (threadIdx.x == 0) parts[blockIdx.x] = total;
+  total.leave(sum_of_block<kThreads>(loss));
 }
 
 template <typename Loss>
@@ -313,26 +332,26 @@ cudaError_t pointwise(const void* outputs, const float* target, float* loss, voi
                       void* workspace, int64_t rows, Type type, cudaStream_t stream) {
   if (rows < 0) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
-  auto* parts = static_cast<double*>(workspace);
+  const Total total = {static_cast<double*>(workspace), loss, static_cast<double>(rows)};
   unsigned blocks = 0;
   const cudaError_t error = with_type(type, [&](auto kind) {
     using T = decltype(kind);
     constexpr int n = kWidth<T>;
-    blocks = blocks_for(rows, kThreads * n, kMostParts);
+    blocks = blocks_of(rows, kThreads * n);
     const auto* x = static_cast<const T*>(outputs);
     auto* slopes = static_cast<T*>(grad);
     const bool packed = aligned<n>(x) && aligned<n>(target) && aligned<n>(slopes);
     return with_flag(packed && rows % n == 0, [&](auto wide) {
       return launch(pointwise_kernel<wide, T, Loss>, blocks, kThreads, stream, x, target, slopes,
-                    parts, rows, static_cast<float>(1.0 / static_cast<double>(rows)));
+                    total, rows, static_cast<float>(1.0 / static_cast<double>(rows)));
     });
   });
-  return error != cudaSuccess ? error : add_parts(parts, blocks, rows, loss, stream);
+  return error != cudaSuccess ? error : add_parts(total, blocks, stream);
 }
 
 // For float32, whose packs are the smallest and so the most.
 int64_t pointwise_workspace(int64_t rows) {
-  return workspace_of(blocks_for(rows, kThreads * kWidth<float>, kMostParts));
+  return workspace_of(blocks_of(rows, kThreads * kWidth<float>));
 }
 
 }  // namespace
@@ -342,21 +361,21 @@ cudaError_t softmax_cross_entropy(const void* logits, const int64_t* target, flo
                                   Type type, cudaStream_t stream) {
   if (rows < 0 || classes < 0) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
-  auto* parts = static_cast<double*>(workspace);
+  const Total total = {static_cast<double*>(workspace), loss, static_cast<double>(rows)};
   unsigned blocks = 0;
   const cudaError_t error = with_type(type, [&](auto kind) {
     using T = decltype(kind);
     const Softmax<T> softmax = {static_cast<const T*>(logits), target, static_cast<T*>(grad),
-                                parts, rows, classes, stream};
+                                total, rows, classes, stream};
     return start_softmax(softmax, blocks);
   });
-  return error != cudaSuccess ? error : add_parts(parts, blocks, rows, loss, stream);
+  return error != cudaSuccess ? error : add_parts(total, blocks, stream);
 }
 
 // For single elements; with packs the lanes are fewer, and so are the blocks.
 int64_t softmax_cross_entropy_workspace(int64_t rows, int64_t classes) {
   const int64_t rows_at_once = kThreads / lanes_for(classes);
-  return workspace_of(blocks_for(rows, rows_at_once, kMostParts));
+  return workspace_of(blocks_of(rows, rows_at_once));
 }
 
 cudaError_t sigmoid_bce(const void* logits, const float* target, float* loss, void* grad,
