@@ -16,6 +16,7 @@ Shapes: b rows of a group's part of the batch, h units, n ranks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +122,30 @@ class _AllUnits(torch.autograd.Function):
         return mine[:, : peers.widths[peers.rank]].contiguous(), None
 
 
+class Layers(nn.Sequential):
+    """All layers, the hidden ones `HiddenLayer`s: fully_shard's root, so that it fetches ahead.
+
+    While a layer works, the next one's weights come, on the way forward and on the way back.
+    """
+
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        *others, last = layers
+        made = (HiddenLayer.of(each) if isinstance(each, nn.Linear) else each for each in others)
+        super().__init__(*made, last)
+
+    @property
+    def hidden(self) -> list[HiddenLayer]:
+        """Return the hidden layers, in order."""
+        return [layer for layer in self if isinstance(layer, HiddenLayer)]
+
+    def train_rows(self, x: Tensor, probability: float, random: Tensor, first: int) -> Tensor:
+        """Return the outputs [b, o] of x [b, inputs], whose batch has `first` rows before."""
+        for number, layer in enumerate(self.hidden):
+            x = layer.train_rows(x, probability, random, number, first)
+        outputs: Tensor = self[-1](x)
+        return outputs
+
+
 def _own(weight: Tensor) -> Tensor:
     """Return what this rank computes with: all that fully_shard has gathered of it."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
@@ -140,8 +165,8 @@ def side_by_side(team: Ranks, wished: int, units: int) -> int:
 
 def shard_layers(
     network: Network, team: Ranks, device: torch.device, *, tensor_parallel: int, offload: bool
-) -> None:
-    """Leave each rank its part of each layer.
+) -> Layers:
+    """Leave each rank its part of each layer; return the network's layers from now on.
 
     Args:
         network: in main memory.
@@ -150,47 +175,38 @@ def shard_layers(
         tensor_parallel: how many stand side by side: see `side_by_side`.
         offload: weights, gradients and the optimiser's means stay in main memory.
     """
-    linear = [place for place, layer in enumerate(network.layers) if isinstance(layer, nn.Linear)]
-    for place in linear[:-1]:
-        layer = network.layers[place]
-        assert isinstance(layer, nn.Linear)
-        network.layers[place] = HiddenLayer.of(layer)
+    network.layers = layers = Layers(network.layers)
     if team.count == 1 and not offload:
-        network.layers.to(device)
-        return
+        return layers.to(device)
     everyone = init_device_mesh(device.type, (team.count,))
     groups = everyone
     if tensor_parallel > 1:
         shape = (team.count // tensor_parallel, tensor_parallel)
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=("groups", "side_by_side"))
         groups = mesh["groups"]
-        for place in linear[:-1]:
-            layer = network.layers[place]
-            assert isinstance(layer, HiddenLayer)
+        for layer in layers.hidden:
             layer.split(mesh["side_by_side"])
-    for place in linear:
-        # The last layer is small: all ranks have it whole while it works, on their rows.
-        holders = everyone if place == linear[-1] else groups
-        if holders.size() > 1 or offload:
-            _shard(network.layers[place], holders, team, offload=offload)
-
-
-def _shard(layer: nn.Module, holders: DeviceMesh, team: Ranks, *, offload: bool) -> None:
-    """Have fully_shard hold a layer in parts."""
-    pinned = holders.device_type != "cpu"
-    sharded = fsdp.fully_shard(
-        layer,
-        mesh=holders,
-        reshard_after_forward=True,
-        mp_policy=fsdp.MixedPrecisionPolicy(reduce_dtype=team.wire),
-        offload_policy=fsdp.CPUOffloadPolicy(pin_memory=pinned)
-        if offload
-        else fsdp.OffloadPolicy(),
-    )
-    sharded.set_gradient_divide_factor(1.0)  # the gradients' sum, not their mean
-    sharded.set_force_sum_reduction_for_comms(enable=True)  # gloo has no other
-    if isinstance(layer, HiddenLayer):
-        fsdp.register_fsdp_forward_method(layer, "train_rows")
+    # The last layer is small: all ranks have it whole while it works, on their rows.
+    holders = {layers[-1]: everyone}
+    if in_groups := groups.size() > 1 or offload:
+        holders |= dict.fromkeys(layers.hidden, groups)
+    for each, mesh in holders.items():
+        sharded = fsdp.fully_shard(
+            each,
+            mesh=mesh,
+            reshard_after_forward=True,
+            mp_policy=fsdp.MixedPrecisionPolicy(reduce_dtype=team.wire),
+            offload_policy=fsdp.CPUOffloadPolicy(pin_memory=device.type != "cpu")
+            if offload
+            else fsdp.OffloadPolicy(),
+        )
+        sharded.set_gradient_divide_factor(1.0)  # the gradients' sum, not their mean
+        sharded.set_force_sum_reduction_for_comms(enable=True)  # gloo has no other
+    if in_groups:
+        fsdp.fully_shard(layers, mesh=everyone)
+        for called in (layers, *layers.hidden):
+            fsdp.register_fsdp_forward_method(called, "train_rows")
+    return layers
 
 
 def parts_of(whole: Tensor, *counts: int) -> list[Tensor]:

@@ -70,7 +70,7 @@ class MissedSteps:
         self._base = self.done = done
         size = 1024  # steps, for now
         self._rates = torch.zeros(size, dtype=torch.float64)
-        self._logs = torch.zeros(size, dtype=torch.float64)  # of |1 - lr decay|, summed up
+        self._logs = torch.zeros(size, dtype=torch.float64)  # log2 |1 - lr decay|, summed up
         self._flips = torch.zeros(size, dtype=torch.float64)  # how many of them are negative
         self._ways = torch.zeros(size, self._terms, dtype=torch.float64)  # B or S
 
@@ -87,7 +87,7 @@ class MissedSteps:
         kept = _rounded(1 - rate * self._decay)
         self._rates[now] = rate
         if self._decay:
-            self._logs[now] = self._logs[now - 1] + math.log(max(abs(kept), 1e-300))
+            self._logs[now] = self._logs[now - 1] + math.log2(max(abs(kept), 1e-300))
             self._flips[now] = self._flips[now - 1] + (kept < 0)
         if not self._window:
             return
@@ -199,7 +199,7 @@ class MissedSteps:
         """Return Q [n]. Sums of logarithms don't underflow, as products of many steps would."""
         now = self.done - self._base
         signs = 1 - 2 * ((self._flips[now] - self._flips[places]) % 2)
-        return signs * (self._logs[now] - self._logs[places]).exp()
+        return signs * (self._logs[now] - self._logs[places]).exp2()
 
     def _count_of(self, places: Tensor) -> Tensor:
         """Return how many steps were missed, [n] float64."""

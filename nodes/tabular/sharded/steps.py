@@ -31,7 +31,6 @@ from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.sharded.embedding import Rows, ShardedEmbedding
 from trialfleet.nodes.tabular.sharded.host_rows import HostRows
 from trialfleet.nodes.tabular.sharded.layers import (
-    HiddenLayer,
     parts_of,
     shard_layers,
     side_by_side,
@@ -92,7 +91,9 @@ class ShardedSteps(PlainSteps):
         self._embedding = ShardedEmbedding(self._rows, team)
         network.embedding = self._embedding
         network.first_code = network.first_code.to(self._device)
-        shard_layers(network, team, self._device, tensor_parallel=beside, offload=self._on_host)
+        self._layers = shard_layers(
+            network, team, self._device, tensor_parallel=beside, offload=self._on_host
+        )
         super().__init__(network, data, chosen, seed)
         place = self._place_of_moved
         self._rows.bind(self._optimizer.m[place], self._optimizer.v[place])
@@ -105,12 +106,12 @@ class ShardedSteps(PlainSteps):
         """See `Steps`. On a GPU the host waits for nothing, but for layers that are offloaded."""
         whole = self._batches[self._next]
         begin, end = self._groups.part(len(whole))
+        self._optimizer.clear()
         target, outputs = self._outputs(whole[begin:end], begin)
         loss = outputs.sum() * 0.0  # of a small tail a rank may have nothing
         if len(target):
             share = len(target) / len(whole) / self._beside  # those side by side have the same rows
             loss = loss_of(outputs, target, self._data.kind) * share
-        self._optimizer.clear()
         loss.backward()  # type: ignore[no-untyped-call]
         (total,) = self._team.sums([loss.detach()])
         epochs = self._epoch + self._next / len(self._batches)
@@ -126,7 +127,7 @@ class ShardedSteps(PlainSteps):
             index: [b], in main memory.
             first: how many rows of the batch are before them.
         """
-        network, source, device = self._network, self._data.train, self._device
+        source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
         there = send(index, source.target.device)
         numeric, target = (
@@ -135,11 +136,8 @@ class ShardedSteps(PlainSteps):
         embedded = self._embedding.train_on(route)
         x = torch.cat([numeric, embedded.flatten(1)], 1)
         random = send(torch.tensor([self._seed, self._optimizer.steps]), device)
-        hidden = [layer for layer in network.layers if isinstance(layer, HiddenLayer)]
         with _ActivationsOnHost(len(index)) if self._on_host else nullcontext():
-            for number, layer in enumerate(hidden):
-                x = layer.train_rows(x, self._settings.dropout, random, number, first)
-            return target, network.layers[-1](x)
+            return target, self._layers.train_rows(x, self._settings.dropout, random, first)
 
     def state(self) -> dict[str, Any]:
         """See `Steps`; whole on rank 0. All ranks call it together."""

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from tests import gang_rank
+from tests.one_process import world_of_one
 from tests.unit.tabular.small_trials import (
     make_sandbox,
     make_table,
@@ -308,6 +310,20 @@ def test_a_model_that_takes_more_than_half_of_the_slots_memory_is_sharded(
         steps = train.steps_of(t, chosen, network, data, team, torch.device("cpu"))
         kinds.append(steps.is_sharded)
     assert kinds == [False, True, False, True]
+
+
+def test_layers_are_fetched_by_one_root_so_the_next_one_may_come_ahead(tmp_path: Path) -> None:
+    make_table(tmp_path / "r.npz")
+    chosen = settings.Settings(hidden=8, layers=3, offload="all")
+    data = dataset.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), chosen)
+    network = Network(data.columns, chosen)
+    with world_of_one():
+        steps = ShardedSteps(network, data, chosen, 3, Ranks(), offload="all")
+        steps.begin(0, 0, 0.0)
+        steps.take()
+    shared = [each for each in network.layers.modules() if isinstance(each, FSDPModule)]
+    assert len(shared) == 1 + 4
+    assert [each._get_fsdp_state()._is_root for each in shared] == [True, *[False] * 4]
 
 
 AS_ON_A_GPU = """
