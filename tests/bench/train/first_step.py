@@ -9,7 +9,7 @@ processes lies in a folder that is
     warm       filled by the very same network
 
 Ours has its kernels built before, as a pool's machines have, and loads them while the clock runs.
-On a CPU it takes none.
+On a CPU it takes none. "again" is the next trial, twice as wide, of a process that stays.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from tests.bench.train import rivals, workloads
 from tests.bench.train.workloads import Workload
 
 STEPS = 3  # after them nothing is compiled or captured any more
-CASES = {  # way, and the folder of its compiler
+AGAIN = "again"
+CASES = {  # way, and the folder of its compiler; AGAIN: in a process that has trained before
     "ours": ("ours", ""),
+    "ours, again": ("ours", AGAIN),
     "eager": ("eager", ""),
-    "torch.compile, cold": ("compiled", "cold"),
-    "torch.compile, another": ("compiled", "another"),
-    "torch.compile, warm": ("compiled", "warm"),
+    "torch.compile, cold": ("captured", "cold"),
+    "torch.compile, another": ("captured", "another"),
+    "torch.compile, warm": ("captured", "warm"),
 }
 
 
@@ -52,12 +54,16 @@ def main() -> None:
         help="workloads with this in the name: %(default)s",
     )
     reader.add_argument("--repeats", type=int, default=3, help="processes of each case")
+    reader.add_argument("--cases", metavar="WORD", default="", help="those with this in the name")
     reader.add_argument("--json", action="store_true", help="one object, nothing else")
-    reader.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    reader.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     chosen = reader.parse_args()
     if chosen.child:
-        way, name, hidden = chosen.child
-        print(json.dumps(seconds_of_steps(way, name, int(hidden), torch.device(chosen.device))))
+        way, name, hidden, folder = chosen.child
+        device = torch.device(chosen.device)
+        if folder == AGAIN:
+            seconds_of_steps(way, name, int(hidden) // 2, device)
+        print(json.dumps(seconds_of_steps(way, name, int(hidden), device)))
         return
     # imports the kernels, which a child of this shall do while its clock runs
     from tests.bench.train.__main__ import describe, device_of, workloads_of
@@ -69,10 +75,14 @@ def main() -> None:
         reader.error(str(error))
     results: dict[str, Any] = {"machine": describe(device), "workloads": []}
     for workload in wanted:
-        found = {name: measured(name, workload, device, chosen.repeats) for name in CASES}
-        results["workloads"].append({"workload": workload.name, "cases": found})
+        cases = {
+            name: measured(name, workload, device, chosen.repeats)
+            for name in CASES
+            if chosen.cases in name
+        }
+        results["workloads"].append({"workload": workload.name, "cases": cases})
         if not chosen.json:
-            print_workload(workload, found)
+            print_workload(workload, cases)
     if chosen.json:
         print(json.dumps(results, indent=1))
 
@@ -99,14 +109,15 @@ def measured(name: str, workload: Workload, device: torch.device, repeats: int) 
     """Return the medians of some processes, and the fastest and slowest first step."""
     way, folder = CASES[name]
     with tempfile.TemporaryDirectory() as kept:
-        if folder in {"", "warm"}:  # "": builds what is to be built before
+        shared = folder in {"", AGAIN, "warm"}
+        if shared:  # not for compilers alone: kernels are built before, too
             child(way, workload, device, Path(kept))
         runs = []
         for repeat in range(repeats):
-            place = Path(kept) / ("" if folder in {"", "warm"} else str(repeat))
+            place = Path(kept) / ("" if shared else str(repeat))
             if folder == "another":
                 child(way, replace(workload, hidden=workload.hidden // 2), device, place)
-            runs.append(child(way, workload, device, place))
+            runs.append(child(way, workload, device, place, folder))
     first = [run[0] for run in runs]
     return {
         "processes": repeats,
@@ -116,7 +127,9 @@ def measured(name: str, workload: Workload, device: torch.device, repeats: int) 
     }
 
 
-def child(way: str, workload: Workload, device: torch.device, kept: Path) -> list[float]:
+def child(
+    way: str, workload: Workload, device: torch.device, kept: Path, folder: str = ""
+) -> list[float]:
     """Return `seconds_of_steps` of a new process whose compilers keep what they make in a folder.
 
     Raises:
@@ -124,7 +137,7 @@ def child(way: str, workload: Workload, device: torch.device, kept: Path) -> lis
     """
     folders = {"TORCHINDUCTOR_CACHE_DIR": str(kept), "TRITON_CACHE_DIR": str(kept / "triton")}
     command = [sys.executable, "-m", "tests.bench.train.first_step", "--device", device.type]
-    command += ["--child", way, workload.name, str(workload.hidden)]
+    command += ["--child", way, workload.name, str(workload.hidden), folder]
     ran = subprocess.run(
         command, env=os.environ | folders, stdout=subprocess.PIPE, text=True, check=True
     )

@@ -170,7 +170,7 @@ def test_the_seconds_until_the_first_steps_are_those_of_a_process_of_its_own(
     found = first_step.child("ours", workloads.FLIGHTS, CPU, tmp_path)
     assert len(found) == first_step.STEPS
     assert 0 < found[0] < found[-1]
-    case = first_step.measured("ours", workloads.FLIGHTS, CPU, 1)
+    case = first_step.measured("ours, again", workloads.FLIGHTS, CPU, 1)
     first_step.print_workload(workloads.FLIGHTS, {"ours": case})
     assert f"{case['first_step']:.2f}" in capsys.readouterr().out
 
@@ -188,7 +188,9 @@ def test_a_compilers_folder_is_as_its_case_says(
 ) -> None:
     began: list[tuple[Path, int]] = []
 
-    def only_noted(_way: str, workload: Workload, _device: torch.device, kept: Path) -> list[float]:
+    def only_noted(
+        _way: str, workload: Workload, _device: torch.device, kept: Path, _folder: str = ""
+    ) -> list[float]:
         began.append((kept, workload.hidden))
         return [1.0, 2.0, 3.0]
 
