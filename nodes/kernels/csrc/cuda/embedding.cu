@@ -223,6 +223,7 @@ int64_t shared_for_sums() {
 struct Sums {
   uint32_t* low;
   int32_t* high;
+  int count;
 
   __device__ void clear(int at) const {
     low[at] = kMiddle;
@@ -317,8 +318,8 @@ __device__ float add_round(const T* grad, const Queue& queue, int first, int cou
   return size;
 }
 
-// One pass of a block over its chunk, a sum's unit being 1 / scale. Returns the sum of the sizes that
-// this thread added, in units.
+// Sets a block's sums to 0 and adds its chunk to them, a sum's unit being 1 / scale. Returns the sum
+// of the sizes that this thread added, in units.
 template <int n, typename T>
 __device__ float add_chunk(const T* grad, const Scatter& s, const Sums& sums, Queue& queue,
                            float scale) {
@@ -352,6 +353,8 @@ __device__ float add_chunk(const T* grad, const Scatter& s, const Sums& sums, Qu
   int count = 0;
   uint32_t next[kLooks];
   look(at, next);
+  for (int i = threadIdx.x; i < sums.count; i += kWarps * kWarp) sums.clear(i);
+  __syncthreads();
   for (bool last = false; !last; at += kStride) {
     uint32_t place[kLooks];
 #pragma unroll
@@ -402,14 +405,12 @@ __global__ void __launch_bounds__(kWarps * kWarp)
   __shared__ Queue queues[kWarps];
   const int64_t first_code = static_cast<int64_t>(blockIdx.x) * s.window;
   const int count = static_cast<int>(s.window * s.part_width);
-  const Sums sums = {memory, reinterpret_cast<int32_t*>(memory + count)};
+  const Sums sums = {memory, reinterpret_cast<int32_t*>(memory + count), count};
   Queue& queue = queues[threadIdx.x / kWarp];
 
   int exponent = -kResolution;
   float size = 0.0f;
   for (bool again = true; again;) {
-    for (int i = threadIdx.x; i < count; i += kWarps * kWarp) sums.clear(i);
-    __syncthreads();
     size = sum_over_block(add_chunk<n>(grad, s, sums, queue, ldexpf(1.0f, exponent)));
     again = size >= kMostUnits && size < INFINITY;
     if (again) exponent -= ilogbf(size) - kUnitBits + 1;
@@ -424,7 +425,7 @@ __global__ void __launch_bounds__(kWarps * kWarp)
   for (int64_t i = threadIdx.x / across; i < s.window; i += kWarps * kWarp / across) {
     const int64_t code = first_code + i;
     if (code >= s.vocabulary) break;
-    const float sum = static_cast<float>(sums.at(static_cast<int>(i * s.part_width + place))) * unit;
+    const auto sum = static_cast<float>(sums.at(i * s.part_width + place)) * unit;
     s.sums[(blockIdx.y * s.vocabulary + code) * s.embedding + column] = size < INFINITY ? sum : NAN;
   }
 }
