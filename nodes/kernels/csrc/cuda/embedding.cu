@@ -504,7 +504,7 @@ cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float*
 
 int64_t gather_embed_backward_workspace(int64_t rows, int64_t numbers, int64_t categories,
                                         int64_t vocabulary, int64_t embedding) {
-  if (rows * categories * vocabulary * embedding <= 0) return 0;
+  if (rows <= 0 || categories <= 0 || vocabulary <= 0 || embedding <= 0) return 0;
   const Cut cut =
       cut_up(rows, numbers, categories, vocabulary, embedding, shared_for_sums());
   return cut.chunks == 1 ? 0 : cut.chunks * vocabulary * embedding * static_cast<int64_t>(sizeof(float));
