@@ -245,7 +245,8 @@ inline void gather_embed_backward(const Tensor& grad, const Tensor& codes, int64
   arguments.tensor("grad", grad, {at::kFloat, at::kBFloat16, at::kHalf},
                    {codes.size(0), numeric + codes.size(1) * embedding});
   // On CUDA codes are divided by a product, and places within a row of grad have 31 bits.
-  const bool counted = codes.size(1) < (1 << 16) && grad.size(1) < std::numeric_limits<int32_t>::max();
+  const bool counted =
+      codes.size(1) < (1 << 16) && grad.size(1) < std::numeric_limits<int32_t>::max();
   TRIALFLEET_REQUIRE(arguments, counted, "codes", "of fewer than 2^16 columns",
                      "of shape " + written(codes.sizes()));
   TRIALFLEET_REQUIRE(arguments, vocabulary < (1 << 30), "vocabulary", "below 2^30", vocabulary);

@@ -96,10 +96,10 @@ Tensor bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng,
   check::bias_relu_dropout(x, bias, rng, layer, p, offset, width, kHere);
   const Launch launch("bias_relu_dropout", x);
   Tensor y = at::empty_like(x);
-  launch.check(cuda::bias_relu_dropout(
-      x.const_data_ptr(), bias.const_data_ptr(), rng.const_data_ptr<int64_t>(), layer, p,
-      offset, width ? width : x.size(1), y.mutable_data_ptr(), x.size(0), x.size(1), type_of(x),
-      type_of(bias), launch.stream()));
+  launch.check(cuda::bias_relu_dropout(x.const_data_ptr(), bias.const_data_ptr(),
+                                       rng.const_data_ptr<int64_t>(), layer, p, offset,
+                                       width ? width : x.size(1), y.mutable_data_ptr(), x.size(0),
+                                       x.size(1), type_of(x), type_of(bias), launch.stream()));
   return y;
 }
 
@@ -186,8 +186,8 @@ Tensor gather_embed_backward(const Tensor& grad, const Tensor& codes, int64_t nu
   const Launch launch("gather_embed_backward", grad);
   const int64_t rows = codes.size(0), k = codes.size(1);
   Tensor grad_weight = float32(grad, {vocabulary, embedding});
-  const Tensor scratch =
-      workspace(grad, cuda::gather_embed_backward_workspace(rows, numeric, k, vocabulary, embedding));
+  const Tensor scratch = workspace(
+      grad, cuda::gather_embed_backward_workspace(rows, numeric, k, vocabulary, embedding));
   launch.check(cuda::gather_embed_backward(grad.const_data_ptr(), codes.const_data_ptr<int32_t>(),
                                            grad_weight.mutable_data_ptr<float>(),
                                            scratch.mutable_data_ptr(), rows, numeric, k, vocabulary,
@@ -247,8 +247,6 @@ void tick_(const Tensor& clock, const Tensor& loss, const Tensor& loss_sum, int6
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(trialfleet, CUDA, m) {
-  TRIALFLEET_IMPLEMENTATIONS(m)
-}
+TORCH_LIBRARY_IMPL(trialfleet, CUDA, m) { TRIALFLEET_IMPLEMENTATIONS(m) }
 
 }  // namespace trialfleet

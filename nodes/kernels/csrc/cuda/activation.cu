@@ -11,16 +11,17 @@ namespace {
 // Whether p is a probability that dropout can take.
 bool droppable(double p) { return p >= 0.0 && p < 1.0; }
 
-// How x and y lie. `packs`: they consist of whole packs; `rows`: so does each row, and bias; `placed`:
-// their packs share no Philox blocks, by where they lie in a larger array.
+// How x and y lie. `packs`: they consist of whole packs; `rows`: so does each row, and bias;
+// `placed`: their packs share no Philox blocks, by where they lie in a larger array.
 enum class Layout { any, packs, rows, placed };
 
-// Several times what any GPU runs at once, and so few that a large array's threads go round: each gets
-// ready once for many packs.
+// Several times what any GPU runs at once, and so few that a large array's threads go round: each
+// gets ready once for many packs.
 constexpr int64_t kMostForwardBlocks = kMostBlocks < 8192 ? kMostBlocks : 8192;
 
-// A pack has the elements that share a Philox block. `turn`: how far a thread's column moves from one
-// pack to the next. In SASS of CUDA 13.0 for sm_90, 8 values of bfloat16 took 144 instructions before `place`
+// A pack has the elements that share a Philox block. `turn`: how far a thread's column moves from
+// one pack to the next. In SASS of CUDA 13.0 for sm_90, 8 values of bfloat16 took 144 instructions
+// before `place`
 // (`python -m tests.kernels.sass activation.cu --kernel forward --through 0x2daee0ad`).
 template <Layout layout, typename T, typename B>
 __global__ void __launch_bounds__(kThreads)
@@ -129,7 +130,8 @@ __global__ void __launch_bounds__(kThreads)
       float g[kRowsAtOnce][n], active[kRowsAtOnce][n];
 #pragma unroll
       for (int k = 0; k < kRowsAtOnce; ++k) {
-        // Past the stripe its row is read again, for nothing: without a branch all loads go at once.
+        // Past the stripe its row is read again, for nothing: without a branch all loads go at
+        // once.
         const int64_t mine = row + k * blockDim.y < end ? row + k * blockDim.y : row;
         load<wide>(grad, mine * columns + column, (mine + 1) * columns, g[k]);
         load<wide>(y, mine * columns + column, (mine + 1) * columns, active[k]);
@@ -190,8 +192,8 @@ cudaError_t forward(const T* x, const B* bias, const int64_t* rng, int64_t layer
   const unsigned blocks = blocks_for(size, kThreads * n, kMostForwardBlocks);
   const int64_t turn = static_cast<int64_t>(blocks) * kThreads * n % columns;
   const auto start = [&](auto kernel) {
-    return launch(kernel, blocks, kThreads, stream, x, bias, rng, layer, Dropout(p), place, y,
-                  size, columns, turn);
+    return launch(kernel, blocks, kThreads, stream, x, bias, rng, layer, Dropout(p), place, y, size,
+                  columns, turn);
   };
   const bool is_whole = place.width == columns || rows == 1;  // one row after the other
   if (p > 0 && (!is_whole || place.offset % n != 0)) {

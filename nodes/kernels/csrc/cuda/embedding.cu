@@ -144,14 +144,14 @@ cudaError_t gather(const Gather& g, T* joined, cudaStream_t stream) {
 // A sum is 64 bits in two words, since shared memory adds no more than 32 bits at once. The lower
 // word begins in the middle of its range, so that the upper one is rarely touched. kResolution is
 // what a unit is worth: 2^-40, far below what AdamW's epsilon (1e-8) or a float32 weight lets one
-// see. Where the gradients' sizes add up to more than 2^21, the block begins anew with larger units.
-// A gradient that is no number, or infinite, makes NaN of the block's whole window.
+// see. Where the gradients' sizes add up to more than 2^21, the block begins anew with larger
+// units. A gradient that is no number, or infinite, makes NaN of the block's whole window.
 
-constexpr int kWarps = 32;    // of a block
-constexpr int kLooks = 4;     // codes that a lane has under way
+constexpr int kWarps = 32;     // of a block
+constexpr int kLooks = 4;      // codes that a lane has under way
 constexpr int kRound = kWarp;  // gradients that a warp adds at a time
 constexpr int kQueue = kRound + kLooks * kWarp;
-constexpr int kAtOnce = 4;   // gradients that a lane has under way
+constexpr int kAtOnce = 4;        // gradients that a lane has under way
 constexpr int kResolution = -40;  // a unit is 2^kResolution
 constexpr int kUnitBits = 61;     // of a sum at most: one is the sign's, two are spare
 constexpr float kMostUnits = 0x1p61f;
@@ -189,8 +189,8 @@ int64_t cost_of(const Cut& cut, int64_t categories) {
   return of_block + (cut.chunks > 1 ? second : 0);
 }
 
-Cut cut_up(int64_t rows, int64_t numbers, int64_t categories, int64_t vocabulary,
-           int64_t embedding, int64_t shared) {
+Cut cut_up(int64_t rows, int64_t numbers, int64_t categories, int64_t vocabulary, int64_t embedding,
+           int64_t shared) {
   Cut best = {};
   const int64_t part_width = embedding < kMostPartWidth ? embedding : kMostPartWidth;
   const int64_t parts = divide_up(embedding, part_width);
@@ -281,8 +281,8 @@ struct Scatter {
   int lane_bits;  // 2^lane_bits lanes have a gradient's part
 };
 
-// Adds `count` queued gradients' part; `n` neighbours to a lane. `whole`: as many as fit in a round.
-// Returns the sum of their sizes, in units.
+// Adds `count` queued gradients' part; `n` neighbours to a lane. `whole`: as many as fit in a
+// round. Returns the sum of their sizes, in units.
 template <bool whole, int n, typename T>
 __device__ float add_round(const T* grad, const Queue& queue, int first, int count,
                            const Sums& sums, int width, int lane_bits, float scale) {
@@ -318,8 +318,8 @@ __device__ float add_round(const T* grad, const Queue& queue, int first, int cou
   return size;
 }
 
-// Sets a block's sums to 0 and adds its chunk to them, a sum's unit being 1 / scale. Returns the sum
-// of the sizes that this thread added, in units.
+// Sets a block's sums to 0 and adds its chunk to them, a sum's unit being 1 / scale. Returns the
+// sum of the sizes that this thread added, in units.
 template <int n, typename T>
 __device__ float add_chunk(const T* grad, const Scatter& s, const Sums& sums, Queue& queue,
                            float scale) {
@@ -399,8 +399,7 @@ __device__ float sum_over_block(float value) {
 }
 
 template <int n, typename T>
-__global__ void __launch_bounds__(kWarps * kWarp)
-    sum_kernel(const T* grad, const Scatter s) {
+__global__ void __launch_bounds__(kWarps* kWarp) sum_kernel(const T* grad, const Scatter s) {
   TRIALFLEET_DYNAMIC_SHARED(uint32_t, memory);
   __shared__ Queue queues[kWarps];
   const int64_t first_code = static_cast<int64_t>(blockIdx.x) * s.window;
@@ -467,12 +466,11 @@ cudaError_t gather_embed(const float* numeric, const int32_t* categorical, const
     return cudaErrorInvalidValue;
   }
   if (rows == 0) return cudaSuccess;
-  const Gather g = {numeric,   categorical,  target,    order, cursor,     first_code,
-                    weight,    codes,        batch_target, positions, rows, numbers,
-                    categories, vocabulary, embedding, target_size};
-  return with_type(type, [&](auto kind) {
-    return gather(g, static_cast<decltype(kind)*>(joined), stream);
-  });
+  const Gather g = {numeric,    categorical, target,       order,      cursor, first_code,
+                    weight,     codes,       batch_target, positions,  rows,   numbers,
+                    categories, vocabulary,  embedding,    target_size};
+  return with_type(
+      type, [&](auto kind) { return gather(g, static_cast<decltype(kind)*>(joined), stream); });
 }
 
 cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float* grad_weight,
@@ -487,13 +485,12 @@ cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float*
   const int64_t size = vocabulary * embedding;
   if (size == 0) return cudaSuccess;
   if (rows * categories == 0) return cudaMemsetAsync(grad_weight, 0, size * sizeof(float), stream);
-  const Cut cut =
-      cut_up(rows, numbers, categories, vocabulary, embedding, shared_for_sums());
+  const Cut cut = cut_up(rows, numbers, categories, vocabulary, embedding, shared_for_sums());
   if (cut.chunks > 65535 || cut.parts > 65535) return cudaErrorInvalidValue;
   float* sums = cut.chunks == 1 ? grad_weight : static_cast<float*>(workspace);
-  const Scatter s = {codes,     sums,           rows,       numbers,  categories, vocabulary,
-                     embedding, cut.part_width, cut.window, cut.chunk, Divisor(categories),
-                     0};
+  const Scatter s = {
+      codes,     sums,           rows,       numbers,   categories,          vocabulary,
+      embedding, cut.part_width, cut.window, cut.chunk, Divisor(categories), 0};
   const cudaError_t error = with_type(type, [&](auto kind) {
     return sum_gradients(static_cast<const decltype(kind)*>(grad), s, cut, stream);
   });
@@ -505,9 +502,10 @@ cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float*
 int64_t gather_embed_backward_workspace(int64_t rows, int64_t numbers, int64_t categories,
                                         int64_t vocabulary, int64_t embedding) {
   if (rows <= 0 || categories <= 0 || vocabulary <= 0 || embedding <= 0) return 0;
-  const Cut cut =
-      cut_up(rows, numbers, categories, vocabulary, embedding, shared_for_sums());
-  return cut.chunks == 1 ? 0 : cut.chunks * vocabulary * embedding * static_cast<int64_t>(sizeof(float));
+  const Cut cut = cut_up(rows, numbers, categories, vocabulary, embedding, shared_for_sums());
+  return cut.chunks == 1
+             ? 0
+             : cut.chunks * vocabulary * embedding * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace trialfleet::cuda

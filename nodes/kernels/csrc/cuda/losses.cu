@@ -9,10 +9,10 @@
 namespace trialfleet::cuda {
 namespace {
 
-// Each block adds up its rows in float64. One alone writes the loss; of several each leaves a part, and
-// add_parts_kernel, a second launch, adds the parts: a few rounds of one block are shorter. So many
-// are whole turns of 132 multiprocessors, as H100 and H200 have, with 4 or 8 blocks at once on each;
-// other GPUs take ten turns or more, so that a last one with few blocks costs little.
+// Each block adds up its rows in float64. One alone writes the loss; of several each leaves a part,
+// and add_parts_kernel, a second launch, adds the parts: a few rounds of one block are shorter. So
+// many are whole turns of 132 multiprocessors, as H100 and H200 have, with 4 or 8 blocks at once on
+// each; other GPUs take ten turns or more, so that a last one with few blocks costs little.
 constexpr int64_t kMostParts = kMostBlocks < 32 * 132 ? kMostBlocks : 32 * 132;
 constexpr int64_t kRoundsAlone = 4;  // of one block, at most
 constexpr int kAdders = 1024;        // threads of add_parts_kernel
@@ -202,7 +202,8 @@ template <typename Row, typename T>
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(const T* logits, const int64_t* target, T* grad, Total total, int64_t rows,
                    int64_t classes, int lanes_given, float rows_inverse) {
-  const int lanes = Row::kWholeWarp ? kWarp : lanes_given;  // known when it is compiled, if it can be
+  const int lanes =
+      Row::kWholeWarp ? kWarp : lanes_given;  // known when it is compiled, if it can be
   const int lane = threadIdx.x % lanes;
   const int rows_at_once = kThreads / lanes;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * rows_at_once;
@@ -277,8 +278,8 @@ struct Slope {
 
 // One exponential and one reciprocal for both: with e = exp(-|x|) in [0, 1],
 //   sigmoid(|x|) = 1 / (1 + e)      log1p(e) = 2 * atanh(s), s = e / (2 + e) in [0, 1 / 3].
-// atanh(s) / s is a polynomial in s * s, fitted by Chebyshev's nodes: 4e-9 of it is left out, and float32
-// rounds more. log1pf and two divisions would take more time than the memory does.
+// atanh(s) / s is a polynomial in s * s, fitted by Chebyshev's nodes: 4e-9 of it is left out, and
+// float32 rounds more. log1pf and two divisions would take more time than the memory does.
 struct SigmoidBce {
   __device__ Slope operator()(float x, float target) const {
     const float e = __expf(-fabsf(x));
@@ -301,7 +302,8 @@ struct SquaredError {
   }
 };
 
-// `wide`: the arrays consist of whole packs. A pack's losses are added in float32, packs in float64.
+// `wide`: the arrays consist of whole packs. A pack's losses are added in float32, packs in
+// float64.
 template <bool wide, typename T, typename Loss>
 __global__ void __launch_bounds__(kThreads)
     pointwise_kernel(const T* outputs, const float* target, T* grad, Total total, int64_t rows,
@@ -365,8 +367,8 @@ cudaError_t softmax_cross_entropy(const void* logits, const int64_t* target, flo
   unsigned blocks = 0;
   const cudaError_t error = with_type(type, [&](auto kind) {
     using T = decltype(kind);
-    const Softmax<T> softmax = {static_cast<const T*>(logits), target, static_cast<T*>(grad),
-                                total, rows, classes, stream};
+    const Softmax<T> softmax = {
+        static_cast<const T*>(logits), target, static_cast<T*>(grad), total, rows, classes, stream};
     return start_softmax(softmax, blocks);
   });
   return error != cudaSuccess ? error : add_parts(total, blocks, stream);
