@@ -54,7 +54,8 @@ def main(arguments: Sequence[str]) -> int:
             reader.error(f"{name!r} is no step; there are {', '.join(names)}")
     if not (ROOT / "src" / "trialfleet" / "nodes").is_dir():
         reader.error("src/trialfleet/nodes leads nowhere: copy the tree with its symbolic links")
-    command = " ".join(["python3 -m tests.gpu", *arguments])
+    given = [f"--{name} {value}" for name in ("only", "skip") if (value := getattr(chosen, name))]
+    command = " ".join(["python3 -m tests.gpu", *given])  # not where its results lie
     runner = Runner(chosen.work.absolute(), chosen.out, command, dry=chosen.dry)
     good = runner.run([step for step in every if step.name in only and step.name not in skip])
     print(
