@@ -124,8 +124,8 @@ def benchmarks(*, dry: bool) -> Iterator[Step]:
         prints=True,
     )
     hasty = ("--quick", "--seconds", "0.01", "--without", "compile")
-    fused = hasty if dry else ("--seconds", "0.2", "--without", "eager")
-    mulc = hasty if dry else ("--seconds", "0.5")
+    fused = hasty if dry else ("--seconds", "0.1", "--without", "eager")
+    mulc = hasty if dry else ("--seconds", "0.3")
     every = (*device, *sizes, "--out", PART)
     yield Step(
         name="fused",
