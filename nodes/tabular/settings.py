@@ -112,7 +112,7 @@ class Settings:
     def _check_precision(self, where: str) -> None:
         """Raise SettingError for a precision that a model that is shared out can't have."""
         if self.precision in {"bfloat16", "float16"}:
-            text = f"{where} the products are float32's; choose auto, float32 or tf32"
+            text = f"{where} it is trained in float32; choose auto, float32 or tf32"
             raise SettingError("precision", f"precision is {self.precision!r}, but {text}")
 
     def shards(self, weights: int, memory: float) -> bool:

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn import functional
 
 from trialfleet.nodes.tabular.loader import send
 from trialfleet.nodes.tabular.ranks import Ranks
+
+_ROWS = 1 << 40  # more than a rank has
 
 
 class Rows:
@@ -68,8 +70,7 @@ class Rows:
 class Route:
     """Which rows of the table a rank asks the others for, and they ask it for."""
 
-    place: Tensor  # of each code [*] among the u different ones, on the device
-    order: Tensor  # [u] those by the rank that has them, on the device
+    place: Tensor  # of each code [*] among the u rows that arrive, on the device
     asked: list[int]  # how many of each rank
     given: list[int]  # how many to each rank
     wanted: Tensor  # [w] of this rank's rows, by the rank that asks, in main memory
@@ -88,27 +89,28 @@ class ShardedEmbedding(nn.Module):
         route = self.route(codes.cpu())
         table = self.rows.settle()
         given = table[route.wanted.to(table.device)].to(codes.device)
-        return functional.embedding(route.place, _brought(given, route, self._team))
+        return _chosen(_to_all(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
         """Tell the others which rows this rank needs for codes [*]. All ranks call it together.
 
         Codes are in main memory, and so is all that travels here: nobody waits for a GPU.
         """
-        count, device = self._team.count, self.moved.device
-        different, place = torch.unique(codes.long(), return_inverse=True)  # [u], [*]
-        order = torch.argsort(different % count, stable=True)
-        asked = torch.bincount(different % count, minlength=count)
+        count = self._team.count
+        codes = codes.long()
+        # Those of rank 0 come first, and of each rank by row.
+        different, place = different_of(codes % count * _ROWS + codes // count)
+        asked = torch.bincount(different // _ROWS, minlength=count)
         given = _to_all(asked, [1] * count, [1] * count, self._team)
         counts = asked.tolist(), given.tolist()
-        wanted = _to_all(different[order] // count, *counts, self._team)
-        return Route(send(place, device), send(order, device), *counts, wanted)
+        wanted = _to_all(different % _ROWS, *counts, self._team)
+        return Route(send(place, self.moved.device), *counts, wanted)
 
     def train_on(self, route: Route) -> Tensor:
         """Return the embeddings [*, e] of a route's codes, for a step."""
         places = self.rows.bring(route.wanted)
         rows: Tensor = _Exchange.apply(self.moved, places, route, self._team)  # type: ignore[no-untyped-call]
-        return functional.embedding(route.place, rows)
+        return _chosen(rows, route.place)
 
     def _save_to_state_dict(
         self,
@@ -125,28 +127,35 @@ class ShardedEmbedding(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """The rows [u, e] of a route from the ranks that have them; its places are in `moved`."""
+    """The rows [u, e] of a route from the ranks that have them; `places` [w] are in `moved`."""
 
     @staticmethod
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:
         ctx.save_for_backward(places)
         ctx.route, ctx.shape, ctx.team = route, moved.shape, team
-        return _brought(moved[places], route, team)
+        return _to_all(moved[places], route.given, route.asked, team)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (places,) = ctx.saved_tensors
         route: Route = ctx.route
-        arrived = _to_all(grads[0][route.order], route.asked, route.given, ctx.team)
+        arrived = _to_all(grads[0], route.asked, route.given, ctx.team)
         mine = grads[0].new_zeros(ctx.shape)
         return mine.index_add_(0, places, arrived), None, None, None
 
 
-def _brought(given: Tensor, route: Route, team: Ranks) -> Tensor:
-    """Return the rows [u, e] that this rank asked for; `given` [w, e] are those that it gives."""
-    rows = given.new_empty(len(route.order), given.shape[1])
-    rows[route.order] = _to_all(given, route.given, route.asked, team)
-    return rows
+def different_of(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the different ones of values [*], in order, and the place of each among them [*].
+
+    As torch.unique, in half the time: numpy sorts faster.
+    """
+    different, place = np.unique(values.numpy(), return_inverse=True)
+    return torch.from_numpy(different), torch.from_numpy(place).view(values.shape)
+
+
+def _chosen(rows: Tensor, place: Tensor) -> Tensor:
+    """Return rows [*, e] of those [u, e]; its gradient is faster than that of an embedding."""
+    return rows.index_select(0, place.flatten()).view(*place.shape, rows.shape[1])
 
 
 def _to_all(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor:

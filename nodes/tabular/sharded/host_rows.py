@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trialfleet.nodes.tabular.loader import send
 from trialfleet.nodes.tabular.settings import Settings
-from trialfleet.nodes.tabular.sharded.embedding import Rows
+from trialfleet.nodes.tabular.sharded.embedding import Rows, different_of
 from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
 
 _PIECE = 1 << 20  # numbers that are caught up at once where all rows are
@@ -62,8 +62,11 @@ class HostRows(Rows):
 
     @torch.no_grad()
     def bring(self, wanted: Tensor) -> Tensor:
-        """See `Rows`; IndexError where the table has no such row."""
-        self._rows, places = torch.unique(wanted, return_inverse=True)
+        """See `Rows`; IndexError where the table has no such row.
+
+        What autograd holds of the step before is gone: it remembers the former shape of `moved`.
+        """
+        self._rows, places = different_of(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
         device = self.moved.device
         self._there = send(self._rows, device)

@@ -72,7 +72,7 @@ class MissedSteps:
         self._rates = torch.zeros(size, dtype=torch.float64)
         self._logs = torch.zeros(size, dtype=torch.float64)  # log2 |1 - lr decay|, summed up
         self._flips = torch.zeros(size, dtype=torch.float64)  # how many of them are negative
-        self._ways = torch.zeros(size, self._terms, dtype=torch.float64)  # B or S
+        self._ways = torch.zeros(self._terms, size, dtype=torch.float64)  # B or S
 
     def count(self) -> None:
         """Count one more step."""
@@ -80,7 +80,7 @@ class MissedSteps:
         step, now = self.done, self.done - self._base
         if now == len(self._rates):  # room for twice as many
             self._rates, self._logs, self._flips, self._ways = (
-                torch.cat([each, torch.zeros_like(each)])
+                torch.cat([each, torch.zeros_like(each)], -1)
                 for each in (self._rates, self._logs, self._flips, self._ways)
             )
         rate = self._rate_at(step)
@@ -93,15 +93,15 @@ class MissedSteps:
             return
         first = max(0, now - self._window)
         falls = self._falls[first - now :]
-        ways = self._ways[first:now]
+        ways = self._ways[:, first:now]
         if self._is_adamw:
             since = torch.arange(first, now, dtype=torch.float64) + self._base
             falls = falls / (1 - BETA_1**step)
             share = self._falls_2[first - now :] * (1 - BETA_2**since) / (1 - BETA_2**step)
             powers = torch.linalg.vander(1 - share.sqrt(), N=self._terms)
-            ways.mul_(kept).add_(powers * (rate * falls)[:, None])
+            ways.mul_(kept).add_(powers.T * (rate * falls))
         else:
-            ways.mul_(kept).add_((rate * falls)[:, None])
+            ways.mul_(kept).add_(rate * falls)
 
     def catch_up(self, numbers: Sequence[Tensor], since: Tensor) -> None:
         """Take the missed steps of rows, in place.
@@ -130,24 +130,23 @@ class MissedSteps:
 
     def _sgd(self, numbers: Sequence[Tensor], places: Tensor) -> None:
         w, m = numbers
-        fall, way = _columns([self._fall ** self._count_of(places), self._ways_of(places)[:, 0]], m)
-        self._let_decay(w, places)
-        w.sub_(m * way)
+        kept, fall, way = _columns([*self._left_of(places)[:2], *self._ways_of(places)], w)
+        w.mul_(kept).sub_(m * way)
         m.mul_(fall)
 
     def _series(self, numbers: Sequence[Tensor], places: Tensor) -> None:
         w, m, v = numbers
-        since = (places + self._base).double()
-        correction = (1 - BETA_2**since).rsqrt()
-        c, *ways, total = _columns([correction, *self._ways_of(places).unbind(1)], v)
+        correction = (1 - BETA_2 ** (places + self._base).double()).rsqrt()
+        factors = correction, *self._left_of(places), *self._ways_of(places)
+        c, kept, fall, fall_2, *ways, total = _columns(factors, w)
         root = v.sqrt() * c
         bottom = root + EPSILON
         y = root / bottom
         for way in reversed(ways):
             total = torch.addcmul(way, total, y)
-        self._let_decay(w, places)
-        w.addcdiv_(m * total, bottom, value=-1)
-        self._let_fall(m, v, places)
+        w.mul_(kept).addcdiv_(m * total, bottom, value=-1)
+        m.mul_(fall)
+        v.mul_(fall_2)
 
     def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
         """Take the missed steps one by one, all rows together; those that go on come first."""
@@ -163,8 +162,8 @@ class MissedSteps:
             self._step([part[:count] for part in parts], places[order[:count]] + step)
         for each, part in zip((w, m, v), parts, strict=True):
             each.index_copy_(0, walking, part)
-        self._let_decay(w, places + steps)
-        self._let_fall(m, v, places + steps)
+        for each, left in zip((w, m, v), _columns(self._left_of(places + steps), w), strict=True):
+            each.mul_(left)
 
     def _step(self, numbers: Sequence[Tensor], places: Tensor) -> None:
         """Take one step of each row, which is not the same step of all."""
@@ -177,26 +176,20 @@ class MissedSteps:
         root = (v * of_square).sqrt_().add_(EPSILON)
         w.mul_(kept).sub_(m / root * of_mean)
 
-    def _let_fall(self, m: Tensor, v: Tensor, places: Tensor) -> None:
+    def _left_of(self, places: Tensor) -> list[Tensor]:
+        """Return what the missed steps leave of weights, means and means of squares, [n] each."""
         missed = self._count_of(places)
-        fall, fall_2 = _columns([self._fall**missed, self._fall_2**missed], m)
-        m.mul_(fall)
-        v.mul_(fall_2)
-
-    def _let_decay(self, w: Tensor, places: Tensor) -> None:
-        if self._decay:
-            (kept,) = _columns([self._kept(places)], w)
-            w.mul_(kept)
+        return [self._kept(places), self._fall**missed, self._fall_2**missed]
 
     def _ways_of(self, places: Tensor) -> Tensor:
-        """Return B or S [n, terms]: decays go on where a way has ended."""
-        ways = self._ways[places]
-        if not self._decay:
-            return ways
-        return ways * self._kept((places + self._window).clamp(max=self.done - self._base))[:, None]
+        """Return B or S [terms, n]: decays go on where a way has ended."""
+        ended = (places + self._window).clamp(max=self.done - self._base)
+        return self._ways[:, places] * self._kept(ended)
 
     def _kept(self, places: Tensor) -> Tensor:
         """Return Q [n]. Sums of logarithms don't underflow, as products of many steps would."""
+        if not self._decay:
+            return torch.ones(len(places), dtype=torch.float64)
         now = self.done - self._base
         signs = 1 - 2 * ((self._flips[now] - self._flips[places]) % 2)
         return signs * (self._logs[now] - self._logs[places]).exp2()

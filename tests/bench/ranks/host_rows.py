@@ -17,11 +17,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tests.bench.ranks.sandboxes import row
 from trialfleet.nodes.tabular.optimizers import Optimizer
+from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.settings import Settings
+from trialfleet.nodes.tabular.sharded.embedding import ShardedEmbedding
 from trialfleet.nodes.tabular.sharded.host_rows import HostRows
 
 BATCH, COLUMNS, NUMBERS, EXPONENT, BEGIN = 4096, 4, 16, 1.1, 10_000
@@ -69,7 +70,7 @@ class Dense:
 
     def step(self, wanted: Tensor, factors: Tensor) -> None:
         """Take a step."""
-        move(self.optimizer, self.weight, wanted, factors)
+        move(self.optimizer, self.weight.index_select(0, wanted), factors)
 
 
 class InMainMemory:
@@ -78,23 +79,22 @@ class InMainMemory:
     def __init__(self, rows: int) -> None:
         rate = CHOSEN.learning_rate
         self.rows = HostRows(torch.randn(rows, NUMBERS), CHOSEN, lambda _: rate, CPU)
-        holder = nn.Module()
-        holder.weight = self.rows.moved
-        self.optimizer = Optimizer(holder, CHOSEN)
+        self.embedding = ShardedEmbedding(self.rows, Ranks())
+        self.optimizer = Optimizer(self.embedding, CHOSEN)
         self.optimizer.steps = BEGIN
         self.rows.bind(self.optimizer.m[0], self.optimizer.v[0])
         self.rows.load_means(torch.zeros(rows, NUMBERS), torch.zeros(rows, NUMBERS), BEGIN)
 
     def step(self, wanted: Tensor, factors: Tensor) -> None:
         """Take a step."""
-        move(self.optimizer, self.rows.moved, self.rows.bring(wanted), factors)
+        move(self.optimizer, self.embedding.train_on(self.embedding.route(wanted)), factors)
         self.rows.put_back()
 
 
-def move(optimizer: Optimizer, weight: Tensor, places: Tensor, factors: Tensor) -> None:
+def move(optimizer: Optimizer, embedded: Tensor, factors: Tensor) -> None:
     """Take a step, whose gradients are as large as those of a mean over the batch."""
     optimizer.clear()
-    (functional.embedding(places, weight) * factors).mean().backward()  # type: ignore[no-untyped-call]
+    (embedded * factors).mean().backward()  # type: ignore[no-untyped-call]
     optimizer.step(CHOSEN.learning_rate)
 
 
