@@ -146,7 +146,7 @@ def check_loss(name: str, outputs: Tensor, target: Tensor) -> None:
     rows=st.integers(0, 12),
     numeric=st.integers(0, 4),
     columns=st.integers(0, 4),
-    embedding=st.integers(0, 5),
+    embedding=st.integers(1, 5),
     dtype=st.sampled_from(cases.FLOATS),
     target=st.sampled_from([torch.float32, torch.int64]),
     cursor=st.integers(-3, 40),
