@@ -65,6 +65,7 @@ def ours(x: Tensor, meter: Meter) -> Call:
         function: Any = ctypes.CDLL(str(library())).mulc
     except (toolchain.BuildError, OSError) as error:
         raise UnavailableError(f"mulc.cu isn't built: {error}") from error
+    function.argtypes = (ctypes.c_void_p, ctypes.c_float, ctypes.c_int64, ctypes.c_void_p)
     return partial(
         function,
         ctypes.c_void_p(x.data_ptr()),
