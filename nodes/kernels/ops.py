@@ -103,8 +103,6 @@ def _sum_type(x: Tensor) -> torch.dtype:
 
 
 FAKES: dict[str, Callable[..., Any]] = {
-    "mulc_": lambda *_: None,
-    "exp": torch.empty_like,
     "bias_relu_dropout": lambda x, *_: torch.empty_like(x),
     "bias_relu_dropout_backward": _fake_activation_backward,
     "softmax_cross_entropy": _fake_loss,
@@ -120,16 +118,6 @@ FAKES: dict[str, Callable[..., Any]] = {
 
 # Autograd: setup keeps what backward needs. A gradient arrives in any layout, kernels want one; it
 # is None where nothing depends on the result, instead of zeros that would have to be filled.
-
-
-def _exp_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    ctx.save_for_backward(output)
-
-
-def _exp_backward(ctx: Any, grad: Tensor) -> Tensor:
-    (y,) = ctx.saved_tensors
-    product: Tensor = grad * y
-    return product
 
 
 def _activation_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -180,7 +168,6 @@ def _gather_backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | 
 
 
 AUTOGRAD: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "exp": (_exp_setup, _exp_backward),
     "bias_relu_dropout": (_activation_setup, _activation_backward),
     "softmax_cross_entropy": (_loss_setup, _loss_backward),
     "sigmoid_bce": (_loss_setup, _loss_backward),
@@ -209,8 +196,6 @@ def _operator(implementation: Callable[Given, Result]) -> Callable[Given, Result
     return cast("Callable[Given, Result]", getattr(_kernels, implementation.__name__))
 
 
-mulc_ = _operator(plain.mulc_)
-exp = _operator(plain.exp)
 bias_relu_dropout = _operator(plain.bias_relu_dropout)
 gather_embed = _operator(plain.gather_embed)
 adamw_step_ = _operator(plain.adamw_step_)

@@ -24,16 +24,6 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
 
 
-def mulc_(x: Tensor, c: float) -> None:
-    """Multiply x, float of any shape, by c in place."""
-    x.mul_(c)
-
-
-def exp(x: Tensor) -> Tensor:
-    """Return e to the power of each element of x, float of any shape."""
-    return x.exp()
-
-
 # Bias, activation, dropout
 
 

@@ -21,7 +21,7 @@ from tests.bench.kernels import fused, mulc
 from tests.bench.kernels.__main__ import sizes_of
 from tests.bench.kernels.timing import CudaMeter, Meter
 
-MULC = "mulc_"
+MULC = "mulc"
 NAMES = (*(make.__name__ for make in fused.FUSED), MULC)
 ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # each has its own process already
 

@@ -41,6 +41,8 @@ def test_every_variant_multiplies(
     try:
         call = mulc.VARIANTS[name](x, meter)
     except mulc.UnavailableError as error:
+        if name != "npp":
+            raise
         pytest.skip(str(error))
     meter.rounds(call, 1)  # a graph's kernels must have run before
     action = meter.manners[manner](call, 7)

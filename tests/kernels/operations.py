@@ -23,20 +23,6 @@ Offsets = Sequence[int]  # one for each array that is read by packs, or more
 ALIGNED = (0,) * 5
 
 
-def mulc(kernels: Kernels, x: Floats, c: float, kind: Type, offsets: Offsets = ALIGNED) -> Array:
-    """Return x * c, as stored."""
-    values = kernels.array(kind.encode(x), offsets[0])
-    kernels.launch("mulc", values, c, x.size, kind)
-    return values
-
-
-def exp(kernels: Kernels, x: Floats, kind: Type, offsets: Offsets = ALIGNED) -> Array:
-    """Return the exponential of x, as stored."""
-    result = kernels.empty(x.shape, kind.storage, offsets[1])
-    kernels.launch("exp", kernels.array(kind.encode(x), offsets[0]), result, x.size, kind)
-    return result
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dropout:
     """What bias_relu_dropout takes beside its arrays."""

@@ -29,17 +29,9 @@ random = np.random.default_rng(0)
 def main() -> None:
     """Sweep over the kernels of the library that the command line names."""
     kernels = Kernels(Path(sys.argv[1]), sanitized=True)
-    for sweep in (elementwise, activations, losses, embeddings, optimizers):
+    for sweep in (activations, losses, embeddings, optimizers):
         sweep(kernels)
     print(f"{kernels.launches} launches, and nothing found")
-
-
-def elementwise(kernels: Kernels) -> None:
-    """Multiply by a constant; exponential."""
-    for size, kind, offsets in itertools.product(SIZES, Type, OFFSETS):
-        x = random.normal(size=size)
-        on.mulc(kernels, x, 2.0, kind, offsets)
-        on.exp(kernels, x, kind, offsets)
 
 
 def activations(kernels: Kernels) -> None:

@@ -158,14 +158,6 @@ class Arguments {
 
 namespace check {
 
-inline void mulc_(const Tensor& x, at::DeviceType device) {
-  Arguments("mulc_", x, device).floating("x", x, x.sizes());
-}
-
-inline void exp(const Tensor& x, at::DeviceType device) {
-  Arguments("exp", x, device).floating("x", x, x.sizes());
-}
-
 inline void bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng, int64_t layer,
                               double p, int64_t offset, int64_t width, at::DeviceType device) {
   const Arguments arguments("bias_relu_dropout", x, device);

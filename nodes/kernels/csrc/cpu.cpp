@@ -53,37 +53,6 @@ void for_type(at::ScalarType type, const Body& body) {
   }
 }
 
-// y[i] = function(x[i])
-template <typename T, typename Function>
-void map(const T* x, T* y, int64_t size, const Function& function) {
-  at::parallel_for(0, size, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      y[i] = static_cast<T>(function(static_cast<Wide<T>>(x[i])));
-  });
-}
-
-void mulc_(const Tensor& x, double c) {
-  check::mulc_(x, kHere);
-  for_type(x.scalar_type(), [&](auto zero) {
-    using T = decltype(zero);
-    T* values = x.mutable_data_ptr<T>();
-    map(values, values, x.numel(),
-        [c](auto value) { return value * static_cast<decltype(value)>(c); });
-  });
-  touched(x);
-}
-
-Tensor exp(const Tensor& x) {
-  check::exp(x, kHere);
-  Tensor y = at::empty_like(x);
-  for_type(x.scalar_type(), [&](auto zero) {
-    using T = decltype(zero);
-    map(x.const_data_ptr<T>(), y.mutable_data_ptr<T>(), x.numel(),
-        [](auto value) { return std::exp(value); });
-  });
-  return y;
-}
-
 // --- Bias, activation, dropout -------------------------------------------------------------------
 
 Tensor bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng, int64_t layer,

@@ -74,23 +74,6 @@ Tensor loss_of(const Tensor& outputs) {
   return loss;
 }
 
-void mulc_(const Tensor& x, double c) {
-  check::mulc_(x, kHere);
-  const Launch launch("mulc_", x);
-  launch.check(cuda::mulc(x.mutable_data_ptr(), static_cast<float>(c), x.numel(), type_of(x),
-                          launch.stream()));
-  touched(x);
-}
-
-Tensor exp(const Tensor& x) {
-  check::exp(x, kHere);
-  const Launch launch("exp", x);
-  Tensor y = at::empty_like(x);
-  launch.check(
-      cuda::exp(x.const_data_ptr(), y.mutable_data_ptr(), x.numel(), type_of(x), launch.stream()));
-  return y;
-}
-
 Tensor bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng, int64_t layer,
                          double p, int64_t offset, int64_t width) {
   check::bias_relu_dropout(x, bias, rng, layer, p, offset, width, kHere);

@@ -3,8 +3,6 @@
 #pragma once
 
 #define TRIALFLEET_IMPLEMENTATIONS(m) \
-  m.impl("mulc_", &mulc_); \
-  m.impl("exp", &exp); \
   m.impl("bias_relu_dropout", &bias_relu_dropout); \
   m.impl("bias_relu_dropout_backward", &bias_relu_dropout_backward); \
   m.impl("softmax_cross_entropy", &softmax_cross_entropy); \

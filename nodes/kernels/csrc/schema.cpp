@@ -7,8 +7,6 @@ TORCH_LIBRARY(trialfleet, m) {
   // Every kernel wants contiguous tensors, so the compiler may not choose other strides for them.
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag, at::Tag::needs_fixed_stride_order};
 
-  m.def("mulc_(Tensor(a!) x, float c) -> ()", tags);
-  m.def("exp(Tensor x) -> Tensor", tags);
   m.def("bias_relu_dropout(Tensor x, Tensor bias, Tensor rng, int layer, float p, "
         "int offset=0, int width=0) -> Tensor", tags);
   m.def("bias_relu_dropout_backward(Tensor grad, Tensor y, float p) -> (Tensor, Tensor)", tags);

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,11 +15,10 @@ from torch import Tensor
 
 from tests.bench.kernels import npp
 from tests.bench.kernels.timing import Call, CudaMeter, Meter, freshly_compiled
-from trialfleet.nodes.kernels import ops
+from trialfleet.nodes.kernels import build, toolchain
 
 CONSTANT = 1.0001  # 128,000 products of it stay far from float32's limits, and one changes a value
-LAUNCHER = "_ZN10trialfleet4cuda4mulcEPvflNS0_4TypeEP11CUstream_st"  # trialfleet::cuda::mulc
-FLOAT32 = 0  # trialfleet::cuda::Type::float32
+SOURCE = Path(__file__).with_suffix(".cu")
 
 
 class UnavailableError(Exception):
@@ -29,37 +31,48 @@ def copy(x: Tensor, _meter: Meter) -> Call:
     return partial(target.copy_, x)
 
 
-def ours(x: Tensor, _meter: Meter) -> Call:
-    """The operator, as Python calls it."""
-    return partial(ops.mulc_, x, CONSTANT)
+def library() -> Path:
+    """Return the library of mulc.cu for this machine's torch and GPUs; it is compiled once.
+
+    Raises:
+        BuildError: a compiler is missing, or refuses.
+        OSError: the cache can't be written.
+    """
+    recipe, place = build.Recipe.here(), build.cache()
+    source = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    made = place / f"mulc-{source}-{recipe.folder}.so"
+    if made.exists():
+        return made
+    chosen = toolchain.compilers()
+    nvcc = [chosen.nvcc, "-ccbin", chosen.cxx, *toolchain.KERNEL_FLAGS]
+    codes = toolchain.code_for(recipe.architectures, toolchain.known_to(chosen.nvcc))
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        compiled, linked = f"{folder}/mulc.o", f"{folder}/mulc.so"
+        include = f"-I{toolchain.SOURCES / 'cuda'}"
+        command = [*nvcc, *codes, include, "-c", str(SOURCE), "-o", compiled]
+        toolchain.run(SOURCE.name, command)
+        link = [chosen.cxx, "-shared", compiled, *toolchain.loaded_libraries(), "-o", linked]
+        toolchain.run("mulc.so", link)
+        return Path(linked).replace(made)
 
 
-def launcher(x: Tensor, meter: Meter) -> Call:
-    """The operator's kernel, called as NPP is: by ctypes, with a pointer and a stream."""
+def ours(x: Tensor, meter: Meter) -> Call:
+    """The kernel of mulc.cu, called as NPP is: by ctypes, with a pointer and a stream."""
     if not isinstance(meter, CudaMeter):
         raise UnavailableError("needs a GPU")
-    libraries = [path for path in torch.ops.loaded_libraries if "trialfleet" in path]
-    if not libraries:
-        raise UnavailableError(f"the kernels aren't built: {ops.REASON}")
     try:
-        function: Any = getattr(ctypes.CDLL(libraries[0]), LAUNCHER)
-    except AttributeError:
-        raise UnavailableError("the library keeps its launchers to itself") from None
-    function.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_float,
-        ctypes.c_int64,
-        ctypes.c_int,
-        ctypes.c_void_p,
-    )
-    arguments = (
+        function: Any = ctypes.CDLL(str(library())).mulc
+    except (toolchain.BuildError, OSError) as error:
+        raise UnavailableError(f"mulc.cu isn't built: {error}") from error
+    function.argtypes = (ctypes.c_void_p, ctypes.c_float, ctypes.c_int64, ctypes.c_void_p)
+    return partial(
+        function,
         ctypes.c_void_p(x.data_ptr()),
         ctypes.c_float(CONSTANT),
         ctypes.c_int64(x.numel()),
-        ctypes.c_int(FLOAT32),
         ctypes.c_void_p(meter.stream.cuda_stream),
     )
-    return partial(function, *arguments)
 
 
 def npps(x: Tensor, meter: Meter) -> Call:
@@ -87,7 +100,6 @@ def compiled(x: Tensor, _meter: Meter) -> Call:
 VARIANTS: Mapping[str, Callable[[Tensor, Meter], Call]] = {
     "copy": copy,
     "ours": ours,
-    "launcher": launcher,
     "npp": npps,
     "eager": eager,
     "compile": compiled,

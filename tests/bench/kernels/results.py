@@ -14,12 +14,12 @@ CACHES = 4  # and so many times the last cache, or it isn't the memory that is m
 
 COPY_GOAL = 0.9  # of the copy's bandwidth, where memory dominates
 STREAMING = (  # those that read and write in order and compute little
-    *("mulc_", "adamw_step_", "sgd_step_"),
+    *("mulc", "adamw_step_", "sgd_step_"),
     *("mean_squared_error", "bias_relu_dropout"),
 )
 STREAMING_GOAL = 0.95
 NPP_GOALS = (  # who, as whom, so many times as fast at least, where launches dominate
-    ("launcher", "npp", 1.0),
+    ("ours", "npp", 1.0),
     ("ours, graph", "npp", 1.6),  # what a graph saves of the calls
 )
 COMPUTING = ("linear, bias_relu_dropout",)  # a matrix product bounds it, whatever it moves
@@ -60,7 +60,7 @@ class Row:
     """One measurement, or why there is none.
 
     Attributes:
-        operation: "mulc_", or the fused operation's name.
+        operation: "mulc", or the fused operation's name.
         shape: its size in words.
         variant: who did it.
         manner: "called" from Python each time; "graph", a round's calls in one CUDA graph.
@@ -200,7 +200,7 @@ class Results:
         large = [row for row in self.mulc if self.dominates(row) == "memory"]
         small = [row for row in self.mulc if self.dominates(row) == "launch"]
         return [
-            copy_goal("mulc_", large, self.copy, "MulC"),
+            copy_goal("mulc", large, self.copy, "MulC"),
             *(npp_goal(small, *pair) for pair in NPP_GOALS),
             *self.fused_copy_goals(),
             *compile_goals(self.fused),

@@ -62,12 +62,12 @@ def mulc_rows(meter: Meter, wanted: Wanted) -> Iterator[Row]:
     """
     whole = "mulc" in wanted.tables
     for size in reversed(wanted.sizes if whole else wanted.sizes[-1:]):
-        build.say(f"mulc_, {in_words(size)}")
+        build.say(f"mulc, {in_words(size)}")
         x = torch.rand(size, device=meter.device)  # equal numbers would ask less of a GPU
         for name, make in mulc.VARIANTS.items():
             if name in wanted.without or not (whole or name == "copy"):
                 continue
-            blank = Row("mulc_", in_words(size), name, "called", bytes=2 * x.nbytes)
+            blank = Row("mulc", in_words(size), name, "called", bytes=2 * x.nbytes)
             right = () if name == "copy" else (partial(mulc.multiplies, meter, x),)
             yield from rows_of(meter, blank, partial(make, x, meter), wanted.budget, *right)
 

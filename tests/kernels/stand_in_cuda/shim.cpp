@@ -7,8 +7,6 @@
 #define OFFER(name) auto* launch_##name = &trialfleet::cuda::name;
 
 extern "C" {
-OFFER(mulc)
-OFFER(exp)
 OFFER(bias_relu_dropout)
 OFFER(bias_relu_dropout_backward)
 OFFER(bias_relu_dropout_backward_workspace)

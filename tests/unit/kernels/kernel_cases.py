@@ -124,8 +124,6 @@ def arguments(dtype: torch.dtype = torch.float32) -> dict[str, tuple[Any, ...]]:
     gathered["weight"].requires_grad_()
     gathered["dtype"] = dtype
     return {
-        "mulc_": (x.clone(), 1.5),
-        "exp": (x.clone().requires_grad_(),),
         "bias_relu_dropout": (
             x.clone().requires_grad_(),
             normal(5, seed=1).float().requires_grad_(),
@@ -155,8 +153,6 @@ def large(rows: int, units: int) -> dict[str, tuple[Any, ...]]:
     codes = torch.randint(0, 2000, (rows, 4), generator=random())
     codes = (codes + 2000 * torch.arange(4)).int()  # no two columns share one
     return {
-        "mulc_": (x, 1.01),
-        "exp": (x,),
         "bias_relu_dropout": (x, x[0].clone(), torch.tensor([1, 2]), 3, 0.5),
         "bias_relu_dropout_backward": (x, y, 0.5),
         "softmax_cross_entropy": (x, torch.arange(rows) % units),

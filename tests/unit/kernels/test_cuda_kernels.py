@@ -96,38 +96,6 @@ def assert_close(stored: Array, wanted: Floats, kind: Type, passing: float = 0.0
     np.testing.assert_allclose(kind.decode(stored), wanted, rtol=relative, atol=absolute)
 
 
-# Elementwise
-
-
-@given(size=sizes, kind=kinds, offsets=offsets, c=st.floats(-3, 3, width=32), seed=seeds)
-@few
-def test_mulc_is_a_float32_product_rounded_once(
-    kernels: Kernels, size: int, kind: Type, offsets: Offsets, c: float, seed: int
-) -> None:
-    x = normal(seed, size)
-    wanted = kind.encode(kind.decode(kind.encode(x)) * np.float32(c))
-    [result] = kernels.in_any_order(lambda: [on.mulc(kernels, x, c, kind, offsets)])
-    assert result.tobytes() == wanted.tobytes()
-
-
-@given(size=sizes, kind=kinds, offsets=offsets, seed=seeds)
-@few
-def test_exp_is_that_of_float64(
-    kernels: Kernels, size: int, kind: Type, offsets: Offsets, seed: int
-) -> None:
-    x = 2 * normal(seed, size)  # within float16's range
-    [result] = kernels.in_any_order(lambda: [on.exp(kernels, x, kind, offsets)])
-    assert_close(result, np.exp(rounded(x, kind)), kind)
-
-
-@pytest.mark.parametrize("kind", Type)
-def test_exp_has_the_limits_of_its_type(kernels: Kernels, kind: Type) -> None:
-    x = np.array([np.inf, -np.inf, np.nan, 1e3, -1e3, 0.0])
-    np.testing.assert_array_equal(
-        kind.decode(on.exp(kernels, x, kind)), [np.inf, 0, np.nan, np.inf, 0, 1]
-    )
-
-
 # Philox; bias, ReLU and dropout
 
 
@@ -678,8 +646,6 @@ def test_a_tick_moves_the_clock(kernels: Kernels) -> None:
 
 def test_nothing_is_launched_for_an_empty_input(kernels: Kernels) -> None:
     before, kind, none = kernels.grids, Type.FLOAT32, np.zeros(0)
-    on.mulc(kernels, none, 2.0, kind)
-    on.exp(kernels, none, kind)
     for shape in ((0, 3), (3, 0)):
         x = np.zeros(shape)
         on.bias_relu_dropout(kernels, x, np.zeros(shape[1]), Dropout(), (kind, kind))
@@ -709,7 +675,7 @@ def test_a_probability_outside_0_to_1_is_refused(kernels: Kernels, p: float) -> 
 def test_what_makes_no_sense_is_refused(kernels: Kernels) -> None:
     x, schedule = np.zeros((2, 3)), rates_of([0.1], (0.9, 0.999))
     with pytest.raises(LaunchError):
-        kernels.launch("mulc", None, 1.0, -1, Type.FLOAT32)
+        kernels.launch("mean_squared_error", *[None] * 5, -1, Type.FLOAT32)
     with pytest.raises(LaunchError):
         on.bias_relu_dropout(kernels, x, x[0], Dropout(), (Type.BFLOAT16, Type.FLOAT16))
     with pytest.raises(LaunchError):
@@ -778,15 +744,16 @@ def test_the_stand_in_tells_a_faulty_kernel(faulty: Path, fault: str, expected: 
 
 # nvcc
 
-SOURCES = sorted(CUDA.glob("*.cu"))
-TAKE_PACKS = [path for path in SOURCES if "pack.cuh" in path.read_text()]
+MULC = ROOT / "tests" / "bench" / "kernels" / "mulc.cu"
+SOURCES = [*sorted(CUDA.glob("*.cu")), MULC]
+TAKE_PACKS = [path for path in SOURCES if "pack.cuh" in path.read_text()] + [MULC]
 
 
 def nvcc(*words: str | Path) -> str:
     """Run nvcc as strictly as it can be run, and return what it said."""
     strict = ["-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror"]
     ran = subprocess.run(
-        ["nvcc", "-std=c++17", "-O3", *strict, *words], capture_output=True, text=True
+        ["nvcc", "-std=c++17", "-O3", f"-I{CUDA}", *strict, *words], capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout + ran.stderr
@@ -811,7 +778,7 @@ def test_nvcc_keeps_every_kernel_in_registers(source: Path, tmp_path: Path) -> N
 def test_kernels_that_take_packs_have_wide_loads_and_stores(source: Path, tmp_path: Path) -> None:
     ptx = tmp_path / "kernels.ptx"
     nvcc("-arch=sm_90", "-ptx", source, "-o", ptx)
-    packed = r"ILb1E|LayoutE[12]E|map_kernel\w*Li[48]E|gather_kernelILi4E|step_kernel"
+    packed = r"ILb1E|LayoutE[12]E|mulc_kernel|gather_kernelILi4E|step_kernel"
     entries = re.findall(r"\.entry (\w+)(.*?)\n}", ptx.read_text(), re.DOTALL)
     wide = [(name, body) for name, body in entries if re.search(packed, name)]
     assert wide

@@ -235,8 +235,7 @@ def guessed_kernels(wanted: Step, monkeypatch: pytest.MonkeyPatch) -> float:
         monkeypatch.setattr(module, "freshly_compiled", meter.compiled)
     both = [replace(tiny, rows=rows, scored=rows, outputs=rows, batch=rows) for rows in (16, 32)]
     monkeypatch.setattr(fused, "scales", lambda _device: both)
-    monkeypatch.setattr(mulc, "npps", mulc.ours)
-    variants = dict.fromkeys(mulc.VARIANTS, mulc.ours) | {"compile": mulc.compiled}
+    variants = dict.fromkeys(mulc.VARIANTS, mulc.eager) | {"compile": mulc.compiled}
     monkeypatch.setattr(mulc, "VARIANTS", variants)
     monkeypatch.setattr(run_of_kernels, "CudaMeter", lambda _device: meter)
     monkeypatch.setattr(run_of_kernels, "Meter", lambda _device: meter)
@@ -563,7 +562,7 @@ def check(record: dict[str, Any]) -> None:
     found = {each["name"]: each["found"] for each in record["steps"]}
     assert record["dry"]
     assert found["probe"]["reason"] == "no GPU"
-    assert found["tests"]["collected"] > 400
+    assert found["tests"]["collected"] > 250
     assert not found["tests"]["failed"]
     assert [*found["compiled"]["seconds"]] == [compiled.MULC]
     assert {row["variant"] for row in found["mulc"]["mulc"]} >= {"copy", "ours", "eager"}

@@ -23,11 +23,11 @@ from tests.bench.kernels import __main__ as bench
 from tests.bench.kernels import fused, mulc, npp, run, tables, timing
 from tests.bench.kernels import results as bench_results
 from tests.bench.kernels.results import Goal, Machine, Results, Row, regime
-from trialfleet.nodes.kernels import build
+from trialfleet.nodes.kernels import build, toolchain
 
 CPU = torch.device("cpu")
 MI = 1 << 20
-COPY = Row("mulc_", "256 M", "copy", "called", bytes=2048 * MI, microseconds=512.0)
+COPY = Row("mulc", "256 M", "copy", "called", bytes=2048 * MI, microseconds=512.0)
 LARGE = replace(COPY, variant="ours", microseconds=520.0)
 SMALL = replace(LARGE, shape="1 K", bytes=8192, microseconds=3.0, rounds=128, calls=1000)
 CACHE = 50 * MI
@@ -57,7 +57,7 @@ def results(*mulc: Row, cache: int | None = CACHE) -> Results:
 
 
 def test_a_row_gives_bandwidth_share_and_launches_per_second() -> None:
-    row = Row("mulc_", "1 M", "ours", "called", bytes=8_000_000, microseconds=4.0)
+    row = Row("mulc", "1 M", "ours", "called", bytes=8_000_000, microseconds=4.0)
     assert row.gb_per_s == 2000.0
     assert row.share(2500.0) == 0.8
     assert row.launches_per_s == 250_000
@@ -128,13 +128,11 @@ def test_npp_is_held_against_where_launches_dominate_and_only_there() -> None:
     """Its kernel as Python calls it, and what a graph saves of the calls."""
     npps = replace(SMALL, variant="npp", microseconds=4.8)
     large = replace(LARGE, variant="npp", microseconds=6000.0)
-    launcher = replace(SMALL, variant="launcher", microseconds=5.0)
+    called = replace(SMALL, microseconds=5.0)
     in_graph = replace(SMALL, manner="graph", microseconds=2.0)
-    goals = results(COPY, LARGE, npps, large, launcher, in_graph).goals()[1:3]
-    assert [goal.name.rpartition(": ")[2] for goal in goals] == [
-        "launcher / npp",
-        "ours, graph / npp",
-    ]
+    goals = results(COPY, LARGE, npps, large, called, in_graph).goals()[1:3]
+    names = [goal.name.rpartition(": ")[2] for goal in goals]
+    assert names == ["ours / npp", "ours, graph / npp"]
     assert [goal.found for goal in goals] == pytest.approx([0.96, 2.4])
     assert [(goal.wanted, goal.verdict) for goal in goals] == [(1.0, "not met"), (1.6, "met")]
 
@@ -169,7 +167,7 @@ def test_a_fused_operation_is_held_against_the_copy_where_memory_dominates_it(
 
 def test_each_streaming_operation_is_one_of_the_benchmarks() -> None:
     names = {make(fused.scales(CPU)[0]).name for make in fused.FUSED}
-    assert {*bench_results.STREAMING} - {"mulc_"} < names
+    assert {*bench_results.STREAMING} - {"mulc"} < names
     assert {*bench_results.COMPUTING} < names
 
 
@@ -212,8 +210,8 @@ def test_the_details_say_how_ours_compares_and_why_something_is_missing() -> Non
     npps = replace(SMALL, variant="npp", microseconds=6.0)
     missing = replace(SMALL, variant="compile", skipped="no compiler")
     lines = list(tables.detail_table(results(COPY, SMALL, npps, missing)))
-    assert lines[1] == "mulc_, 256 M: memory dominates"
-    assert lines[3] == "mulc_, 1 K: launch dominates"
+    assert lines[1] == "mulc, 256 M: memory dominates"
+    assert lines[3] == "mulc, 1 K: launch dominates"
     assert "2.00 x" in lines[5]
     assert lines[6].split() == ["compile", "-", "no", "compiler"]
 
@@ -284,7 +282,7 @@ def test_a_measurement_makes_exactly_the_calls_that_it_reports(
 
 def test_what_multiplies_too_often_or_not_at_all_is_found_out() -> None:
     meter, x = timing.Meter(CPU), torch.ones(1000)
-    call = mulc.VARIANTS["ours"](x, meter)
+    call = mulc.VARIANTS["eager"](x, meter)
     assert mulc.multiplies(meter, x, timing.repeated(call, 1000), 1000)
     assert not mulc.multiplies(meter, x, timing.repeated(call, 999), 1000)
     assert not mulc.multiplies(meter, x, timing.repeated(call, 4), 3)
@@ -294,7 +292,7 @@ def test_what_multiplies_too_often_or_not_at_all_is_found_out() -> None:
 
 def test_a_wrong_variant_is_shown_as_wrong() -> None:
     meter, x = timing.Meter(CPU), torch.ones(8)
-    blank = Row("mulc_", "8", "ours", "called", bytes=64)
+    blank = Row("mulc", "8", "ours", "called", bytes=64)
 
     def right(action: timing.Call, calls: int) -> bool:
         return mulc.multiplies(meter, x, action, calls)
@@ -341,24 +339,26 @@ def test_the_embeddings_gradient_has_a_rival_with_atomics_and_one_that_is_determ
     torch.testing.assert_close(made["embedding_dense_backward"]()(), expected)
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-def test_the_launcher_goes_by_the_name_that_its_declaration_gets(tmp_path: Path) -> None:
-    header = Path(build.__file__).parent / "csrc" / "cuda" / "launchers.h"
-    text = header.read_text(encoding="utf-8")
-    (declaration,) = re.findall(r"^cudaError_t mulc\([^)]*\)", text, re.MULTILINE)
-    assert re.search(r"enum class Type : int { float32,", text)
-    source = f"""
-        #include <cstdint>
-        enum cudaError_t {{}};
-        using cudaStream_t = struct CUstream_st*;
-        namespace trialfleet::cuda {{
-        enum class Type : int {{ float32 }};
-        {declaration} {{ return {{}}; }}
-        }}"""
-    library = tmp_path / "launchers.so"
-    command = ["c++", "-std=c++17", "-shared", "-fPIC", "-xc++", "-", "-o", str(library)]
-    subprocess.run(command, input=source, text=True, check=True)
-    assert hasattr(ctypes.CDLL(str(library)), mulc.LAUNCHER)
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_our_kernel_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(build, "architectures", lambda: ("sm_90",))
+    monkeypatch.setenv("TRIALFLEET_KERNELS", str(tmp_path / "cache"))
+    made = mulc.library()
+    symbols = subprocess.run(["nm", "-D", made], capture_output=True, text=True, check=True).stdout
+    assert re.search(r" T mulc$", symbols, re.MULTILINE)
+    monkeypatch.setattr(toolchain, "run", None)
+    assert mulc.library() == made
+    assert [*made.parent.iterdir()] == [made]
+
+
+def test_without_a_gpu_our_kernels_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing.Meter, "warm_up", 0.0)
+    wanted = run.Wanted(sizes=(8,), budget=0.0, tables=("mulc",), without=("compile", "npp"))
+    rows = [*run.mulc_rows(timing.Meter(CPU), wanted)]
+    reasons = {row.variant: row.skipped for row in rows}
+    assert reasons == {"copy": "", "ours": "needs a GPU", "eager": ""}
 
 
 # --- NPP ------------------------------------------------------------------------------------------
@@ -578,7 +578,7 @@ def test_on_the_processor_the_whole_command_runs(capsys: pytest.CaptureFixture[s
     found = json.loads(capsys.readouterr().out)
     assert {row["shape"] for row in found["mulc"]} == {"1 K", "64 K"}
     measured = {row["variant"] for row in found["mulc"] if "skipped" not in row}
-    assert measured == {"copy", "ours", "eager", "compile"}
+    assert measured == {"copy", "eager", "compile"}
     assert not any("skipped" in row for row in found["fused"])
     assert found["goals"] == []
     assert len(found["reference_2014"]) == 4

@@ -34,18 +34,6 @@ def misaligned(values: Tensor, offset: int) -> Tensor:
 
 
 @pytest.mark.slow
-@given(size=SIZES, offset=st.integers(0, 5), dtype=DTYPES, c=st.floats(-4, 4))
-def test_mulc_and_exp_are_right_for_any_size_type_and_alignment(
-    size: int, offset: int, dtype: torch.dtype, c: float
-) -> None:
-    x = misaligned(cases.normal(size).to(dtype), offset)
-    cases.close(ops.exp(x), x.double().exp())
-    expected = x.double() * c
-    ops.mulc_(x, c)
-    cases.close(x, expected)
-
-
-@pytest.mark.slow
 @given(
     rows=st.integers(0, 20),
     columns=st.integers(0, 40),
@@ -158,7 +146,7 @@ def check_loss(name: str, outputs: Tensor, target: Tensor) -> None:
     rows=st.integers(0, 12),
     numeric=st.integers(0, 4),
     columns=st.integers(0, 4),
-    embedding=st.integers(0, 5),
+    embedding=st.integers(1, 5),
     dtype=st.sampled_from(cases.FLOATS),
     target=st.sampled_from([torch.float32, torch.int64]),
     cursor=st.integers(-3, 40),
@@ -335,7 +323,7 @@ def test_opcheck_finds_nothing(name: str, dtype: torch.dtype) -> None:
     torch.library.opcheck(getattr(KERNELS, name).default, cases.arguments(dtype)[name])
 
 
-@pytest.mark.parametrize("name", ["exp", "bias_relu_dropout", *cases.LOSSES])
+@pytest.mark.parametrize("name", ["bias_relu_dropout", *cases.LOSSES])
 def test_gradients_are_those_of_differences(name: str) -> None:
     first, *others = cases.arguments(torch.float64)[name]
     if name == "bias_relu_dropout":
@@ -381,8 +369,10 @@ def test_a_second_derivative_is_refused_not_wrong() -> None:
 
 
 def test_a_value_that_backward_wants_may_not_be_changed_in_between() -> None:
-    y = ops.exp(torch.ones(3, requires_grad=True))
-    ops.mulc_(y, 2.0)
+    x, bias, rng, *_ = cases.arguments()["bias_relu_dropout"]
+    y = ops.bias_relu_dropout(x, bias, rng, 0, 0.0)
+    rates, row = cases.schedule(), torch.tensor([0])
+    ops.sgd_step_([y], [y.detach()], [torch.zeros_like(y)], [], [0.0], rates, row, 0.9)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         backward(y.sum())
 
@@ -411,7 +401,7 @@ def test_parameters_are_stepped_without_a_graph(optimizer: str) -> None:
 
 def a_step(x: Tensor, bias: Tensor, rng: Tensor, target: Tensor, of_step: dict[str, Any]) -> Tensor:
     y = ops.bias_relu_dropout(x, bias, rng, 0, 0.3)
-    loss: Tensor = KERNELS.softmax_cross_entropy(y, target)[0] + ops.exp(x).mean()
+    loss: Tensor = KERNELS.softmax_cross_entropy(y, target)[0]
     take_adamw_step(of_step)
     return loss
 
@@ -457,15 +447,13 @@ def put(value: Any) -> Change:
 
 
 REFUSED: list[tuple[str, int, Change, str]] = [
-    ("mulc_", 0, torch.Tensor.long, f"x must be {FLOAT_NAMES}; it is int64"),
-    ("mulc_", 0, torch.t, "x must be contiguous; it is not: shape [5, 6], strides [1, 5]"),
+    ("bias_relu_dropout", 0, torch.Tensor.long, f"x must be {FLOAT_NAMES}; it is int64"),
     (
-        "exp",
+        "bias_relu_dropout",
         0,
-        lambda x: x[:, ::2],
-        "x must be contiguous; it is not: shape [6, 3], strides [5, 2]",
+        torch.t,
+        "x must be contiguous; it is not: shape [5, 6], strides [1, 5]",
     ),
-    ("exp", 0, torch.Tensor.bool, f"x must be {FLOAT_NAMES}; it is bool"),
     ("bias_relu_dropout", 0, torch.flatten, "x must be of shape [*, *]; it is [30]"),
     ("bias_relu_dropout", 1, lambda bias: bias[:4], "bias must be of shape [5]; it is [4]"),
     ("bias_relu_dropout", 1, torch.Tensor.half, "bias must be float32; it is float16"),

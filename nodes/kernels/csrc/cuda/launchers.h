@@ -5,8 +5,8 @@
 //   - Pointers are device pointers unless named otherwise; arrays are dense and row-major.
 //   - Any size is right, and any address that is aligned to its own element. Loads and stores are
 //     16 bytes wide where all arrays begin at such an address and consist of whole 16 bytes (in
-//     bias_relu_dropout_backward and gather_embed: their rows), else one element. mulc and exp set
-//     an odd head and tail apart, the optimisers an odd tail.
+//     bias_relu_dropout_backward and gather_embed: their rows), else one element. The optimisers set
+//     an odd tail apart.
 //   - `Type` is the type in memory; arithmetic is float32.
 //   - The work is put on `stream`; nothing synchronises or allocates, so everything can be captured
 //     into a CUDA graph. cursor, step and rng are read on the device when the kernel runs.
@@ -30,14 +30,6 @@
 namespace trialfleet::cuda {
 
 enum class Type : int { float32, bfloat16, float16 };
-
-// --- elementwise.cu ---------------------------------------------------------------------------
-
-// x[i] *= c. Moves 2 * size elements.
-cudaError_t mulc(void* x, float c, int64_t size, Type type, cudaStream_t stream);
-
-// y[i] = exp(x[i]). Moves 2 * size elements. x and y may be the same array.
-cudaError_t exp(const void* x, void* y, int64_t size, Type type, cudaStream_t stream);
 
 // --- activation.cu ----------------------------------------------------------------------------
 
