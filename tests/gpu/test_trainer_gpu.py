@@ -267,7 +267,9 @@ def test_its_metrics_are_those_of_a_cpu(
         write_order(sandbox, accelerator=accelerator, params={"precision": chosen})
         assert run_here(sandbox, monkeypatch) == 0
         found[accelerator] = read_result(sandbox)["metrics"]
-    assert found["gpu"] == pytest.approx(found["cpu"], rel=near)
+    one_row = {name: 0.011 * name.endswith("accuracy") for name in found["cpu"]}  # of 100
+    for name, value in found["cpu"].items():
+        assert found["gpu"][name] == pytest.approx(value, rel=near, abs=one_row[name]), name
 
 
 def test_without_memory_it_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
