@@ -8,9 +8,10 @@ is ("" for cuda). What runs depends on where the tensors lie: the library of a C
 All tensors must be contiguous, of any alignment, on one device. "Float" is float32, bfloat16 or
 float16, and on the CPU also float64, for tests. Anything else raises ValueError with the operator,
 the argument, what is right and what was given. Nothing waits for the device, so that every operator
-can be captured in a CUDA graph; a value there can't be looked at, so an index outside its table
-gives NaN on CUDA, and raises on the CPU. A kernel gives the same bits for the same input, whatever
-the number of threads. Operators whose name ends in _ change arguments, unseen by autograd.
+can be captured in a CUDA graph; a value there can't be looked at, so a code or class outside its
+table gives NaN on CUDA and raises on the CPU; rows that `order` names must be there. A kernel gives
+the same bits for the same input, whatever the number of threads. Operators whose name ends in _
+change arguments, unseen by autograd.
 """
 
 from __future__ import annotations

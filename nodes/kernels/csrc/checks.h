@@ -8,7 +8,6 @@
 #include <c10/util/Exception.h>
 
 #include <initializer_list>
-#include <limits>
 #include <ostream>
 #include <string>
 
@@ -204,6 +203,14 @@ inline void mean_squared_error(const Tensor& outputs, const Tensor& target, at::
   arguments.tensor("target", target, {at::kFloat}, outputs.sizes());
 }
 
+// What the kernels can count of a row: its categories, and its numbers beside their embeddings.
+inline void row(const Arguments& arguments, const char* name, const Tensor& codes, int64_t width) {
+  TRIALFLEET_REQUIRE(arguments, codes.size(1) < (1 << 16), name, "of fewer than 2^16 columns",
+                     "of shape " + written(codes.sizes()));
+  TRIALFLEET_REQUIRE(arguments, width < (1 << 20), "a row with its embeddings",
+                     "of fewer than 2^20 numbers", "of " + std::to_string(width));
+}
+
 inline void gather_embed(const Tensor& numeric, const Tensor& categorical, const Tensor& target,
                          const Tensor& order, const Tensor& cursor, const Tensor& first_code,
                          const Tensor& weight, int64_t rows, at::ScalarType dtype,
@@ -219,6 +226,8 @@ inline void gather_embed(const Tensor& numeric, const Tensor& categorical, const
   arguments.tensor("weight", weight, {at::kFloat}, {kAny, kAny});
   TRIALFLEET_REQUIRE(arguments, categorical.size(1) == 0 || weight.size(1) > 0, "weight",
                      "of at least one column", "of shape " + written(weight.sizes()));
+  row(arguments, "categorical", categorical,
+      numeric.size(1) + categorical.size(1) * weight.size(1));
   arguments.at_least_0("rows", rows);
   TRIALFLEET_REQUIRE(arguments, rows == 0 || order.numel() > 0, "order", "of at least one row",
                      "empty");
@@ -236,11 +245,7 @@ inline void gather_embed_backward(const Tensor& grad, const Tensor& codes, int64
   arguments.tensor("codes", codes, {at::kInt}, {kAny, kAny});
   arguments.tensor("grad", grad, {at::kFloat, at::kBFloat16, at::kHalf},
                    {codes.size(0), numeric + codes.size(1) * embedding});
-  // On CUDA codes are divided by a product, and places within a row of grad have 31 bits.
-  const bool counted =
-      codes.size(1) < (1 << 16) && grad.size(1) < std::numeric_limits<int32_t>::max();
-  TRIALFLEET_REQUIRE(arguments, counted, "codes", "of fewer than 2^16 columns",
-                     "of shape " + written(codes.sizes()));
+  row(arguments, "codes", codes, grad.size(1));
   TRIALFLEET_REQUIRE(arguments, vocabulary < (1 << 30), "vocabulary", "below 2^30", vocabulary);
 }
 

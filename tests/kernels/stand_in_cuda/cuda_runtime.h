@@ -29,7 +29,12 @@ struct dim3 {
 
 inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInvalidDevice = 101
+};
 using cudaStream_t = struct CUstream_st*;
 
 struct cudaLaunchConfig_t {

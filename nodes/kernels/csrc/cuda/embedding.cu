@@ -8,6 +8,11 @@
 namespace trialfleet::cuda {
 namespace {
 
+// Whether a row's places have 31 bits, as the kernels count them, and their parts fit in a grid.
+bool few(int64_t numbers, int64_t categories, int64_t embedding) {
+  return categories < 1 << 16 && embedding < 1 << 20 && numbers + categories * embedding < 1 << 20;
+}
+
 // --- forward
 //
 // A block takes a tile of rows: it looks up their samples, then writes joined, cut into units of n
@@ -144,8 +149,8 @@ cudaError_t gather(const Gather& g, T* joined, cudaStream_t stream) {
 // A sum is 64 bits in two words, since shared memory adds no more than 32 bits at once. The lower
 // word begins in the middle of its range, so that the upper one is rarely touched. kResolution is
 // what a unit is worth: 2^-40, far below what AdamW's epsilon (1e-8) or a float32 weight lets one
-// see. Where the gradients' sizes add up to more than 2^21, the block begins anew with larger
-// units. A gradient that is no number, or infinite, makes NaN of the block's whole window.
+// see. Where the sizes of a block's gradients add up to 2^21 or more, it begins anew with a unit of
+// 2^-60 of that. An infinite gradient, or one that is no number, makes NaN of the block's window.
 
 constexpr int kWarps = 32;     // of a block
 constexpr int kLooks = 4;      // codes that a lane has under way
@@ -154,7 +159,6 @@ constexpr int kQueue = kRound + kLooks * kWarp;
 constexpr int kAtOnce = 4;        // gradients that a lane has under way
 constexpr int kResolution = -40;  // a unit is 2^kResolution
 constexpr int kUnitBits = 61;     // of a sum at most: one is the sign's, two are spare
-constexpr float kMostUnits = 0x1p61f;
 constexpr uint32_t kMiddle = 0x80000000u;
 constexpr int64_t kMostPartWidth = kWarp;
 constexpr int64_t kMostSumBlocks = kMostBlocks < 132 ? kMostBlocks : 132;  // one a multiprocessor
@@ -212,12 +216,13 @@ Cut cut_up(int64_t rows, int64_t numbers, int64_t categories, int64_t vocabulary
   return best;
 }
 
-// What a block may have of shared memory beside its queues.
+// What a block may have of the current device's shared memory beside its queues; 0: not known.
 int64_t shared_for_sums() {
   int device = 0, bytes = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  return bytes - static_cast<int>(sizeof(Queue)) * kWarps - 1024;
+  const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                            device) == cudaSuccess;
+  return known ? bytes - static_cast<int>(sizeof(Queue)) * kWarps - 1024 : 0;
 }
 
 struct Sums {
@@ -409,12 +414,17 @@ __global__ void __launch_bounds__(kWarps* kWarp) sum_kernel(const T* grad, const
 
   int exponent = -kResolution;
   float size = 0.0f;
-  for (bool again = true; again;) {
+  for (int pass = 0;; ++pass) {
     size = sum_over_block(add_chunk<n>(grad, s, sums, queue, ldexpf(1.0f, exponent)));
-    again = size >= kMostUnits && size < INFINITY;
-    if (again) exponent -= ilogbf(size) - kUnitBits + 1;
+    // The first units are small enough as they are; in larger ones a sum has all of its bits.
+    const bool finite = size > 0.0f && size < INFINITY;
+    const int spare = finite ? kUnitBits - 1 - ilogbf(size) : 0;
+    const bool too_many = size == INFINITY;  // more than float32 holds, of the first units
+    if (pass == 2 || (pass == 0 ? spare >= 0 && !too_many : spare == 0)) break;
+    exponent += too_many ? -128 : spare;
     __syncthreads();
   }
+  __syncthreads();
 
   const float unit = ldexpf(1.0f, -exponent);
   const int across = n << s.lane_bits;  // at least part_width
@@ -442,14 +452,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-cudaError_t sum_gradients(const T* grad, Scatter s, const Cut& cut, cudaStream_t stream) {
+cudaError_t sum_gradients(const T* grad, Scatter s, const Cut& cut, int64_t shared,
+                          cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(cut.windows), static_cast<unsigned>(cut.chunks),
                   static_cast<unsigned>(cut.parts));
   const bool paired = aligned<2>(grad) && s.numbers % 2 == 0 && s.embedding % 2 == 0;
   s.lane_bits = 2;  // a whole round is kAtOnce gradients for each lane, or a multiple of that
   while ((paired ? 2 : 1) << s.lane_bits < cut.part_width) ++s.lane_bits;
   const auto kernel = paired ? sum_kernel<2, T> : sum_kernel<1, T>;
-  return launch_with_shared(kernel, grid, kWarps * kWarp, cut.shared_bytes(), stream, grad, s);
+  const Shared bytes = {cut.shared_bytes(), static_cast<size_t>(shared)};
+  return launch_with_shared(kernel, grid, kWarps * kWarp, bytes, stream, grad, s);
 }
 
 }  // namespace
@@ -461,7 +473,7 @@ cudaError_t gather_embed(const float* numeric, const int32_t* categorical, const
                          int64_t vocabulary, int64_t embedding, int64_t target_size, Type type,
                          cudaStream_t stream) {
   if (rows < 0 || numbers < 0 || categories < 0 || vocabulary < 0 || embedding < 0 ||
-      positions < 1 || (categories > 0 && embedding == 0) || categories * embedding > INT32_MAX ||
+      positions < 1 || (categories > 0 && embedding == 0) || !few(numbers, categories, embedding) ||
       (target_size != 4 && target_size != 8)) {
     return cudaErrorInvalidValue;
   }
@@ -478,21 +490,21 @@ cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float*
                                   int64_t categories, int64_t vocabulary, int64_t embedding,
                                   Type type, cudaStream_t stream) {
   if (rows < 0 || numbers < 0 || categories < 0 || vocabulary < 0 || embedding < 0 ||
-      numbers + categories * embedding > INT32_MAX || categories >= 1 << 16 ||
-      vocabulary >= 1 << 30) {
+      vocabulary >= 1 << 30 || !few(numbers, categories, embedding)) {
     return cudaErrorInvalidValue;
   }
   const int64_t size = vocabulary * embedding;
   if (size == 0) return cudaSuccess;
   if (rows * categories == 0) return cudaMemsetAsync(grad_weight, 0, size * sizeof(float), stream);
-  const Cut cut = cut_up(rows, numbers, categories, vocabulary, embedding, shared_for_sums());
-  if (cut.chunks > 65535 || cut.parts > 65535) return cudaErrorInvalidValue;
+  const int64_t shared = shared_for_sums();
+  if (shared == 0) return cudaErrorInvalidDevice;
+  const Cut cut = cut_up(rows, numbers, categories, vocabulary, embedding, shared);
   float* sums = cut.chunks == 1 ? grad_weight : static_cast<float*>(workspace);
   const Scatter s = {
       codes,     sums,           rows,       numbers,   categories,          vocabulary,
       embedding, cut.part_width, cut.window, cut.chunk, Divisor(categories), 0};
   const cudaError_t error = with_type(type, [&](auto kind) {
-    return sum_gradients(static_cast<const decltype(kind)*>(grad), s, cut, stream);
+    return sum_gradients(static_cast<const decltype(kind)*>(grad), s, cut, shared, stream);
   });
   if (error != cudaSuccess || cut.chunks == 1) return error;
   return launch(add_chunks_kernel, blocks_for(size, kThreads), kThreads, stream, sums, grad_weight,
@@ -501,11 +513,13 @@ cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float*
 
 int64_t gather_embed_backward_workspace(int64_t rows, int64_t numbers, int64_t categories,
                                         int64_t vocabulary, int64_t embedding) {
-  if (rows <= 0 || categories <= 0 || vocabulary <= 0 || embedding <= 0) return 0;
-  const Cut cut = cut_up(rows, numbers, categories, vocabulary, embedding, shared_for_sums());
-  return cut.chunks == 1
-             ? 0
-             : cut.chunks * vocabulary * embedding * static_cast<int64_t>(sizeof(float));
+  const int64_t shared = shared_for_sums();
+  if (rows <= 0 || categories <= 0 || vocabulary <= 0 || embedding <= 0 || shared == 0 ||
+      !few(numbers, categories, embedding)) {
+    return 0;
+  }
+  const Cut cut = cut_up(rows, numbers, categories, vocabulary, embedding, shared);
+  return cut.chunks == 1 ? 0 : cut.chunks * vocabulary * embedding * int64_t{sizeof(float)};
 }
 
 }  // namespace trialfleet::cuda

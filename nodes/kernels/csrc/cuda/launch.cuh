@@ -40,19 +40,25 @@ inline unsigned blocks_for(int64_t work, int64_t work_of_a_block, int64_t most =
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
-// Starts `kernel`, whose blocks have `bytes` of dynamic shared memory, and returns this launch's own
-// error. A check by cudaGetLastError after <<<>>> could return an error that someone else left.
+// Dynamic shared memory in bytes: a launch's, and the most that any of the same kernel has.
+struct Shared {
+  size_t bytes, most;
+};
+
+// Starts `kernel` and returns this launch's own error. A check by cudaGetLastError after <<<>>>
+// could return an error that someone else left behind.
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_with_shared(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t bytes,
+cudaError_t launch_with_shared(void (*kernel)(Parameters...), dim3 grid, dim3 block, Shared shared,
                                cudaStream_t stream, Arguments... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
-  config.dynamicSmemBytes = bytes;
+  config.dynamicSmemBytes = shared.bytes;
   config.stream = stream;
-  if (bytes > 0) {  // beyond 48 KB a kernel has to ask
+  if (shared.most >
+      0) {  // beyond 48 KB a kernel has to ask; the same for all, as others may launch it
     const cudaError_t refused = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared.most));
     if (refused != cudaSuccess) return cudaGetLastError(), refused;
   }
   const cudaError_t error =
@@ -65,7 +71,7 @@ cudaError_t launch_with_shared(void (*kernel)(Parameters...), dim3 grid, dim3 bl
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
                    Arguments... arguments) {
-  return launch_with_shared(kernel, grid, block, 0, stream, arguments...);
+  return launch_with_shared(kernel, grid, block, Shared{0, 0}, stream, arguments...);
 }
 
 }  // namespace trialfleet::cuda

@@ -96,7 +96,8 @@ int64_t mean_squared_error_workspace(int64_t rows);
 //   codes       int32 [rows, categories] = categorical + first_code: rows of weight
 //   batch_target [rows], as target
 // A code outside [0, vocabulary) makes its embedding NaN. numbers or categories may be 0 (and their
-// arrays null); embedding only where categories is.
+// arrays null); embedding only where categories is. There are fewer than 2^16 categories, and a row of
+// joined has fewer than 2^20 elements.
 // Moves, a row: 4 * numbers + 8 * categories + 2 * target_size + 8 bytes, categories * embedding
 // float32 of weight (from the cache, if the vocabulary fits) and the row of joined.
 cudaError_t gather_embed(const float* numeric, const int32_t* categorical, const void* target,
@@ -109,9 +110,9 @@ cudaError_t gather_embed(const float* numeric, const int32_t* categorical, const
 // grad_weight[c] = the sum of grad[i, numbers + k * embedding :][: embedding] over codes[i, k] = c
 //   grad [rows, numbers + categories * embedding] of type     codes int32 [rows, categories]
 //   grad_weight float32 [vocabulary, embedding], every row written (0 where no sample has it)
-// A code outside [0, vocabulary) is left out. A gradient that isn't finite makes NaN of its row of
-// weight, and of others that are summed with it. A row of grad has fewer than 2^31 elements.
-// How, and how exact: embedding.cu.
+// A code outside [0, vocabulary) is left out; vocabulary < 2^30. Each gradient is rounded to 2^-41, or
+// to 2^-61 of the sizes of all that are summed in one place, where that is more (embedding.cu). One
+// that isn't finite makes NaN of its row of weight, and of others beside it.
 cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float* grad_weight,
                                   void* workspace, int64_t rows, int64_t numbers,
                                   int64_t categories, int64_t vocabulary, int64_t embedding,
