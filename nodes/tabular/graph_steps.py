@@ -21,8 +21,8 @@ for each type, captured with the rest. Nothing of it overlaps, but networks for 
 and launches are what their steps cost. NCCL lets its calls be captured once the rehearsals have
 connected the ranks; and the process group's end waits for the graphs, so `close` drops them first.
 
-Everything but the capture works on a CPU too, which is how tests see it. The capture of several
-ranks has not been seen on GPUs; tests/gpu has its test.
+Everything but the capture works on a CPU too, which is how tests see it. A capture with NCCL's call
+in it has been seen on one GPU, of a world of one; tests/gpu has the tests for two.
 """
 
 from __future__ import annotations

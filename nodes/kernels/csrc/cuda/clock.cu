@@ -1,4 +1,4 @@
-// The clock of a training step that lives in one CUDA graph.
+// The clock of a training step that lives in one CUDA graph: one launch, where torch takes three.
 #include "launch.cuh"
 #include "launchers.h"
 

@@ -5,8 +5,8 @@
 //   - Pointers are device pointers unless named otherwise; arrays are dense and row-major.
 //   - Any size is right, and any address that is aligned to its own element. Loads and stores are
 //     16 bytes wide where all arrays begin at such an address and consist of whole 16 bytes (in
-//     bias_relu_dropout_backward and gather_embed: their rows), else one element. The optimisers set
-//     an odd tail apart.
+//     bias_relu_dropout_backward and gather_embed: their rows), else one element. The optimisers
+//     set an odd tail apart.
 //   - `Type` is the type in memory; arithmetic is float32.
 //   - The work is put on `stream`; nothing synchronises or allocates, so everything can be captured
 //     into a CUDA graph. cursor, step and rng are read on the device when the kernel runs.
@@ -96,10 +96,10 @@ int64_t mean_squared_error_workspace(int64_t rows);
 //   codes       int32 [rows, categories] = categorical + first_code: rows of weight
 //   batch_target [rows], as target
 // A code outside [0, vocabulary) makes its embedding NaN. numbers or categories may be 0 (and their
-// arrays null); embedding only where categories is. There are fewer than 2^16 categories, and a row of
-// joined has fewer than 2^20 elements.
-// Moves, a row: 4 * numbers + 8 * categories + 2 * target_size + 8 bytes, categories * embedding
-// float32 of weight (from the cache, if the vocabulary fits) and the row of joined.
+// arrays null); embedding only where categories is. There are fewer than 2^16 categories, and a row
+// of joined has fewer than 2^20 elements. Moves, a row: 4 * numbers + 8 * categories + 2 *
+// target_size + 8 bytes, categories * embedding float32 of weight (from the cache, if the
+// vocabulary fits) and the row of joined.
 cudaError_t gather_embed(const float* numeric, const int32_t* categorical, const void* target,
                          const int64_t* order, const int64_t* cursor, const int32_t* first_code,
                          const float* weight, void* joined, int32_t* codes, void* batch_target,
@@ -110,9 +110,9 @@ cudaError_t gather_embed(const float* numeric, const int32_t* categorical, const
 // grad_weight[c] = the sum of grad[i, numbers + k * embedding :][: embedding] over codes[i, k] = c
 //   grad [rows, numbers + categories * embedding] of type     codes int32 [rows, categories]
 //   grad_weight float32 [vocabulary, embedding], every row written (0 where no sample has it)
-// A code outside [0, vocabulary) is left out; vocabulary < 2^30. Each gradient is rounded to 2^-41, or
-// to 2^-61 of the sizes of all that are summed in one place, where that is more (embedding.cu). One
-// that isn't finite makes NaN of its row of weight, and of others beside it.
+// A code outside [0, vocabulary) is left out; vocabulary < 2^30. Each gradient is rounded to 2^-41,
+// or to 2^-61 of the sizes of all that are summed in one place, where that is more (embedding.cu).
+// One that isn't finite makes NaN of its row of weight, and of others beside it.
 cudaError_t gather_embed_backward(const void* grad, const int32_t* codes, float* grad_weight,
                                   void* workspace, int64_t rows, int64_t numbers,
                                   int64_t categories, int64_t vocabulary, int64_t embedding,
@@ -121,7 +121,8 @@ int64_t gather_embed_backward_workspace(int64_t rows, int64_t numbers, int64_t c
                                         int64_t vocabulary, int64_t embedding);
 
 // --- optimizer.cu -----------------------------------------------------------------------------
-// The step of all parameters in one launch for each 64 of them. Formulas: nodes/tabular/optimizers.py.
+// The step of all parameters in one launch for each 64 of them. Formulas:
+// nodes/tabular/optimizers.py.
 //   schedule float32 [schedule_rows, 3] = (learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t)),
 //            schedule_rows > 0
 //   step     int64 [1]: the schedule's row, clamped to its first and last

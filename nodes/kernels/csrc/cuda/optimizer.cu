@@ -1,5 +1,9 @@
 // The optimiser's step over all parameters: one launch instead of several for each of them, and
 // each array read and written once.
+//
+// Why not torch.compile's: no trial waits for a compiler, the weights' shadows are written by the
+// way, and on an H100 it takes 1.01 times as long for many weights, 1.4 for few; torch.optim's
+// fused step of AdamW 1.15 and 3.7 (tests/bench/BENCHMARKS.md).
 #include "launch.cuh"
 #include "launchers.h"
 #include "pack.cuh"
