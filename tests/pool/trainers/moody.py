@@ -65,7 +65,9 @@ if litter := params.get("litter"):  # a folder: each start leaves a process ther
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(3600)
-    Path(litter, str(child)).write_text(f"{order['node']} {os.getppid()}")
+    beside = Path(f"{litter}.{child}")
+    beside.write_text(f"{order['node']} {os.getppid()}")
+    beside.rename(Path(litter, str(child)))  # whole, whoever is killed meanwhile
 if gate := params.get("gate"):  # a folder: each node waits in it for a file of its name
     Path(gate, f"{order['node']}.waits").touch()
     while not (Path(gate) / order["node"]).exists():
