@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import pickle
@@ -78,10 +77,8 @@ def load_model(folder: Path) -> Model:
         description: dict[str, Any] = json.loads(text)
         columns = table.Columns(**description["columns"])
         given = description["settings"]
-        known = {field.name for field in dataclasses.fields(settings.Settings)}
-        # What has been removed since says nothing of the network.
-        chosen = settings.Settings(**{name: given[name] for name in known & set(given)})
-        network = Network(columns, chosen)
+        kept = {name: given[name] for name in given if name not in settings.REMOVED}
+        network = Network(columns, settings.Settings.of(kept))
         network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         numeric = dataset.Scale.read(description["numeric_scale"])
         target = dataset.Scale.read(description["target_scale"])

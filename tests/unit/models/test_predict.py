@@ -233,6 +233,10 @@ def test_a_model_of_before_may_name_a_setting_that_has_been_removed(
     description["settings"]["hot_rows"] = 0
     (before / "model.json").write_text(json.dumps(description))
     assert predict.predict(before, rows_of(model)) == predict.predict(model, rows_of(model))
+    description["settings"]["activation"] = "gelu"  # of a later version
+    (before / "model.json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match="activation"):
+        load_model(before)
 
 
 def test_a_model_of_the_studys_own_trainer_is_told_apart(tmp_path: Path) -> None:
