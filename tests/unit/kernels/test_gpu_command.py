@@ -84,6 +84,7 @@ def test_a_step_that_ignores_the_end_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@unkillable.needs_tracing
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_a_step_that_even_sigkill_does_not_end_is_left_behind(tmp_path: Path) -> None:
     """It hangs in the driver: the next step begins all the same."""
