@@ -90,6 +90,14 @@ class Ownership:
         owner = self.owner()
         return None if self.is_ours(owner) else owner
 
+    def known_other(self) -> Owner | None:
+        """Return who else is known to own the run. Nothing is written."""
+        with self._storage_errors():
+            if not sqlalchemy.inspect(self._engine).has_table(_OWNERS.name):
+                return None
+            owner = self._read()
+        return None if owner is None or self.is_ours(owner) else owner
+
     def is_ours(self, owner: Owner) -> bool:
         """Whether that is this folder on this machine, whatever the time and the host's name."""
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)

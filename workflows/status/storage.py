@@ -109,6 +109,18 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
             raise InputError(not_ours(frozen, folder, owner))
 
 
+def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
+    """Return who else owns a run's studies in a storage that other machines use too; only looks.
+
+    Raises:
+        OptimizerError: the storage can't be used.
+    """
+    if not frozen.study.storage:
+        return None
+    with _opened(frozen, folder) as storage:
+        return ownership_of(frozen, folder, storage).known_other()
+
+
 def take_over(folder: RunFolder) -> Owner | None:
     """Make this machine, with the run's folder, the owner of a run's studies.
 

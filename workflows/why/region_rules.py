@@ -27,7 +27,7 @@ from trialfleet.workflows.why.attempt_causes import (
     kind_of_attempt,
 )
 from trialfleet.workflows.why.facts import RegionFacts, RunFacts
-from trialfleet.workflows.why.run_rules import blocked
+from trialfleet.workflows.why.run_rules import blocked, owned_elsewhere
 from trialfleet.workflows.why.waiting_rules import gets_nowhere, waits
 
 _NO_MONEY = re.compile(r"no money is left")
@@ -48,6 +48,7 @@ def why_region(run: RunFacts, region: RegionFacts) -> Answer:
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _of_its_day(run, region),
         lambda: _ended_well(run, region),
+        lambda: _owned_elsewhere(run, region),
         lambda: _failed(run, region),
         lambda: _removed(run, region),
         lambda: _blocked(run, region),
@@ -283,6 +284,11 @@ def _removed(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 
 # --- under way ------------------------------------------------------------------------------------
+
+
+def _owned_elsewhere(run: RunFacts, region: RegionFacts) -> Answer | None:
+    answer = owned_elsewhere(run)
+    return answer.of(region.name) if answer else None
 
 
 def _blocked(run: RunFacts, region: RegionFacts) -> Answer | None:

@@ -24,6 +24,7 @@ def blocked(run: RunFacts, failing: Sequence[FailingScript] = ()) -> Answer | No
         lambda: _stopped(run),
         lambda: _away(run),
         lambda: _no_space(run),
+        lambda: owned_elsewhere(run),
         lambda: _dagman(run),
         lambda: _storage(run),
         lambda: _scripts(run, failing),
@@ -86,12 +87,17 @@ def _dagman(run: RunFacts) -> Answer | None:
     return Answer(run.called, kind, Blame.POOL, str(fault), advice, run.resume)
 
 
+def owned_elsewhere(run: RunFacts) -> Answer | None:
+    """Return that another machine owns the run, which then fails here, whatever else it says."""
+    if not run.owner:
+        return None
+    why = f"the run belongs to another manager: {run.owner}"
+    advice = "if that one is gone for good"
+    take = f"trialfleet takeover {run.name}"
+    return Answer(run.called, Kind.OTHER_MANAGER, Blame.PERSON, why, advice, take)
+
+
 def _storage(run: RunFacts) -> Answer | None:
-    if run.owner:
-        why = f"the run belongs to another manager: {run.owner}"
-        advice = "if that one is gone for good"
-        take = f"trialfleet takeover {run.name}"
-        return Answer(run.called, Kind.OTHER_MANAGER, Blame.PERSON, why, advice, take)
     if not run.storage_away:
         return None
     why = f"the optimiser's storage can't be used: {run.storage_away}"

@@ -9,12 +9,13 @@ import fcntl
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from trialfleet import job_files
-from trialfleet.errors import PoolError
+from trialfleet.errors import OptimizerError, PoolError
 from trialfleet.files import read_record
 from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.pool.connection import connect, start_command
@@ -36,6 +37,7 @@ from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.spending import read_unpaid
 from trialfleet.workflows.status.states import RunState, TrialState, trial_state
 from trialfleet.workflows.status.status import Look, StatusReader
+from trialfleet.workflows.status.storage import other_manager
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.why.facts import (
     Htcondor,
@@ -85,6 +87,7 @@ class RunWitnesses:
             storage_away=self.look.storage_away,
             service_away=self.look.service_away,
             stopped_by=_stopped_by(self.files),
+            owner=self._owner(),
             no_space=self.look.no_space,
             closed=tuple(_closed(queued)) if queued else (),
             unpaid=read_unpaid(self.files),
@@ -93,6 +96,14 @@ class RunWitnesses:
             others=tuple(r.name for r in status.regions if r.state is RunState.RUNNING),
             scaling=_scaling(self.files, frozen),
         )
+
+    def _owner(self) -> str:
+        """Return which other machine owns the run, in words; empty where none is known to."""
+        if self.look.storage_away:
+            return ""
+        with suppress(OptimizerError):
+            return str(other_manager(self.frozen, self.files) or "")
+        return ""
 
     # -- a region --------------------------------------------------------------------------------
 

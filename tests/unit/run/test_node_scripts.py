@@ -42,6 +42,8 @@ from trialfleet.workflows.status.status import StatusReader, open_run
 from trialfleet.workflows.status.storage import take_over
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
+from trialfleet.workflows.why.answer import Kind
+from trialfleet.workflows.why.explain import why
 
 pytestmark = pytest.mark.slow
 
@@ -695,6 +697,10 @@ def test_a_second_manager_may_not_write_a_runs_studies_until_a_person_says_so(
     reason = StatusReader(second.folder).read().regions[0].reason or ""
     assert f"another manager: host first.example, folder {work / 'there'}, since 20" in reason
     assert f"trialfleet takeover {work / 'here'}" in reason
+    answer = why("A", str(work / "here"))
+    assert answer.kind is Kind.OTHER_MANAGER
+    assert "belongs to another manager: host first.example" in answer.why
+    assert answer.command == f"trialfleet takeover {work / 'here'}"
     with pytest.raises(InputError, match=r"another manager: host first\.example"):
         run.submit()
     assert [trial.state for trial in run.trials()] == ["interrupted"] * 2
@@ -702,6 +708,7 @@ def test_a_second_manager_may_not_write_a_runs_studies_until_a_person_says_so(
     done = CliRunner().invoke(main, ["takeover", str(work / "here")])
     assert done.exit_code == 0, done.output
     assert "taken over from host first.example" in done.output
+    assert why("A", str(work / "here")).kind is not Kind.OTHER_MANAGER
     assert second.ask("A.l1.t01") == EXITS["done"]
     assert second.trial("A.l1.t01").trial_json.read_text()
 
