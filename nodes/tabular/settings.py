@@ -118,8 +118,12 @@ class Settings:
     def shards(self, weights: int, memory: float) -> bool:
         """Tell whether each rank holds a part of the network only, or in main memory.
 
-        The network has so many numbers; memory is the bytes of the rank that has least. Raises
-        SettingError where it has to, and the precision does not go with that.
+        Args:
+            weights: the number of the network's parameters.
+            memory: bytes, of the rank that has least.
+
+        Raises:
+            SettingError: it has to, and the precision is one that a shared model can't have.
         """
         if self._sharing():
             return True

@@ -94,7 +94,7 @@ class Clocks:
     def _lines(self, words: list[str]) -> Iterator[str]:
         """Yield the lines of a program at once: it prints to a terminal, as it may hold back else.
 
-        Nothing where it can't be started, or is no longer wanted.
+        Yields nothing if the program cannot be started or the clocks are already closed.
         """
         ours, its = os.openpty()
         none = subprocess.DEVNULL

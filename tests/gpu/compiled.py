@@ -1,4 +1,4 @@
-"""What the benchmark compares with, compiled beforehand: one process for each operation.
+"""Compile the benchmark's rivals beforehand, each operation in a process of its own.
 
 torch keeps what it compiles on the disk, so the benchmark, which compiles one after the other and
 measures in between, finds it there.

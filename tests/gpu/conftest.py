@@ -1,4 +1,4 @@
-"""What torch reads once, before the first product of matrices: a test could be too late."""
+"""Set the cuBLAS workspace: torch reads it once, before the first matrix product."""
 
 import os
 

@@ -54,7 +54,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Round:
-    """What a thread does in a round of a loop, or on the way through a kernel."""
+    """Instructions and bytes of a thread, in one round of a loop or one pass through a kernel."""
 
     what: str
     instructions: int

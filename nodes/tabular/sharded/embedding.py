@@ -58,7 +58,7 @@ class Rows:
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """Take over the optimiser's means [R, e] after so many steps; the rows are loaded."""
+        """Load the optimiser's means [R, e] of step `done`; the rows are loaded before."""
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
 

@@ -1,4 +1,4 @@
-"""What a table in main memory costs, beside one in the optimiser's hands: `make bench-host-rows`.
+"""Time a step with the table in main memory, against the whole table: `make bench-host-rows`.
 
 On a CPU, where the table and a batch's rows lie in the same memory: the bytes are those of a GPU,
 the times are not. "whole" is the dense optimiser over the whole table. Both take the same batches

@@ -1,8 +1,8 @@
-"""How long a trial waits for its first steps: `python -m tests.bench.train.first_step [--json]`.
+"""Seconds until a trial's first steps are done: `python -m tests.bench.train.first_step [--json]`.
 
 Each measurement is a process of its own, as a trial is. Its clock begins when the rows are in
 memory and torch is imported, and looks again after each step. What a compiler keeps between
-processes lies in a folder that is
+processes lies in a cache folder that is
 
     cold       empty
     another    filled by a network of half the width, as the trial before had it

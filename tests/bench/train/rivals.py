@@ -106,7 +106,7 @@ class Eager:
 
 
 class Captured(Eager):
-    """What torch can do at best: batch, network and loss compiled, the whole step one CUDA graph.
+    """The best of torch: batch, network and loss compiled, the whole step in one CUDA graph.
 
     Which batch it is and its learning rate lie on the device, so a step is replayed as it is. A CPU
     has no graphs: there the step is called.

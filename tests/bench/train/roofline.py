@@ -90,19 +90,15 @@ class Ceilings:
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype, repeats: int) -> Ceilings:
     """Measure a copy, a matrix product and an empty launch, each so many times."""
-    x, y = (random(COPIED[device.type] // 4, device=device) for _ in range(2))
+    # Random: a GPU takes less power for equal numbers, so its clocks stay higher.
+    x, y = (torch.randn(COPIED[device.type] // 4, device=device) for _ in range(2))
     side = SIDE[device.type]
-    a, b = (random(side, side, device=device, dtype=dtype) for _ in range(2))
+    a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     return Ceilings(
         bandwidth=2 * x.nbytes / best(lambda: y.copy_(x), device, repeats),
         flops=2 * side**3 / best(lambda: a @ b, device, repeats),
         launch=best(chain_of_launches(device), device, repeats) / CHAIN,
     )
-
-
-def random(*shape: int, device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return normal numbers: a GPU takes less power for equal ones, so its clocks stay higher."""
-    return torch.randn(*shape, device=device, dtype=dtype)
 
 
 def chain_of_launches(device: torch.device) -> Callable[[], object]:

@@ -189,7 +189,7 @@ OTHERS = {"probe": 12.0, "machine": 8.0, "build": 50.0, "tests": 60.0, "counters
 
 
 class Guessing(timing.Meter):
-    """Makes no call: its clock goes on by what calls are guessed to take."""
+    """A meter that makes no call: its clock advances by the guessed time of each."""
 
     warm_up = timing.CudaMeter.warm_up
 
@@ -219,7 +219,7 @@ class Calls:
 
     @property
     def count(self) -> int:
-        """How many in all; calls may be repeated again."""
+        """Return the number of calls, repeats of repeats included."""
         return self.calls * (self.call.count if isinstance(self.call, Calls) else 1)
 
     def __call__(self) -> None:
@@ -227,7 +227,7 @@ class Calls:
 
 
 def guessed_kernels(wanted: Step, monkeypatch: pytest.MonkeyPatch) -> float:
-    """How long a benchmark of the kernels would take: each row is gone through."""
+    """Return the guessed seconds of a kernels' benchmark, row by row."""
     chosen = bench.parser().parse_args(wanted.command[3:])
     meter, device, tiny = Guessing(), torch.device("cpu"), fused.scales(torch.device("cpu"))[0]
     monkeypatch.setattr(timing, "repeated", Calls)
@@ -254,7 +254,7 @@ def guessed_kernels(wanted: Step, monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 def guessed_trainer(wanted: Step) -> float:
-    """How long the trainer's benchmark would take, by its windows."""
+    """Return the guessed seconds of the trainer's benchmark, window by window."""
     words = dict(zip(wanted.command[3:], wanted.command[4:], strict=False))
     ways, pace = words["--ways"].split(","), train_bench.QUICK
     assert "--quick" in words

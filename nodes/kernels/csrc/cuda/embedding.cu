@@ -155,7 +155,7 @@ cudaError_t gather(const Gather& g, T* joined, cudaStream_t stream) {
 // word begins in the middle of its range, so that the upper one is rarely touched. kResolution is
 // what a unit is worth: 2^-40, far below what AdamW's epsilon (1e-8) or a float32 weight lets one
 // see. Where the sizes of a block's gradients add up to 2^21 or more, it begins anew with a unit of
-// 2^-60 of that. An infinite gradient, or one that is no number, makes NaN of the block's window.
+// 2^-60 of that. A gradient that is infinite or NaN makes the block's whole window NaN.
 
 constexpr int kWarps = 32;     // of a block
 constexpr int kLooks = 4;      // codes that a lane has under way
@@ -187,8 +187,9 @@ struct Cut {
   size_t shared_bytes() const { return static_cast<size_t>(window * part_width) * 8; }
 };
 
-// What a cut costs in picoseconds, by what an H100 took: few windows leave a small batch to few
-// multiprocessors, many make each block look at more codes, and chunks want a second kernel.
+// Estimated time of a cut in picoseconds, fitted to measurements on an H100. Few windows keep few
+// multiprocessors busy on a small batch; many windows make each block read more codes; several
+// chunks need a second kernel.
 int64_t cost_of(const Cut& cut, int64_t categories) {
   const int64_t sums = cut.window * cut.part_width;
   const int64_t codes = cut.chunk * categories;
@@ -426,10 +427,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) sum_kernel(const T* grad, const
     const int spare = finite ? kUnitBits - 1 - ilogbf(size) : 0;
     const bool too_many = size == INFINITY;  // more than float32 holds, of the first units
     if (pass == 2 || (pass == 0 ? spare >= 0 && !too_many : spare == 0)) break;
-    exponent += too_many ? -128 : spare;
-    __syncthreads();
+    exponent += too_many ? -128 : spare;  // add_chunk synchronises before the next sum
   }
-  __syncthreads();
 
   const float unit = ldexpf(1.0f, -exponent);
   const int across = n << s.lane_bits;  // at least part_width

@@ -20,7 +20,7 @@ constexpr int64_t kMostParts = kMostBlocks < 32 * 132 ? kMostBlocks : 32 * 132;
 constexpr int64_t kRoundsAlone = 4;  // of one block, at most
 constexpr int kAdders = 1024;        // threads of add_parts_kernel
 
-// How many blocks share so many rows, if a block has `at_once` of them in a round.
+// The number of blocks for these rows, of which a block takes `at_once` in a round.
 unsigned blocks_of(int64_t rows, int64_t at_once) {
   return rows <= kRoundsAlone * at_once ? 1 : blocks_for(rows, at_once, kMostParts);
 }
