@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.models.latest import provenance_of
+from trialfleet.workflows.models.folders import provenance_of
 from trialfleet.workflows.run.lookup import find_model
 
 _PROMOTE = re.compile(r"(?<=trialfleet promote )('/(?:[^']|'\"'\"')*'|/[^\s;]+)")

@@ -214,7 +214,7 @@ def test_a_wrong_clock_is_wrong_for_files_as_a_machines_is(
     before.touch()
     time.sleep(2)  # the clock is set to whole seconds
     clock.Clock().set(600)
-    time.sleep(0.1)  # files are stamped with the kernel's last tick, which may be of the second before
+    time.sleep(0.1)  # a file is stamped by the last tick, perhaps of the second before
     after.touch()
     ages = {}
     for place in (before, after):

@@ -13,8 +13,8 @@ from tests.storm.victims import victims
 from trialfleet import PoolError, Run, RunState, TrialfleetError
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.health import RUNNING, faults, is_dagman
-from trialfleet.workflows.dagman.mend import mends
+from trialfleet.workflows.dagman.health import faults, mends
+from trialfleet.workflows.dagman.job_queue import RUNNING, is_dagman
 from trialfleet.workflows.plan.folder import RunFolder
 
 TOLD = "SELECT count(*) FROM trials WHERE state IN ('COMPLETE', 'FAIL', 'PRUNED')"

@@ -36,7 +36,7 @@ def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
         _ended_by_signals() as wait_for_end,
         tempfile.TemporaryDirectory(prefix="trialfleet-dashboard-") as folder,
     ):
-        copy = copy_of(run, RunFolder(Path(folder)).database)
+        copy = copy_of(RunFolder(run.folder), RunFolder(Path(folder)).database)
         with _served(optuna_dashboard(copy), port) as url:
             tell(url)
             wait_for_end()

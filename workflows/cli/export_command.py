@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.models.latest import EXPORTS
+from trialfleet.workflows.models.folders import EXPORTS
 from trialfleet.workflows.output import json_option, print_json, say
 
 if TYPE_CHECKING:

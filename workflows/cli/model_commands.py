@@ -17,7 +17,7 @@ from trialfleet.workflows.cli.arguments import (
     models_of_runs,
 )
 from trialfleet.workflows.cli.export_command import follow
-from trialfleet.workflows.models.latest import called, region_of
+from trialfleet.workflows.models.folders import called, region_of
 from trialfleet.workflows.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:

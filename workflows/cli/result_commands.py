@@ -250,7 +250,7 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     a model's folder. What is written is CSV: the rows, and a column with the prediction at the end;
     nothing where a row can't be predicted. ROWS may be - for CSV from standard input.
     """
-    from trialfleet.workflows.models.latest import LATEST, called, provenance_of
+    from trialfleet.workflows.models.folders import LATEST, called, provenance_of
     from trialfleet.workflows.models.predict import UnknownCategories, predict_file
     from trialfleet.workflows.run.lookup import find_model, find_models_folder
 

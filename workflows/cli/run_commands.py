@@ -233,7 +233,8 @@ def supervise(state: Path | None) -> None:
     The pool of `trialfleet pool up` and a manager of `trialfleet manager install` run this by
     themselves; with an HTCondor that you installed yourself, have systemd run it.
     """
-    from trialfleet.workflows.dagman.supervisor import default_state, supervise_alone
+    from trialfleet.workflows.dagman.supervisor import supervise_alone
+    from trialfleet.workflows.plan.access_point import default_state
 
     supervise_alone(state if state is not None else default_state())
 

@@ -26,33 +26,20 @@ from trialfleet.workflows.dagman.files import (
     read_node_status,
     removal,
 )
+from trialfleet.workflows.dagman.job_queue import (
+    HELD,
+    HELD_BY_A_PERSON,
+    IDLE,
+    RUNNING,
+    Ad,
+    is_dagman,
+)
 from trialfleet.workflows.dagman.recovery import is_locked
 from trialfleet.workflows.jobs.agent_words import asked_since
-from trialfleet.workflows.jobs.facts import ATTRIBUTES, place_of
+from trialfleet.workflows.jobs.facts import place_of
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 
-PROJECTION = [
-    *ATTRIBUTES,
-    "ClusterId",
-    "DAGManJobId",
-    "DAGNodeName",
-    "DAG_NodesPostrun",
-    "DAG_NodesPrerun",
-    "EnteredCurrentStatus",
-    "ExitCode",
-    "HoldReason",
-    "HoldReasonCode",
-    "JobCoolDownExpiration",
-    "JobStatus",
-    "JobUniverse",
-    "NumJobCoolDowns",
-    "TrialfleetFolder",
-    "TrialfleetRegion",
-]
-IDLE, RUNNING, HELD = 1, 2, 5
-SCHEDULER_UNIVERSE = 7
-HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 LONG_COOL_DOWN = 60.0  # seconds
 SHORT_PATIENCE = 15.0  # seconds; of such a fault as may have passed at the next look
 ABSENT_PATIENCE = 5.0  # seconds: two looks; the queue may have been read before a submission
@@ -61,8 +48,6 @@ LOST_PATIENCE = 20.0  # seconds; queue and files are not read in one moment
 FRESH = 15.0  # seconds; a node status file that is older says nothing of this moment
 SILENT = 45.0  # seconds without a word in a node status file that is written every 5
 SILENT_PATIENCE = 150.0  # seconds; a disk that is full, or busy, has it say nothing, too
-
-Ad = dict[str, Any]
 
 
 class Remedy(StrEnum):
@@ -161,13 +146,6 @@ def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
             has_parent=True,
         )
     ]
-
-
-def is_dagman(ad: Ad) -> bool:
-    """Whether a job of a run is one of its DAGMans, the whole graph's or a region's."""
-    return ad["JobUniverse"] == SCHEDULER_UNIVERSE and (
-        "DAGManJobId" not in ad or "TrialfleetRegion" in ad
-    )
 
 
 def dag_files(folder: RunFolder, region: str | None) -> DagFiles:
@@ -376,3 +354,9 @@ def _left(folder: RunFolder) -> Iterator[RegionFolder]:
         files = folder.region(path.name)
         if not (files.is_done or files.stopped.exists()):
             yield files
+
+
+def mends(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return what was mended, oldest first: `{"time", "region", "what", "remedy"}` each."""
+    noted: list[dict[str, Any]] = unless_damaged(lambda: read_json(folder.mends), [])
+    return noted

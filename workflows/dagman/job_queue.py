@@ -23,20 +23,42 @@ from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.render import classad_string
 from trialfleet.workflows.costs.cost import SLOT_OF_JOB
-from trialfleet.workflows.dagman.health import (
-    HELD,
-    HELD_BY_A_PERSON,
-    IDLE,
-    PROJECTION,
-    RUNNING,
-    SCHEDULER_UNIVERSE,
-    is_dagman,
-)
+from trialfleet.workflows.jobs.facts import ATTRIBUTES
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RunFolder
 
+PROJECTION = [
+    *ATTRIBUTES,
+    "ClusterId",
+    "DAGManJobId",
+    "DAGNodeName",
+    "DAG_NodesPostrun",
+    "DAG_NodesPrerun",
+    "EnteredCurrentStatus",
+    "ExitCode",
+    "HoldReason",
+    "HoldReasonCode",
+    "JobCoolDownExpiration",
+    "JobStatus",
+    "JobUniverse",
+    "NumJobCoolDowns",
+    "TrialfleetFolder",
+    "TrialfleetRegion",
+]
+IDLE, RUNNING, HELD = 1, 2, 5
+SCHEDULER_UNIVERSE = 7
+HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
+Ad = dict[str, Any]
+
 _TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
 VANILLA_UNIVERSE = 5
+
+
+def is_dagman(ad: Ad) -> bool:
+    """Whether a job of a run is one of its DAGMans, the whole graph's or a region's."""
+    return ad["JobUniverse"] == SCHEDULER_UNIVERSE and (
+        "DAGManJobId" not in ad or "TrialfleetRegion" in ad
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

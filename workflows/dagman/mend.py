@@ -13,17 +13,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 from trialfleet.errors import PoolError
-from trialfleet.files import closed_to_others, locked, read_json, unless_damaged, write_json
+from trialfleet.files import closed_to_others, locked, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.render import classad_string
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.common_files import OWN_COPY, REPAIR
 from trialfleet.workflows.dagman.files import STOP_REASON, ended_by_error, ended_by_node
-from trialfleet.workflows.dagman.health import HELD, Fault, Remedy, Submission, dag_files
+from trialfleet.workflows.dagman.health import Fault, Remedy, Submission, dag_files, mends
+from trialfleet.workflows.dagman.job_queue import HELD
 from trialfleet.workflows.dagman.recovery import end_holder, is_locked, set_aside
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RunFolder
@@ -199,12 +199,6 @@ def _wait_until_gone(folder: RunFolder) -> None:
             jobs = ", ".join(str(ad["ClusterId"]) for ad in left[:5])
             raise PoolError(f"jobs are still in the queue after {REMOVAL_SECONDS:.0f} s: {jobs}")
         time.sleep(0.2)
-
-
-def mends(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return what was mended, oldest first: `{"time", "region", "what", "remedy"}` each."""
-    noted: list[dict[str, Any]] = unless_damaged(lambda: read_json(folder.mends), [])
-    return noted
 
 
 def _note(folder: RunFolder, fault: Fault) -> None:

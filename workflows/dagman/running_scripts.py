@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from trialfleet import job_files
 from trialfleet.workflows.dagman.files import read_node_status
-from trialfleet.workflows.dagman.health import RUNNING, is_dagman
-from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.jobs.troubles import ScriptFacts
+from trialfleet.workflows.dagman.job_queue import RUNNING, QueuedRun, is_dagman
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptFacts:
+    """A node's PRE or POST script that has not ended.
+
+    Attributes:
+        region: the slug of its region.
+        node: the DAG node.
+        script: PRE or POST.
+        since: when a script of that region, or the node's job, last ended, in Unix seconds.
+        log: the path of what the region's scripts printed.
+    """
+
+    region: str
+    node: str
+    script: str
+    since: float
+    log: str = ""
 
 
 def script_facts(

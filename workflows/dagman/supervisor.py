@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import platformdirs
-
 from trialfleet.errors import InputError, PoolError, TrialfleetError
 from trialfleet.files import open_lock, read_json, unless_damaged, write_json
 from trialfleet.infra.pool import schedd
@@ -30,7 +28,8 @@ from trialfleet.infra.pool.connection import NoAddressError
 from trialfleet.updates import Updates
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.deaf_schedd import DeafSchedd
-from trialfleet.workflows.dagman.health import PROJECTION, Ad, Fault, Remedy, faults, is_dagman
+from trialfleet.workflows.dagman.health import Fault, Remedy, faults
+from trialfleet.workflows.dagman.job_queue import PROJECTION, Ad, is_dagman
 from trialfleet.workflows.dagman.mend import BusyError, alone, mend
 from trialfleet.workflows.dagman.set_clock import ClockWatch
 from trialfleet.workflows.dagman.vain_attempts import fail_vain_attempts
@@ -209,11 +208,6 @@ def _note(file: Path, folders: Iterable[Path]) -> None:
         write_json(file, sorted(map(str, folders)))
     except OSError as error:  # a full disk: the queue still knows the runs
         log.error("%s: %s", file, error)  # noqa: TRY400
-
-
-def default_state() -> Path:
-    """Return the folder of this user's supervisor outside of an embedded pool."""
-    return platformdirs.user_state_path("trialfleet") / "supervisor"
 
 
 def supervise_alone(state: Path) -> None:

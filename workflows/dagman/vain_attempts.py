@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
-from trialfleet.workflows.dagman.health import Ad
+from trialfleet.workflows.dagman.job_queue import Ad
 from trialfleet.workflows.jobs.facts import may_fail, read_jobs
 from trialfleet.workflows.jobs.troubles import job_troubles
 from trialfleet.workflows.plan.folder import RunFolder

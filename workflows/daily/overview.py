@@ -10,9 +10,15 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.workflows.daily.region_outcomes import ending_with_model
 from trialfleet.workflows.journal.folder import DailyFolder
-from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
+from trialfleet.workflows.journal.journal import (
+    Attempt,
+    Ending,
+    Journal,
+    Outcome,
+    ending_with_model,
+    latest_of,
+)
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.output import Fitting, cut_to_width, with_hint_where_cut
 from trialfleet.workflows.plan.folder import RunFolder

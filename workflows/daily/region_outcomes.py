@@ -6,11 +6,9 @@ from dataclasses import replace
 from datetime import date
 
 from trialfleet import job_files
-from trialfleet.files import read_record
 from trialfleet.workflows.daily.fingerprints import fingerprint_of
-from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
-from trialfleet.workflows.models.latest import why_not_latest
-from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
+from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome, ending_with_model
+from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.study.daily import RunsDay
@@ -24,7 +22,6 @@ _DURING = {  # the phases of `RegionStatus`
     "publish": "before its model was published",
     "done": "after it was done",
 }
-_KEPT = "kept"  # the gate's word for a model that was trained and isn't the champion
 
 
 class RunsEndings:
@@ -72,16 +69,6 @@ class RunsEndings:
 
     def _outcome(self, region: str, ending: Ending, why: str) -> Outcome:
         return self._attempt.outcome(region, ending, why, run=self._attempt.run)
-
-
-def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
-    """Return how a region ended that has published a model, and why where that is kept."""
-    verdict = read_record(files.verdict) if files.verdict.exists() else {}
-    if verdict.get("verdict") == _KEPT:
-        return Ending.KEPT, str(verdict.get("why") or "")
-    if not_latest := why_not_latest(files.published):
-        return Ending.KEPT, not_latest
-    return Ending.PUBLISHED, ""
 
 
 def _why_failed(region: RegionStatus, status: RunStatus) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from trialfleet.workflows.models.folders import models_folder_of
-from trialfleet.workflows.models.latest import LATEST, as_of_model
+from trialfleet.workflows.models.folders import LATEST, as_of_model, models_folder_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 

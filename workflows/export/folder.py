@@ -18,7 +18,7 @@ from trialfleet.files import (
     write_json,
 )
 from trialfleet.workflows.models import history
-from trialfleet.workflows.models.latest import EXPORTS, LATEST
+from trialfleet.workflows.models.folders import EXPORTS, LATEST
 from trialfleet.workflows.plan.folder import file_in
 from trialfleet.workflows.study.export import Export, Keep
 from trialfleet.workflows.study.sections import S3Keys

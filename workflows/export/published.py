@@ -9,7 +9,7 @@ from typing import Any
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.models import history
-from trialfleet.workflows.models.latest import LATEST, as_of_model, models_in, provenance_of
+from trialfleet.workflows.models.folders import LATEST, as_of_model, models_in, provenance_of
 
 OLDEST = datetime.min.replace(tzinfo=UTC)
 

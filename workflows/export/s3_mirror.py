@@ -27,7 +27,7 @@ from trialfleet.files import object_or_empty
 from trialfleet.infra.fleet.aws.clients import DENIED, code_of, permission
 from trialfleet.workflows.checksums import sha256_of
 from trialfleet.workflows.export.published import OLDEST, ExportError, LocalModel, Published
-from trialfleet.workflows.models.latest import PROVENANCE
+from trialfleet.workflows.models.folders import PROVENANCE
 from trialfleet.workflows.models.retention import indispensable, superfluous
 from trialfleet.workflows.study.export import Keep
 

@@ -9,11 +9,23 @@ from typing import Any, Literal, cast, get_args
 from trialfleet import job_files
 from trialfleet.nodes.job.words import Order
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.plan.trial_files import Turn
 
 Say = Literal["begun", "ask", "saved", "told"]
 Over = Literal["memory", "time", "disk"]
 _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no words
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Words of an agent that want an answer.
+
+    Attributes:
+        token: names the agent's process.
+        number: of its words.
+    """
+
+    token: str
+    number: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.jobs.agent_words import asked_since
 from trialfleet.workflows.jobs.current import has_checkpoint, place_at
+from trialfleet.workflows.jobs.executions import Execution
 from trialfleet.workflows.jobs.job_log import read_starts
-from trialfleet.workflows.jobs.troubles import LONG, JobFacts
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+
+LONG = 600.0  # seconds that no state but executing and waiting for a slot takes
 
 # What is read of a job's ad.
 ATTRIBUTES = [
@@ -26,6 +30,56 @@ ATTRIBUTES = [
 ]
 _VANILLA = 5  # JobUniverse
 _IDLE, _RUNNING = 1, 2  # JobStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """The job of a node in the queue.
+
+    Attributes:
+        region: the slug of its region.
+        node: its DAG node.
+        job: its id.
+        status: its JobStatus.
+        since: when it entered that, in Unix seconds.
+        log: the path of its event log.
+        machine: where it is, or was last.
+        starts: those of this attempt; None: they were not read.
+        checkpointed: whether the trial that it is at has a checkpoint with files.
+        is_rank: whether it is one of a gang's, whose keeper counts its starts.
+        input_mb: the size of its input.
+        disk_mb: what it uses of the disk.
+        asked: since when its agent has waited for an answer, in Unix seconds; None: it doesn't.
+    """
+
+    region: str
+    node: str
+    job: str
+    status: int
+    since: float
+    log: str = ""
+    machine: str = ""
+    starts: tuple[Execution, ...] | None = None
+    checkpointed: bool = True
+    is_rank: bool = False
+    input_mb: float = 0.0
+    disk_mb: float = 0.0
+    asked: float | None = None
+
+    @property
+    def cuts(self) -> list[Execution]:
+        """The starts that were cut off."""
+        return [start for start in self.starts or () if start.end is End.EVICTED]
+
+    @property
+    def executing(self) -> Execution | None:
+        """The execution that goes on."""
+        return next((start for start in self.starts or () if not start.is_over), None)
+
+    def kept(self, start: Execution) -> float:
+        """Return for how many seconds of an execution the work was saved."""
+        saved = start.saved if self.checkpointed else start.told
+        return 0.0 if saved is None else max(0.0, saved - start.began)
 
 
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:

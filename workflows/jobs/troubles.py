@@ -22,15 +22,15 @@ from datetime import datetime
 from typing import Literal
 
 from trialfleet.infra.pool.status import BLOCKED
-from trialfleet.workflows.costs.cost import End
+from trialfleet.workflows.dagman.running_scripts import ScriptFacts
 from trialfleet.workflows.formatting import rough_duration
 from trialfleet.workflows.jobs.executions import Execution
+from trialfleet.workflows.jobs.facts import LONG, JobFacts
 
 # How the error of an attempt begins that ended at a bound.
 EVICTED, STUCK = "evicted too often", "stuck"
 MOST_VAIN = 5  # starts in a row that kept no work
 STUCK_TIMES = 3
-LONG = 600.0  # seconds that no state but executing and waiting for a slot takes
 _ALIKE, _WITHIN = 3, 600.0  # so many evictions for one reason within so many seconds
 _LEAST_LOST = 60.0  # seconds of lost work that are worth telling
 _MB_PER_SECOND = 1.0  # a slower transfer is no transfer
@@ -40,80 +40,6 @@ _RUNNING, _REMOVED, _COMPLETED, _SENDS_OUTPUT, _SUSPENDED = 2, 3, 4, 6, 7  # Job
 _FIGURES = re.compile(r"\d+")
 
 Kind = Literal["evictions", "stuck"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobFacts:
-    """The job of a node in the queue.
-
-    Attributes:
-        region: the slug of its region.
-        node: its DAG node.
-        job: its id.
-        status: its JobStatus.
-        since: when it entered that, in Unix seconds.
-        log: the path of its event log.
-        machine: where it is, or was last.
-        starts: those of this attempt; None: they were not read.
-        checkpointed: whether the trial that it is at has a checkpoint with files.
-        is_rank: whether it is one of a gang's, whose keeper counts its starts.
-        input_mb: the size of its input.
-        disk_mb: what it uses of the disk.
-        asked: since when its agent has waited for an answer, in Unix seconds; None: it doesn't.
-    """
-
-    region: str
-    node: str
-    job: str
-    status: int
-    since: float
-    log: str = ""
-    machine: str = ""
-    starts: tuple[Execution, ...] | None = None
-    checkpointed: bool = True
-    is_rank: bool = False
-    input_mb: float = 0.0
-    disk_mb: float = 0.0
-    asked: float | None = None
-
-    @property
-    def cuts(self) -> list[Execution]:
-        """The starts that were cut off."""
-        return [start for start in self.starts or () if start.end is End.EVICTED]
-
-    @property
-    def executing(self) -> Execution | None:
-        """The execution that goes on."""
-        return next((start for start in self.starts or () if not start.is_over), None)
-
-    def kept(self, start: Execution) -> float:
-        """Return for how many seconds of an execution the work was saved."""
-        saved = start.saved if self.checkpointed else start.told
-        return 0.0 if saved is None else max(0.0, saved - start.began)
-
-    def trouble(self, kind: Kind, what: str, **more: str) -> JobTrouble:
-        """Return what is told of this job."""
-        of = {"region": self.region, "node": self.node, "job": self.job, "log": self.log}
-        return JobTrouble(kind=kind, what=what, **of, **more)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScriptFacts:
-    """A node's PRE or POST script that has not ended.
-
-    Attributes:
-        region: the slug of its region.
-        node: the DAG node.
-        script: PRE or POST.
-        since: when a script of that region, or the node's job, last ended, in Unix seconds.
-        log: the path of what the region's scripts printed.
-    """
-
-    region: str
-    node: str
-    script: str
-    since: float
-    log: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +92,7 @@ def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
         f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: that, "
         "its storage or room on its disk is away"
     )
-    return job.trouble("stuck", what)
+    return _trouble(job, "stuck", what)
 
 
 def _of_scripts(scripts: Iterable[ScriptFacts], now: float) -> Iterator[JobTrouble]:
@@ -202,7 +128,8 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
     if vain and not job.is_rank:
         words.append(f"{vain} start(s) in a row kept no work; after {MOST_VAIN} the attempt fails")
     error = f"{EVICTED}: {vain} starts in a row kept no work, the last one ended {where}: {reason}"
-    return job.trouble(
+    return _trouble(
+        job,
         "evictions",
         "; ".join(words),
         machine=last.machine,
@@ -256,7 +183,7 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
     how = f"{state} for {rough_duration(seconds)}{where}"
     error = f"{STUCK}: its job was {how}" if is_over else ""
     what = f"its job {job.job} has been {how}"
-    return job.trouble("stuck", what, machine=job.machine, error=error)
+    return _trouble(job, "stuck", what, machine=job.machine, error=error)
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:
@@ -276,3 +203,9 @@ def _state(job: JobFacts) -> tuple[str, float] | None:
 
 def _clock(moment: float) -> str:
     return f"{datetime.fromtimestamp(moment).astimezone():%H:%M}"
+
+
+def _trouble(job: JobFacts, kind: Kind, what: str, **more: str) -> JobTrouble:
+    """Return what is told of a job."""
+    of = {"region": job.region, "node": job.node, "job": job.job, "log": job.log}
+    return JobTrouble(kind=kind, what=what, **of, **more)

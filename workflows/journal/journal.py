@@ -20,7 +20,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from trialfleet.files import read_record
+from trialfleet.workflows.models.folders import why_not_latest
+from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.sqlite_file import opened
+
+_KEPT = "kept"  # the gate's word for a model that was trained and isn't the champion
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempts (
@@ -183,6 +188,16 @@ def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
     """Return of each region and day the outcome that counts: where it ended well, else the last."""
     order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))
     return {(one.date, one.region): one for one in order}
+
+
+def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
+    """Return how a region ended that has published a model, and why where that is kept."""
+    verdict = read_record(files.verdict) if files.verdict.exists() else {}
+    if verdict.get("verdict") == _KEPT:
+        return Ending.KEPT, str(verdict.get("why") or "")
+    if not_latest := why_not_latest(files.published):
+        return Ending.KEPT, not_latest
+    return Ending.PUBLISHED, ""
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -11,15 +11,15 @@ from statistics import median
 from typing import Any
 
 from trialfleet.workflows.models.card import card_of, verdict_of
-from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict
-from trialfleet.workflows.models.history import changes, target_of
-from trialfleet.workflows.models.latest import (
+from trialfleet.workflows.models.folders import (
     LATEST,
     as_of_model,
     created_of,
     models_in,
     provenance_of,
 )
+from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict
+from trialfleet.workflows.models.history import changes, target_of
 
 PAST = 5  # evaluations before a band is drawn
 DEVIATIONS = 3.0  # Leys et al., Journal of Experimental Social Psychology 49, 2013

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from trialfleet.errors import InputError
 from trialfleet.files import object_or_empty, read_json
-from trialfleet.workflows.models.folders import models_folder_of
-from trialfleet.workflows.models.latest import champion_of
+from trialfleet.workflows.models.folders import champion_of, models_folder_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trialfleet.files import sync
 from trialfleet.workflows.models import history
-from trialfleet.workflows.models.latest import LATEST, as_of_model, former_champions, models_in
+from trialfleet.workflows.models.folders import LATEST, as_of_model, former_champions, models_in
 from trialfleet.workflows.study.export import Keep
 
 

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from trialfleet.workflows.formatting import local_time, result_text
 from trialfleet.workflows.models.card import identity_of
+from trialfleet.workflows.models.folders import LATEST, region_of
 from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.models.history import changes
-from trialfleet.workflows.models.latest import LATEST, region_of
 from trialfleet.workflows.models.listing import PublishedModel, Standing
 from trialfleet.workflows.output import (
     cut_to_width,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import platformdirs
 
 from trialfleet.ctrl_c import postponed
 from trialfleet.errors import PoolError
@@ -75,3 +78,8 @@ def _schedd_ad() -> ClassAd:
             return collector.query(htcondor2.AdTypes.Schedd, name)[0]
     except (htcondor2.HTCondorException, IndexError) as error:
         raise PoolError(f"HTCondor's schedd can't be found: {error}") from error
+
+
+def default_state() -> Path:
+    """Return the folder of this user's supervisor outside of an embedded pool."""
+    return platformdirs.user_state_path("trialfleet") / "supervisor"

@@ -25,7 +25,7 @@ from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
 from trialfleet.workflows.disk_space import lack_of_space
-from trialfleet.workflows.models.latest import LATEST
+from trialfleet.workflows.models.folders import LATEST
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import StudyGraph, graph_of
 from trialfleet.workflows.plan.inputs import freeze_code, freeze_data

@@ -18,8 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trialfleet.files import unless_damaged
-from trialfleet.workflows.models.folders import models_folder_of
-from trialfleet.workflows.models.latest import LATEST
+from trialfleet.workflows.models.folders import LATEST, models_folder_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.study.spec import Study

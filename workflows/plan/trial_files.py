@@ -18,6 +18,7 @@ from trialfleet import job_files
 from trialfleet.render import render_template
 from trialfleet.sections import bytes_of
 from trialfleet.workflows.costs.cost import PRICED_BY
+from trialfleet.workflows.jobs.agent_words import Turn
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.inputs import inputs_of
@@ -59,19 +60,6 @@ class TrialOrder:
     avoid: tuple[str, ...] = ()
     alone: bool = False
     until: datetime | None = None
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Words of an agent that want an answer.
-
-    Attributes:
-        token: names the agent's process.
-        number: of its words.
-    """
-
-    token: str
-    number: int
 
 
 @dataclass(frozen=True)

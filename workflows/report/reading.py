@@ -26,7 +26,7 @@ from trialfleet.workflows.jobs.job_log import (
     total,
 )
 from trialfleet.workflows.models.earlier import better_before
-from trialfleet.workflows.models.latest import model_in_force
+from trialfleet.workflows.models.folders import model_in_force
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.edges import edges_of

@@ -12,7 +12,7 @@ from trialfleet.files import shell_quoted
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.health import IDLE
+from trialfleet.workflows.dagman.job_queue import IDLE
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import pool_slots, prospects
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, shell_quoted
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.models.folders import models_folder_in
-from trialfleet.workflows.models.latest import LATEST, provenance_of, region_of
+from trialfleet.workflows.models.folders import LATEST, models_folder_in, provenance_of, region_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.frozen_head import head_of

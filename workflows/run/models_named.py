@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.models.latest import LATEST, provenance_of, region_of
+from trialfleet.workflows.models.folders import LATEST, provenance_of, region_of
 from trialfleet.workflows.run.lookup import find_models_folder, models_folders_here
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.formatting import duration, local_time
-from trialfleet.workflows.models.latest import why_not_latest
+from trialfleet.workflows.models.folders import why_not_latest
 from trialfleet.workflows.output import plain_table
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of

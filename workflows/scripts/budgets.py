@@ -7,20 +7,26 @@ cost is in the study once it is told, and in its event log before.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.may_begin import UsdBudget
 from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, usd_budget
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.jobs.job_log import total
+from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.frozen_head import read_head
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.scripts.region_studies import RegionStudies
-from trialfleet.workflows.status.job_costs import region_spending
+from trialfleet.workflows.status.job_costs import between_stays, end_stays, trial_stays
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.status.causes import AnyTrial
 
 _OTHERS_SECONDS = 10.0  # for so long what other runs of the day have spent is good
 
@@ -115,3 +121,33 @@ class _OtherRun:
             for r in graph_of(study).regions
         ]
         return known if is_under_way else [each.ended() for each in known]
+
+
+def region_spending(
+    files: RegionFolder, trials: Iterable[AnyTrial], study: Study, now: float | None
+) -> Spending:
+    """Return what a region has spent of its budget; what nobody knows the price of is nothing.
+
+    Args:
+        files: the region's.
+        trials: its trials, each with its node.
+        study: the run's.
+        now: until when those execute that may do so still; None: none does.
+    """
+    costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
+    full = end_stays(files, files.best, study, None if files.is_done else now)
+    gate = end_stays(files, files.gate, study, None if files.is_done else now)
+    between = between_stays(files, study, now)
+    return Spending(
+        trials=tuple(
+            usd
+            for trial, stays in costs.values()
+            if trial.state.is_finished() and (usd := total(stays)) is not None
+        ),
+        under_way=tuple(
+            total(stays) or 0.0 for trial, stays in costs.values() if not trial.state.is_finished()
+        ),
+        full=total(full) if full else None,
+        full_is_over=files.is_done or files.stopped.exists() or not study.publishes,
+        others=(total(gate) or 0.0) + (total(between) or 0.0),
+    )

@@ -15,11 +15,11 @@ from trialfleet.workflows.attempts import node_faults
 from trialfleet.workflows.attempts.job_record import note_job
 from trialfleet.workflows.attempts.retries import Attempts, JobEnd
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, words_of
+from trialfleet.workflows.jobs.agent_words import Turn
 from trialfleet.workflows.jobs.current import end_place, in_lane
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import inputs_of
-from trialfleet.workflows.plan.trial_files import Turn
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import log_of, noted_failures, see

@@ -29,9 +29,10 @@ from trialfleet.workflows.attempts.outcome import (
     wrong_type,
 )
 from trialfleet.workflows.attempts.settling import settled
+from trialfleet.workflows.jobs.agent_words import Turn
 from trialfleet.workflows.jobs.current import end_place, in_lane
 from trialfleet.workflows.models.card import verdict_of
-from trialfleet.workflows.models.folders import models_folder_of
+from trialfleet.workflows.models.folders import champion_of, models_folder_of, provenance_of
 from trialfleet.workflows.models.gate_decision import (
     BASELINE,
     CHALLENGER,
@@ -43,9 +44,8 @@ from trialfleet.workflows.models.gate_decision import (
     decide,
     rule_of,
 )
-from trialfleet.workflows.models.latest import champion_of, provenance_of
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder, Turn
+from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.record_shapes import GateVerdict, Ordered
 from trialfleet.workflows.scripts.publish import check_model
 from trialfleet.workflows.status.causes import log_of, see

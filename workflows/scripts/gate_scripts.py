@@ -7,9 +7,9 @@ from trialfleet.optimizer.region_types import Failed
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.attempts.job_record import note_job
 from trialfleet.workflows.attempts.retries import Attempts, JobEnd
+from trialfleet.workflows.jobs.agent_words import Turn
 from trialfleet.workflows.jobs.current import end_place, in_lane, lane_of
 from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.plan.trial_files import Turn
 from trialfleet.workflows.scripts import gate
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 

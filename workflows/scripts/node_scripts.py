@@ -41,7 +41,7 @@ from trialfleet.workflows.dagman.failing import (
 )
 from trialfleet.workflows.dagman.files import read_node_status, removal
 from trialfleet.workflows.dagman.recovery import is_locked, set_aside
-from trialfleet.workflows.models.latest import why_not_latest
+from trialfleet.workflows.models.folders import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.plan.inputs import note_changes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trialfleet.files import folder_stamp
 from trialfleet.workflows.models.card import card_of
-from trialfleet.workflows.models.latest import as_of_model, champion_of, created_of
+from trialfleet.workflows.models.folders import as_of_model, champion_of, created_of
 from trialfleet.workflows.study.spec import Study
 
 

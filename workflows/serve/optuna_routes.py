@@ -18,7 +18,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.run.run import Run
 from trialfleet.workflows.serve.study_copy import Application, copy_of, optuna_dashboard
 
 _POLICY = (
@@ -37,7 +36,7 @@ def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
         OptimizerError: the storage can't be read.
     """
     with TemporaryDirectory(prefix="trialfleet-dashboard-") as place:
-        copy = copy_of(Run(folder), RunFolder(Path(place)).database)
+        copy = copy_of(RunFolder(folder), RunFolder(Path(place)).database)
         answer = _answering(optuna_dashboard(copy))
         yield (
             Route("/dashboard{rest:path}", answer),

@@ -12,14 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.status.storage import storage_url, study_name
-
-if TYPE_CHECKING:
-    from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.study.frozen import load_frozen
 
 REFRESH_SECONDS = 2.0  # the least time between two copies
 
@@ -58,7 +56,7 @@ def _stamp(path: Path) -> list[tuple[int, int]]:
     return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
 
-def copy_of(run: Run, path: Path) -> StudyCopy:
+def copy_of(run: RunFolder, path: Path) -> StudyCopy:
     """Make the copy of what a run's studies are stored in.
 
     Raises:
@@ -68,13 +66,14 @@ def copy_of(run: Run, path: Path) -> StudyCopy:
     from trialfleet.optimizer.storage import copy_studies
     from trialfleet.optimizer.storage_url import sqlite_file
 
-    url = storage_url(RunFolder(run.folder), run.study)
+    frozen = load_frozen(run.study)
+    url = storage_url(run, frozen.study)
     source = sqlite_file(url)
-    names = [study_name(run.study, run.run_id, region) for region in run.study.region_table]
+    names = [study_name(frozen.study, frozen.run, name) for name in frozen.study.region_table]
     # other runs may share a database that is no file: of it, this run's studies alone are shown
     has_trials = source.exists() if source else copy_studies(url, names, path)
     if not has_trials:
-        raise InputError(f"{str(run.folder)!r} has no trials yet: there is nothing to show")
+        raise InputError(f"{str(run.root)!r} has no trials yet: there is nothing to show")
     copy = StudyCopy(path, source)
     copy.refresh()
     return copy

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from trialfleet import job_files
 from trialfleet.errors import InputError
-from trialfleet.workflows.costs.budget import Spending
 from trialfleet.workflows.jobs.current import in_lane, lane_of, shared_nodes
 from trialfleet.workflows.jobs.job_log import (
     JobNotes,
@@ -15,7 +13,6 @@ from trialfleet.workflows.jobs.job_log import (
     read_between,
     read_stays,
     stays_of,
-    total,
 )
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.study.spec import Study
@@ -33,36 +30,6 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
         return job_files.read_record(place.job, shape=JobNotes)
     except InputError:
         return {}
-
-
-def region_spending(
-    files: RegionFolder, trials: Iterable[AnyTrial], study: Study, now: float | None
-) -> Spending:
-    """Return what a region has spent of its budget; what nobody knows the price of is nothing.
-
-    Args:
-        files: the region's.
-        trials: its trials, each with its node.
-        study: the run's.
-        now: until when those execute that may do so still; None: none does.
-    """
-    costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
-    full = end_stays(files, files.best, study, None if files.is_done else now)
-    gate = end_stays(files, files.gate, study, None if files.is_done else now)
-    between = between_stays(files, study, now)
-    return Spending(
-        trials=tuple(
-            usd
-            for trial, stays in costs.values()
-            if trial.state.is_finished() and (usd := total(stays)) is not None
-        ),
-        under_way=tuple(
-            total(stays) or 0.0 for trial, stays in costs.values() if not trial.state.is_finished()
-        ),
-        full=total(full) if full else None,
-        full_is_over=files.is_done or files.stopped.exists() or not study.publishes,
-        others=(total(gate) or 0.0) + (total(between) or 0.0),
-    )
 
 
 def trial_stays(

@@ -27,16 +27,15 @@ from trialfleet.optimizer.stored_trials import (
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.dagman.failing import failing_scripts, service_trouble
 from trialfleet.workflows.dagman.files import NodeStatus, exit_code, read_node_status, removal
-from trialfleet.workflows.dagman.health import Fault, faults
+from trialfleet.workflows.dagman.health import Fault, faults, mends
 from trialfleet.workflows.dagman.job_queue import QueuedRun, look_up
-from trialfleet.workflows.dagman.mend import mends
 from trialfleet.workflows.dagman.running_scripts import script_facts
 from trialfleet.workflows.disk_space import lack_of_space
 from trialfleet.workflows.export.folder import unexported
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.troubles import job_troubles
 from trialfleet.workflows.missing_modules import how_to_install
-from trialfleet.workflows.models.latest import why_kept_out
+from trialfleet.workflows.models.folders import why_kept_out
 from trialfleet.workflows.notify.outbox import undelivered
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.frozen_head import check_place

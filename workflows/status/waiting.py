@@ -7,8 +7,7 @@ from typing import Any
 
 from trialfleet.errors import PoolError
 from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.health import IDLE
-from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.dagman.job_queue import IDLE, QueuedRun
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import pool_slots, prospects

@@ -10,8 +10,8 @@ from trialfleet import job_files
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.jobs.current import in_lane, lane_of
+from trialfleet.workflows.jobs.facts import JobFacts
 from trialfleet.workflows.jobs.job_log import Stay, read_job_stays, read_stays
-from trialfleet.workflows.jobs.troubles import JobFacts
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.status.job_costs import stays_of_own, trial_stays

@@ -22,14 +22,14 @@ from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
 from trialfleet.workflows.dagman.files import removal
 from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.dagman.supervisor import default_state
 from trialfleet.workflows.gang.records import in_words
 from trialfleet.workflows.jobs.current import current_trial, end_place
 from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.missing_modules import how_to_install
+from trialfleet.workflows.models.folders import LATEST
 from trialfleet.workflows.models.history import Change, last_move
-from trialfleet.workflows.models.latest import LATEST
 from trialfleet.workflows.plan import access_point
+from trialfleet.workflows.plan.access_point import default_state
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, autoscale_of
 from trialfleet.workflows.record_shapes import StoppedRun

@@ -22,8 +22,8 @@ import pytest
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.daily.staleness import stalest_first
-from trialfleet.workflows.models.folders import models_folder_of
-from trialfleet.workflows.models.latest import LATEST, as_of_model, switch_to_newest
+from trialfleet.workflows.models.folders import LATEST, as_of_model, models_folder_of
+from trialfleet.workflows.models.latest import switch_to_newest
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.loading import load_study

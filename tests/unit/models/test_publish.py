@@ -18,7 +18,8 @@ from rich.console import Console, RenderableType
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.models import latest as latest_module
-from trialfleet.workflows.models.latest import model_in_force, previous_model, promote
+from trialfleet.workflows.models.folders import model_in_force, previous_model
+from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.models.listing import models_on
 from trialfleet.workflows.models.tables import champions_table, history_table
 from trialfleet.workflows.plan.folder import TrialFolder

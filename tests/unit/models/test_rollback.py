@@ -19,6 +19,7 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.models import history
 from trialfleet.workflows.models import latest as latest_module
+from trialfleet.workflows.models.folders import called
 from trialfleet.workflows.models.history import changes, in_force
 from trialfleet.workflows.models.latest import promote, rollback
 from trialfleet.workflows.models.listing import drift, was_rolled_back
@@ -94,7 +95,7 @@ def test_a_latest_that_leads_to_another_regions_model_is_none_of_this_one(
     (other / "latest").symlink_to("../A/r2")
     with pytest.raises(InputError, match=r"B' has no latest of its own"):
         rollback(other, "r2")
-    assert latest_module.called(other) == "demo/B"
+    assert called(other) == "demo/B"
     assert promote(other / "r2") is None
     assert (other / "latest").readlink() == Path("r2")
 

@@ -12,17 +12,10 @@ import classad2
 import pytest
 
 from tests.conftest import MakeRun
-from trialfleet.workflows.jobs.facts import read_jobs
+from trialfleet.workflows.dagman.running_scripts import ScriptFacts
+from trialfleet.workflows.jobs.facts import JobFacts, read_jobs
 from trialfleet.workflows.jobs.job_log import read_starts, read_stays
-from trialfleet.workflows.jobs.troubles import (
-    EVICTED,
-    MOST_VAIN,
-    STUCK,
-    JobFacts,
-    JobTrouble,
-    ScriptFacts,
-    job_troubles,
-)
+from trialfleet.workflows.jobs.troubles import EVICTED, MOST_VAIN, STUCK, JobTrouble, job_troubles
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 

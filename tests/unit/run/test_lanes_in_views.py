@@ -27,12 +27,12 @@ from trialfleet.workflows.jobs.job_log import read_executions
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report.chart_data import costs_data
 from trialfleet.workflows.report.reading import read_report
+from trialfleet.workflows.scripts.budgets import region_spending
 from trialfleet.workflows.serve.details import trial_page
 from trialfleet.workflows.serve.live import LiveRun
 from trialfleet.workflows.serve.machines import timeline_of_run
 from trialfleet.workflows.serve.nodes import NodeReader
 from trialfleet.workflows.status import status
-from trialfleet.workflows.status.job_costs import region_spending
 from trialfleet.workflows.status.region_state import jobs_without_trial, unfinished_of
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.running import RunningTrial, running_trials

@@ -16,7 +16,8 @@ from tests.conftest import MakeRun
 from trialfleet import Run, job_files, nodes
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.jobs.agent_words import asked_since
-from trialfleet.workflows.jobs.troubles import JobFacts, job_troubles
+from trialfleet.workflows.jobs.facts import JobFacts
+from trialfleet.workflows.jobs.troubles import job_troubles
 from trialfleet.workflows.models.folders import models_folder_of
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS

@@ -10,8 +10,7 @@ import pytest
 
 from tests.unit.plan.test_plan import make_study
 from trialfleet.infra.fleet.scaling import last_report
-from trialfleet.workflows.dagman.health import IDLE
-from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.dagman.job_queue import IDLE, QueuedRun
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.status.spending import read_spending
