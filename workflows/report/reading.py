@@ -34,7 +34,7 @@ from trialfleet.workflows.report.model import RegionReport, Report
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.job_costs import between_stays, end_stays
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
-from trialfleet.workflows.status.region_state import final_metrics
+from trialfleet.workflows.status.region_records import final_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, trials_of
 from trialfleet.workflows.status.status import Look, StatusReader

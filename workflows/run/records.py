@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.status.region_state import final_metrics
+from trialfleet.workflows.status.region_records import final_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.status.states import Stage

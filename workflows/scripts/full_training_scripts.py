@@ -23,7 +23,8 @@ from trialfleet.workflows.plan.inputs import inputs_of
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.causes import log_of, noted_failures, see
-from trialfleet.workflows.status.region_state import NO_MODEL, noted
+from trialfleet.workflows.status.region_records import noted
+from trialfleet.workflows.status.region_state import NO_MODEL
 from trialfleet.workflows.study.spec import URL_PREFIXES
 
 

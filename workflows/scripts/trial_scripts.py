@@ -37,7 +37,8 @@ from trialfleet.workflows.plan.graph import EXITS
 from trialfleet.workflows.scripts.budgets import Budgets
 from trialfleet.workflows.scripts.region_studies import RegionStudies
 from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.region_state import GAVE_UP, noted
+from trialfleet.workflows.status.region_records import noted
+from trialfleet.workflows.status.region_state import GAVE_UP
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.trial_names import is_lane, is_trial, range_of
 

@@ -14,7 +14,7 @@ from trialfleet import job_files
 from trialfleet.files import folder_stamp, read_record
 from trialfleet.workflows.dagman.failing import FailingScript, failing_scripts
 from trialfleet.workflows.plan.folder import RegionFolder
-from trialfleet.workflows.record_shapes import GateVerdict, Published, Stopped
+from trialfleet.workflows.record_shapes import GateVerdict, Published, Result, Stopped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,3 +127,28 @@ def read_end_files(files: RegionFolder) -> EndFiles:
         is_measured=files.verdict.exists() or job_files.size_of(files.gate.result) > 0,
         gate_begins=files.gate.trial_json.exists(),
     )
+
+
+def noted(path: Path, key: str) -> str | None:
+    """Return what is noted in a JSON file under a key; None where nothing is.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    found = read_record(path).get(key) if path.exists() else None
+    return None if found is None else str(found)
+
+
+def final_metrics(files: RegionFolder) -> dict[str, float] | None:
+    """Return what a region's full training reported; None until its model is published.
+
+    Raises:
+        InputError: the file of its result is damaged.
+    """
+    if not files.published.exists():
+        return None
+    found = job_files.read_record(
+        files.best.result, "metrics", shape=Result, most=job_files.MOST_RESULT
+    )
+    metrics: dict[str, float] = found["metrics"]
+    return metrics

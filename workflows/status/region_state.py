@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet import job_files
-from trialfleet.files import read_record
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.jobs.agent_words import read_order
-from trialfleet.workflows.jobs.current import current_trial
 from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
-from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.plan.graph import RegionGraph
-from trialfleet.workflows.record_shapes import Result
 from trialfleet.workflows.status.causes import see
 from trialfleet.workflows.status.region_records import EndFiles, RegionRecords
-from trialfleet.workflows.status.states import RunState, TrialState, unfinished_state
+from trialfleet.workflows.status.states import RunState
 
 if TYPE_CHECKING:
-    from trialfleet.optimizer.stored_trials import StoredTrial
     from trialfleet.workflows.study.spec import Study
 
 LEFT_NO_MODEL = "left nothing in model/"  # a full training: another would leave nothing, too
@@ -41,44 +34,6 @@ _OUTSIDE = re.compile(
 )
 BY_STOP = "stopped by trialfleet stop"  # a region's reason; begins with its state
 _REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody removed
-
-
-def unfinished_of(
-    files: RegionFolder,
-    region: RegionGraph,
-    trials: list[StoredTrial],
-    state: RunState,
-    queued: QueuedRun | None,
-) -> dict[str, TrialState]:
-    """Return the words for a region's trials that are asked and not told, by their names."""
-    running = queued.running if queued else frozenset()
-    held = {job.node for job in queued.held} if queued else set()
-    names = [str(trial.user_attrs.get("node")) for trial in trials if not trial.state.is_finished()]
-    found = {}
-    for name in names:
-        node = region.node_of(name) or name
-        is_current = current_trial(files, node, names) == name
-        found[name] = unfinished_state(
-            state, running=is_current and node in running, held=is_current and node in held
-        )
-    return found
-
-
-def jobs_without_trial(
-    files: RegionFolder,
-    region: RegionGraph,
-    unfinished: Iterable[str],
-    queued: QueuedRun | None,
-) -> int:
-    """Return how many of a region's lanes wait for slots to ask there what they are to train."""
-    if queued is None:
-        return 0
-    waiting = queued.idle.intersection(region.trial_nodes)
-    if region.gangs:  # one may lack slots while some of its jobs have theirs
-        some = queued.running.intersection(region.trial_nodes)
-        orders = ((node, read_order(files.trial(node))) for node in some)
-        waiting |= {node for node, order in orders if order and order.trial is None}
-    return len(waiting - {region.node_of(name) for name in unfinished})
 
 
 def state_of(
@@ -220,28 +175,3 @@ def kept_by_gate(records: RegionRecords) -> str | None:
     """Return why the gate kept the model in force instead of the region's own, if it did."""
     verdict = records.verdict or {}
     return str(verdict.get("why")) if verdict.get("verdict") == "kept" else None
-
-
-def noted(path: Path, key: str) -> str | None:
-    """Return what is noted in a JSON file under a key; None where nothing is.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    found = read_record(path).get(key) if path.exists() else None
-    return None if found is None else str(found)
-
-
-def final_metrics(files: RegionFolder) -> dict[str, float] | None:
-    """Return what a region's full training reported; None until its model is published.
-
-    Raises:
-        InputError: the file of its result is damaged.
-    """
-    if not files.published.exists():
-        return None
-    found = job_files.read_record(
-        files.best.result, "metrics", shape=Result, most=job_files.MOST_RESULT
-    )
-    metrics: dict[str, float] = found["metrics"]
-    return metrics

@@ -6,9 +6,9 @@ reports into `words/`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.gang.records import ranks_and_generation
@@ -18,6 +18,10 @@ from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.jobs.progress import last_report
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph
+from trialfleet.workflows.status.states import RunState, TrialState, unfinished_state
+
+if TYPE_CHECKING:
+    from trialfleet.optimizer.stored_trials import StoredTrial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +100,41 @@ def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | 
     if place.is_shared and (order is None or order.name != place.root.name):
         return None
     return last_report(place.reports, metric)
+
+
+def unfinished_of(
+    files: RegionFolder,
+    region: RegionGraph,
+    trials: list[StoredTrial],
+    state: RunState,
+    queued: QueuedRun | None,
+) -> dict[str, TrialState]:
+    """Return the words for a region's trials that are asked and not told, by their names."""
+    running = queued.running if queued else frozenset()
+    held = {job.node for job in queued.held} if queued else set()
+    names = [str(trial.user_attrs.get("node")) for trial in trials if not trial.state.is_finished()]
+    found = {}
+    for name in names:
+        node = region.node_of(name) or name
+        is_current = current_trial(files, node, names) == name
+        found[name] = unfinished_state(
+            state, running=is_current and node in running, held=is_current and node in held
+        )
+    return found
+
+
+def jobs_without_trial(
+    files: RegionFolder,
+    region: RegionGraph,
+    unfinished: Iterable[str],
+    queued: QueuedRun | None,
+) -> int:
+    """Return how many of a region's lanes wait for slots to ask there what they are to train."""
+    if queued is None:
+        return 0
+    waiting = queued.idle.intersection(region.trial_nodes)
+    if region.gangs:  # one may lack slots while some of its jobs have theirs
+        some = queued.running.intersection(region.trial_nodes)
+        orders = ((node, read_order(files.trial(node))) for node in some)
+        waiting |= {node for node, order in orders if order and order.trial is None}
+    return len(waiting - {region.node_of(name) for name in unfinished})

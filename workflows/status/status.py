@@ -56,18 +56,16 @@ from trialfleet.workflows.status.region_records import (
 )
 from trialfleet.workflows.status.region_state import (
     gate_of,
-    jobs_without_trial,
     kept_by_gate,
     last_error,
     phase_of,
     reason_of,
     state_of,
-    unfinished_of,
     why_over,
 )
 from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
-from trialfleet.workflows.status.running import running_trials
+from trialfleet.workflows.status.running import jobs_without_trial, running_trials, unfinished_of
 from trialfleet.workflows.status.spending import read_spending
 from trialfleet.workflows.status.states import RunState, Stage, TrialState, stage_of
 from trialfleet.workflows.status.waiting import Waiting

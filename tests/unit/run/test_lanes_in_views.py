@@ -33,9 +33,13 @@ from trialfleet.workflows.serve.live import LiveRun
 from trialfleet.workflows.serve.machines import timeline_of_run
 from trialfleet.workflows.serve.nodes import NodeReader
 from trialfleet.workflows.status import status
-from trialfleet.workflows.status.region_state import jobs_without_trial, unfinished_of
 from trialfleet.workflows.status.run_trials import RunTrials
-from trialfleet.workflows.status.running import RunningTrial, running_trials
+from trialfleet.workflows.status.running import (
+    RunningTrial,
+    jobs_without_trial,
+    running_trials,
+    unfinished_of,
+)
 from trialfleet.workflows.status.states import RunState, TrialState
 from trialfleet.workflows.status.work import WorkReader
 from trialfleet.workflows.study.frozen import load_frozen
