@@ -10,7 +10,8 @@ from trialfleet.objective import Direction
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
-from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
+from trialfleet.workflows.models.gate_decision import rule_of
+from trialfleet.workflows.models.verdict import CHALLENGER, CHAMPION, Verdict
 from trialfleet.workflows.report.model import Comparison
 from trialfleet.workflows.report.tables import gain_tone
 from trialfleet.workflows.serve.live import Snapshot
