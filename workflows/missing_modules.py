@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.plan.run_texts import PYTHONS
 from trialfleet.workflows.study.spec import Study, Trainer
+from trialfleet.workflows.study.trainer_command import PYTHONS
 
 _NO_MODULE = re.compile(r"\bModuleNotFoundError: No module named '(?P<name>[^'.]+)")
 _SENT = {"trial"}  # modules that each trial receives

@@ -23,8 +23,7 @@ from trialfleet.workflows.plan.graph import (
 )
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_copy, dump_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
-
-PYTHONS = ("python3", "python")  # words of a command that mean the study's Python
+from trialfleet.workflows.study.trainer_command import PYTHONS
 
 
 def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:

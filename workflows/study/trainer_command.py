@@ -16,6 +16,8 @@ from trialfleet import nodes
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 
+PYTHONS = ("python3", "python")  # words of a command that mean the study's Python
+
 _INTERPRETERS = re.compile(
     r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|Rscript|julia|node|perl|ruby|lua|octave"
 )
