@@ -30,7 +30,6 @@ pytestmark = pytest.mark.slow  # each starts a server
 
 ROOT = Path(__file__).parents[3]
 HOSTILE = '"><script>alert(1)</script>'
-NOW = datetime.now(UTC).replace(microsecond=0)
 BEGAN = datetime.now() - timedelta(minutes=20)
 
 
@@ -220,8 +219,9 @@ def test_the_models_of_a_region_and_their_cards_are_shown(
 ) -> None:
     study = run.run.study
     models = Path(study.publish) / study.name / "A"
+    now = datetime.now(UTC).replace(microsecond=0)
     for name, hours, loss in (("r0", 30, 0.5), ("r1", 3, 0.4)):
-        created = (NOW - timedelta(hours=hours)).isoformat()
+        created = (now - timedelta(hours=hours)).isoformat()
         content = {"study": study.name, "run": name, "region": "A", "created": created}
         (models / name).mkdir(parents=True)
         write_json(models / name / "provenance.json", content)
@@ -240,7 +240,7 @@ def test_the_models_of_a_region_and_their_cards_are_shown(
     assert page.index("r1</bdi>") < page.index("r0</bdi>")
     assert "in force" in page
     assert "better by 0.1" in page
-    assert f"{(NOW - timedelta(hours=30)).isoformat()}" in page
+    assert f"{(now - timedelta(hours=30)).isoformat()}" in page
 
 
 VERDICT = {
