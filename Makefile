@@ -45,6 +45,8 @@ VENDOR := templates/report/vendor
 # The slow files come first; in xdist's own order they come last, as they have few tests.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 DEMO ?= demo
+# Where this is set, each process that the tests start compiles all that it imports anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
 	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-views bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-first-step bench-tables

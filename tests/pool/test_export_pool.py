@@ -39,6 +39,7 @@ def pointer() -> Any:
     return json.loads(body.read())["run"]
 
 
+@pytest.mark.thorough
 def test_a_region_is_published_while_s3_is_away_and_exported_when_it_is_back(
     make_run: MakeRun, work: Path, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

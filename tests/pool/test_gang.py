@@ -154,7 +154,7 @@ def evict_first(gang: GangRun) -> None:
 @pytest.mark.parametrize(
     ("disturb", "steps"),
     [
-        (kill_worker, 500),
+        pytest.param(kill_worker, 500, marks=pytest.mark.thorough),
         pytest.param(kill_rank, 1200, marks=pytest.mark.thorough),
         pytest.param(evict_first, 1200, marks=pytest.mark.thorough),
     ],
@@ -390,7 +390,11 @@ def test_a_gang_that_runs_too_long_has_failed_for_good(make_gang: MakeGang) -> N
 SHARED_OUT = {"tensor_parallel": 2, "offload": "embeddings"}
 
 
-@pytest.mark.parametrize("way", [{}, SHARED_OUT], ids=["each step", "shared out"])
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param({}, marks=pytest.mark.thorough), SHARED_OUT],
+    ids=["each step", "shared out"],
+)
 def test_the_reference_trainer_trains_one_region_over_several_slots(
     make_run: MakeRun, work: Path, tmp_path: Path, way: dict[str, Any]
 ) -> None:

@@ -66,6 +66,7 @@ def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun)
     assert RunFolder(broken.folder).region("A").gate.log.exists()
 
 
+@pytest.mark.thorough
 def test_killing_every_dagman_while_the_gate_runs(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:

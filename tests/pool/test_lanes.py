@@ -77,6 +77,7 @@ def test_one_job_trains_all_of_a_region_whose_graph_a_person_submits_alone(
     assert len({lines[0] for lines in printed}) == 3, "a process for each"
 
 
+@pytest.mark.thorough
 def test_a_service_that_no_graph_has_is_started_again_where_jobs_ask(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:

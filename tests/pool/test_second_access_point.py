@@ -82,6 +82,7 @@ def second(first: Pool, work: Path) -> Iterator[dict[str, str]]:
         master.wait(60)
 
 
+@pytest.mark.thorough
 def test_two_access_points_tune_a_studys_regions_in_one_pool_and_one_database(
     first: Pool, second: dict[str, str], make_run: MakeRun, server: Server
 ) -> None:

@@ -592,6 +592,7 @@ def check_report(record: dict[str, Any]) -> None:
         assert text.count(words) == (2 if words == "| 1 K | " else 1), words
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_dry_run_shows_that_everything_starts_on_a_bare_machine(tmp_path: Path) -> None:
     check(dry_run(tmp_path, "--skip", "build", TRIALFLEET_PLAIN="1"))

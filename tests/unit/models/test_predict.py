@@ -325,6 +325,7 @@ def test_output_goes_to_a_file_whole_or_not_at_all(model: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", ["binary"], indirect=True)
 def test_standard_output_gets_all_or_nothing_and_rows_may_come_in_by_a_pipe(
     model: Path, tmp_path: Path
 ) -> None:
@@ -355,6 +356,7 @@ def test_a_study_is_named_where_several_have_a_region(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", ["binary"], indirect=True)
 def test_a_reader_that_has_seen_enough_is_no_error(model: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("kind,number\n" + "a,50\n" * 20_000)
     program = f"{shlex.quote(sys.executable)} -m trialfleet predict {model} rows.csv | head -1"

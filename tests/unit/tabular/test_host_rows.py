@@ -240,11 +240,11 @@ def test_what_is_loaded_takes_the_place_of_what_was_there(pair: Pair) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_rows_that_miss_thousands_of_steps(name: str) -> None:
-    pair = Pair(rows=30, steps=6000, **OPTIMIZERS[name])
+    pair = Pair(rows=30, steps=4000, **OPTIMIZERS[name])
     pair.train(draws(20, 30, 6))
-    pair.train([rows_of(1, 2)] * 3000)
-    pair.train([rows_of(5), rows_of(1, 5, 6)])  # after 3000, and by the series after one
-    pair.train([rows_of(2)] * 1500)
+    pair.train([rows_of(1, 2)] * 2000)
+    pair.train([rows_of(5), rows_of(1, 5, 6)])  # after 2000, and by the series after one
+    pair.train([rows_of(2)] * 1000)
     pair.train(draws(20, 30, 6, seed=1))
     pair.assert_same()
 

@@ -222,10 +222,10 @@ def test_however_the_model_is_shared_out_the_losses_are_those_of_one_rank(
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        ((3, {}), (2, {})),
+        pytest.param((3, {}), (2, {}), marks=pytest.mark.thorough),
         ((4, {"tensor_parallel": 2}), (2, {"offload": "all"})),
         ((2, {"offload": "all"}), (3, {"tensor_parallel": 3})),
-        ((3, {}), (2, {"offload": "embeddings"})),
+        pytest.param((3, {}), (2, {"offload": "embeddings"}), marks=pytest.mark.thorough),
     ],
     ids=str,
 )

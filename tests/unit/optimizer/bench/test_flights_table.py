@@ -126,6 +126,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_was_killed_goes_on_to_the_same_table(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
