@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from trialfleet import job_files
+from trialfleet.classads import HELD_BY_A_PERSON, JobStatus, Universe
 from trialfleet.errors import first_of
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.optimizer.client import is_served
@@ -50,9 +51,6 @@ PROJECTION = [
     "TrialfleetFolder",
     "TrialfleetRegion",
 ]
-IDLE, RUNNING, HELD = 1, 2, 5
-SCHEDULER_UNIVERSE = 7
-HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 LONG_COOL_DOWN = 60.0  # seconds
 SHORT_PATIENCE = 15.0  # seconds; of such a fault as may have passed at the next look
 ABSENT_PATIENCE = 5.0  # seconds: two looks; the queue may have been read before a submission
@@ -146,7 +144,7 @@ def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
 
 def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
     """Agents that ask while no service runs: no script begins meanwhile, which would start one."""
-    running = (ad for ad in ads if ad["JobStatus"] == RUNNING and "TrialfleetNode" in ad)
+    running = (ad for ad in ads if ad["JobStatus"] == JobStatus.RUNNING and "TrialfleetNode" in ad)
     if is_served(str(folder.root)):  # first: a thousand jobs' words are two thousand files
         return []
     asks = next((ad for ad in running if asked_since(place_of(folder, ad)) is not None), None)
@@ -165,7 +163,7 @@ def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
 
 def is_dagman(ad: Ad) -> bool:
     """Whether a job of a run is one of its DAGMans, the whole graph's or a region's."""
-    return ad["JobUniverse"] == SCHEDULER_UNIVERSE and (
+    return ad["JobUniverse"] == Universe.SCHEDULER and (
         "DAGManJobId" not in ad or "TrialfleetRegion" in ad
     )
 
@@ -195,11 +193,11 @@ class _Dagman:
 
     def fault(self, now: float) -> Fault | None:
         """What is wrong with it, if anything is."""
-        if self.ad["JobStatus"] == HELD:
+        if self.ad["JobStatus"] == JobStatus.HELD:
             return self._on_hold()
-        if self.ad["JobStatus"] == IDLE:
+        if self.ad["JobStatus"] == JobStatus.IDLE:
             return self._cooling_down(now)
-        if self.ad["JobStatus"] == RUNNING:
+        if self.ad["JobStatus"] == JobStatus.RUNNING:
             return self._silent(now) or self._waiting_in_vain(now)
         return None
 
@@ -272,7 +270,8 @@ class _Dagman:
 
 def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
     """DAGMan processes that outlived their schedd: they submit nothing, and keep others out."""
-    served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in {IDLE, HELD}}
+    waits = {JobStatus.IDLE, JobStatus.HELD}
+    served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in waits}
     what = "a DAGMan runs it that no job of the queue is"
     return [
         Fault(region=region, what=what, remedy=Remedy.END, patience=LOST_PATIENCE, is_sure=False)

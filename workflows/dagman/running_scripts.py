@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trialfleet import job_files
+from trialfleet.classads import JobStatus
 from trialfleet.workflows.dagman.files import read_node_status
-from trialfleet.workflows.dagman.health import RUNNING, is_dagman
+from trialfleet.workflows.dagman.health import is_dagman
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.jobs.troubles import ScriptFacts
 from trialfleet.workflows.plan.folder import RunFolder
@@ -23,7 +24,7 @@ def script_facts(
     dagmans = {
         ad.get("TrialfleetRegion"): ad
         for ad in (queued.ads if queued else ())
-        if is_dagman(ad) and ad["JobStatus"] == RUNNING
+        if is_dagman(ad) and ad["JobStatus"] == JobStatus.RUNNING
     }
     for region in regions:
         ad = dagmans.get(region.slug, {})

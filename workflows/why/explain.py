@@ -6,10 +6,9 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from trialfleet.classads import value
+from trialfleet.classads import JobStatus, value
 from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted
-from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.daily.overview import left_out
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Journal, Outcome, latest_of
@@ -158,11 +157,11 @@ def _foreign(subject: Subject) -> Answer:
     name = subject.word
     if ad is None:
         raise InputError(f"job {name} has just left the queue")
-    if ad.get("JobStatus") == 5:
+    if ad.get("JobStatus") == JobStatus.HELD:
         why = f"it is on hold: {value(ad, 'HoldReason') or 'no reason given'}"
         release = f"condor_release {name}"
         return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=why, command=release)
-    if ad.get("JobStatus") not in {1, BLOCKED}:
+    if ad.get("JobStatus") not in {JobStatus.IDLE, JobStatus.BLOCKED}:
         why = "nothing is wrong: it runs; it is no job of trialfleet's"
         return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=why)
     return waits(name, None, waiting_job(ad, ""))

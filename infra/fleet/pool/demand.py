@@ -6,16 +6,16 @@ The readers of ads are pure; `read_pool` asks the collector and the schedd.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from trialfleet.classads import IN_SLOT, JobStatus
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.machines import Machine, Room, moment, number, room
-from trialfleet.infra.pool.status import BLOCKED
 
 # A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
 TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
@@ -26,9 +26,7 @@ JOB_ATTRIBUTES = [
 ]
 AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
 SINCE = "EnteredCurrentStatus"
-IDLE = 1  # JobStatus
-# Running, sending its output, suspended; blocked: it has a slot, whose machine gets shared files.
-ACTIVE = {2, 6, 7, BLOCKED}
+ACTIVE = IN_SLOT | {JobStatus.BLOCKED}
 Ad = dict[str, Any]
 
 
@@ -128,10 +126,10 @@ def quoted(text: str) -> str:
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
     """Return what the ads of trials ask for; jobs on hold or ended ask for nothing."""
     jobs = list(jobs)
-    return Demand(idle=_groups(jobs, {IDLE}), active=_groups(jobs, ACTIVE))
+    return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 
 
-def _groups(jobs: Sequence[Mapping[str, Any]], statuses: set[int]) -> tuple[Group, ...]:
+def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tuple[Group, ...]:
     """Return the jobs in these states, grouped by what they ask for, the largest first.
 
     Of gangs that ask for the same the oldest comes first: it is the one that gets slots.
