@@ -19,10 +19,10 @@ from trialfleet.infra.pool.machines import Machine, Room, moment, number, room
 
 # A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
 TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
+NAMES = ["GlobalJobId", "TrialfleetRun", "TrialfleetRegion", "TrialfleetNode"]
 JOB_ATTRIBUTES = [
-    *("JobStatus", "GlobalJobId", "ClusterId", "RequestCpus", "RequestGPUs", "RequestMemory"),
-    *("Requirements", "EnteredCurrentStatus", "TrialfleetRun", "TrialfleetFolder"),
-    *("TrialfleetRegion", "TrialfleetNode", "TrialfleetGangMin"),
+    *("JobStatus", "ClusterId", "RequestCpus", "RequestGPUs", "RequestMemory", "Requirements"),
+    *("EnteredCurrentStatus", "TrialfleetFolder", "TrialfleetGangMin", *NAMES),
 ]
 AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
 SINCE = "EnteredCurrentStatus"
@@ -90,15 +90,21 @@ def read_pool(fleet: str | None = None, run: str = "", folder: str = "") -> Pool
     """
     jobs = schedd.query(TRIALS, JOB_ATTRIBUTES, AS_TEXT)
     demand = read_demand(of_run(jobs, run, folder))
-    constraint = "TrialfleetInstance isnt undefined"
-    if fleet is not None:
-        constraint += f" && TrialfleetFleet =?= {quoted(fleet)}"
-    return PoolView(nodes=read_machines(constraint, jobs), demand=demand)
+    return PoolView(nodes=_machines(fleet, jobs), demand=demand)
 
 
-def fleet_machines(fleet: str | None = None) -> tuple[Machine, ...]:
-    """Return the machines of a fleet, or of every fleet, that have joined the pool."""
-    return read_pool(fleet).nodes
+def fleet_machines(fleet: str | None = None, *, named: bool = False) -> tuple[Machine, ...]:
+    """Return the machines of a fleet, or of every fleet, that have joined the pool.
+
+    Only where their trials are to be `named` is the schedd asked.
+    """
+    in_slots = f"{TRIALS} && JobStatus != {JobStatus.IDLE}"
+    return _machines(fleet, schedd.query(in_slots, NAMES) if named else ())
+
+
+def _machines(fleet: str | None, jobs: Iterable[Ad]) -> tuple[Machine, ...]:
+    own = f" && TrialfleetFleet =?= {quoted(fleet)}" if fleet is not None else ""
+    return read_machines(f"TrialfleetInstance isnt undefined{own}", jobs)
 
 
 def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
