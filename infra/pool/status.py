@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from trialfleet.classads import from_json
+from trialfleet.classads import JobStatus, Universe, from_json
 from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, machines_of, slot_order
 
 PoolState = Literal["up", "down", "failing"]
@@ -22,11 +22,12 @@ DAEMON_ADS = {
     "Scheduler": "condor_schedd",
     "StartD": "condor_startd",
 }
-BLOCKED = 9  # JobStatus of a job that waits for the files it shares with others to be sent
-JOB_STATES = {1: "idle", 2: "running", 3: "removed", 4: "completed", 5: "held", 6: "running"}
-JOB_STATES |= {7: "suspended", BLOCKED: "idle"}
+JOB_STATES = {  # as people read them
+    **{status: status.name.lower() for status in JobStatus},
+    JobStatus.SENDS_OUTPUT: "running",
+    JobStatus.BLOCKED: "idle",
+}
 JOB_ATTRIBUTES = "JobStatus,JobUniverse,DAGManJobId,TrialfleetFolder,TrialfleetMode,TrialfleetDaily"
-SCHEDULER_UNIVERSE, LOCAL_UNIVERSE = 7, 12  # of jobs that need no slot: DAGMans are of the first
 TOOL_SECONDS = 20  # a tool that takes longer has nobody to talk to
 
 
@@ -126,9 +127,9 @@ def look_at_queue(environment: Mapping[str, str]) -> Queue | None:
 
 def queue_of(ads: Iterable[Mapping[str, Any]]) -> Queue:
     """Return what the ads of a queue's jobs come to."""
-    everything, own = list(ads), {SCHEDULER_UNIVERSE, LOCAL_UNIVERSE}
+    everything, own = list(ads), {Universe.SCHEDULER, Universe.LOCAL}
     jobs = [ad for ad in everything if ad.get("JobUniverse") not in own]
-    dags = [ad for ad in everything if ad.get("JobUniverse") == SCHEDULER_UNIVERSE]
+    dags = [ad for ad in everything if ad.get("JobUniverse") == Universe.SCHEDULER]
     return Queue(
         runs=sum("TrialfleetFolder" in ad and "DAGManJobId" not in ad for ad in dags),
         trials=_by_state(ad for ad in jobs if ad.get("TrialfleetMode") == "tune"),

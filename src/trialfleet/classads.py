@@ -10,9 +10,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from enum import IntEnum
 from typing import Any
 
 _EXPRESSION = "/Expr("  # what the text of an expression begins with in a tool's JSON
+
+
+class JobStatus(IntEnum):
+    """What the attribute JobStatus of a job says."""
+
+    IDLE = 1
+    RUNNING = 2
+    REMOVED = 3
+    COMPLETED = 4
+    HELD = 5
+    SENDS_OUTPUT = 6
+    SUSPENDED = 7
+    BLOCKED = 9  # it has a slot, whose machine gets the files that it shares with others
+
+
+IN_SLOT = frozenset({JobStatus.RUNNING, JobStatus.SENDS_OUTPUT, JobStatus.SUSPENDED})
+GONE = frozenset({JobStatus.REMOVED, JobStatus.COMPLETED})  # in the queue for a moment more
+
+
+class Universe(IntEnum):
+    """What the attribute JobUniverse of a job says."""
+
+    VANILLA = 5
+    SCHEDULER = 7  # DAGMans; these and the local ones need no slot
+    LOCAL = 12
+
+
+HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 
 
 def plain(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:

@@ -15,15 +15,14 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor, active
 from trialfleet import Run
+from trialfleet.classads import JobStatus
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.common_files import OWN_COPY, REPAIR
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 
-RUNNING = 2
 DATA_KB = 30 * 1024  # more than the disk that the trial asks for
 NODE = "A.l1.t01"
 SECOND_MACHINE = """
@@ -72,7 +71,7 @@ def place_of(run: Run) -> TrialFolder:
 
 
 def runs(run: Run) -> bool:
-    return job_of(run).get("JobStatus") == RUNNING
+    return job_of(run).get("JobStatus") == JobStatus.RUNNING
 
 
 def leave(run: Run) -> bool:
@@ -128,7 +127,7 @@ def test_a_trial_that_waits_for_its_files_in_vain_is_told_and_started(
         "pool",
         f"{NODE}: {REPAIR}",
     )
-    assert job_of(trial)["JobStatus"] == BLOCKED
+    assert job_of(trial)["JobStatus"] == JobStatus.BLOCKED
     wait_for(lambda: runs(trial), 60)
     print(f"it runs {time.monotonic() - began:.0f} s after it was told")
     assert (SECOND in job_of(trial)["RemoteHost"]) is not was_second

@@ -11,10 +11,11 @@ from urllib.parse import quote
 
 from tests.storm.victims import victims
 from trialfleet import PoolError, Run, RunState, TrialfleetError
+from trialfleet.classads import JobStatus
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.health import faults, mends
-from trialfleet.workflows.dagman.job_queue import RUNNING, is_dagman
+from trialfleet.workflows.dagman.job_queue import is_dagman
 from trialfleet.workflows.plan.folder import RunFolder
 
 TOLD = "SELECT count(*) FROM trials WHERE state IN ('COMPLETE', 'FAIL', 'PRUNED')"
@@ -126,7 +127,7 @@ def missing_of_run(run: Run, processes: int | None = None) -> list[str]:
     lacking = [str(fault) for fault in found if fault.is_sure]  # of 41 regions one always changes
     if queued.root is None:
         return [*lacking, "no DAGMan job in the queue"]
-    jobs = sum(is_dagman(ad) and ad["JobStatus"] == RUNNING for ad in queued.ads)
+    jobs = sum(is_dagman(ad) and ad["JobStatus"] == JobStatus.RUNNING for ad in queued.ads)
     if processes is not None and processes < jobs:
         lacking.append(f"{processes} DAGMan processes for {jobs} jobs")
     return lacking

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trialfleet.infra.pool.status import BLOCKED
+from trialfleet.classads import JobStatus
 from trialfleet.workflows.jobs.executions import events_of
 from trialfleet.workflows.jobs.facts import place_of
 from trialfleet.workflows.plan.folder import RunFolder
@@ -44,7 +44,7 @@ def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
     for ad in ads:
         if REPAIR in ad.get("HoldReason", ""):
             cut_off.append(ad)
-        elif ad["JobStatus"] == BLOCKED and "TrialfleetNode" in ad:
+        elif ad["JobStatus"] == JobStatus.BLOCKED and "TrialfleetNode" in ad:
             last = _last_transfer(place_of(folder, ad).log, ad["ClusterId"])
             waiting[ad["TrialfleetRegion"]].append((ad, last))
     return cut_off + [ad for jobs in waiting.values() for ad in in_vain(jobs, now)]

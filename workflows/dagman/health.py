@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from trialfleet import job_files
+from trialfleet.classads import HELD_BY_A_PERSON, JobStatus
 from trialfleet.errors import first_of
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.optimizer.client import is_served
@@ -26,14 +27,7 @@ from trialfleet.workflows.dagman.files import (
     read_node_status,
     removal,
 )
-from trialfleet.workflows.dagman.job_queue import (
-    HELD,
-    HELD_BY_A_PERSON,
-    IDLE,
-    RUNNING,
-    Ad,
-    is_dagman,
-)
+from trialfleet.workflows.dagman.job_queue import Ad, is_dagman
 from trialfleet.workflows.dagman.recovery import is_locked
 from trialfleet.workflows.jobs.agent_words import asked_since
 from trialfleet.workflows.jobs.facts import place_of
@@ -131,7 +125,7 @@ def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
 
 def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
     """Agents that ask while no service runs: no script begins meanwhile, which would start one."""
-    running = (ad for ad in ads if ad["JobStatus"] == RUNNING and "TrialfleetNode" in ad)
+    running = (ad for ad in ads if ad["JobStatus"] == JobStatus.RUNNING and "TrialfleetNode" in ad)
     if is_served(str(folder.root)):  # first: a thousand jobs' words are two thousand files
         return []
     asks = next((ad for ad in running if asked_since(place_of(folder, ad)) is not None), None)
@@ -173,11 +167,11 @@ class _Dagman:
 
     def fault(self, now: float) -> Fault | None:
         """What is wrong with it, if anything is."""
-        if self.ad["JobStatus"] == HELD:
+        if self.ad["JobStatus"] == JobStatus.HELD:
             return self._on_hold()
-        if self.ad["JobStatus"] == IDLE:
+        if self.ad["JobStatus"] == JobStatus.IDLE:
             return self._cooling_down(now)
-        if self.ad["JobStatus"] == RUNNING:
+        if self.ad["JobStatus"] == JobStatus.RUNNING:
             return self._silent(now) or self._waiting_in_vain(now)
         return None
 
@@ -250,7 +244,8 @@ class _Dagman:
 
 def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
     """DAGMan processes that outlived their schedd: they submit nothing, and keep others out."""
-    served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in {IDLE, HELD}}
+    waits = {JobStatus.IDLE, JobStatus.HELD}
+    served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in waits}
     what = "a DAGMan runs it that no job of the queue is"
     return [
         Fault(region=region, what=what, remedy=Remedy.END, patience=LOST_PATIENCE, is_sure=False)

@@ -12,13 +12,14 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trialfleet.classads import HELD_BY_A_PERSON, IN_SLOT, JobStatus, Universe
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.render import classad_string
@@ -45,18 +46,14 @@ PROJECTION = [
     "TrialfleetFolder",
     "TrialfleetRegion",
 ]
-IDLE, RUNNING, HELD = 1, 2, 5
-SCHEDULER_UNIVERSE = 7
-HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 Ad = dict[str, Any]
 
-_TRANSFERRING, _SUSPENDED = 6, 7  # JobStatus
-VANILLA_UNIVERSE = 5
+WAITS = f"(JobStatus == {JobStatus.IDLE} || JobStatus == {JobStatus.BLOCKED})"
 
 
 def is_dagman(ad: Ad) -> bool:
     """Whether a job of a run is one of its DAGMans, the whole graph's or a region's."""
-    return ad["JobUniverse"] == SCHEDULER_UNIVERSE and (
+    return ad["JobUniverse"] == Universe.SCHEDULER and (
         "DAGManJobId" not in ad or "TrialfleetRegion" in ad
     )
 
@@ -97,7 +94,7 @@ class QueuedRun:
     def running_ads(self) -> list[dict[str, Any]]:
         """The ads of the jobs of `running`: of a gang, several."""
         trials = (ad for ad in self.ads if ad.get("TrialfleetNode") in self.running)
-        return [ad for ad in trials if ad["JobStatus"] == RUNNING]
+        return [ad for ad in trials if ad["JobStatus"] == JobStatus.RUNNING]
 
     @cached_property
     def running_jobs(self) -> dict[str, dict[str, Any]]:
@@ -118,17 +115,17 @@ def look_up(folder: RunFolder) -> QueuedRun:
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
     trials = [ad for ad in ads if "TrialfleetNode" in ad]
     root = roots[0] if roots else None
-    running = _nodes(trials, {RUNNING, _TRANSFERRING, _SUSPENDED})
-    running |= _nodes(filter(_is_being_ended, trials), {HELD})
+    running = _nodes(trials, IN_SLOT)
+    running |= _nodes(filter(_is_being_ended, trials), {JobStatus.HELD})
     return QueuedRun(
         root=_job_id(root) if root else None,
-        root_held=_hold_reason(root) if root and root["JobStatus"] == HELD else None,
+        root_held=_hold_reason(root) if root and root["JobStatus"] == JobStatus.HELD else None,
         running=running,
-        idle=_nodes(trials, {IDLE, pool_status.BLOCKED}) - running,  # a gang may be both
+        idle=_nodes(trials, {JobStatus.IDLE, JobStatus.BLOCKED}) - running,  # a gang may be both
         held=tuple(
             HeldJob(job=_job_id(ad), node=_node(ad), reason=_hold_reason(ad))
             for ad in sorted(ads, key=lambda ad: ad["ClusterId"])
-            if ad["JobStatus"] == HELD and not _is_being_ended(ad)
+            if ad["JobStatus"] == JobStatus.HELD and not _is_being_ended(ad)
         ),
         regions=frozenset(ad["TrialfleetRegion"] for ad in dags if "TrialfleetRegion" in ad),
         ads=tuple(ads),
@@ -145,8 +142,7 @@ def one_idle(folder: RunFolder, node: str | None = None) -> Any:
 
     It is a job of that node, or of any.
     """
-    status = f"(JobStatus == {IDLE} || JobStatus == {pool_status.BLOCKED})"
-    waits = f"{of_run(folder)} && {status} && TrialfleetMode =!= undefined"
+    waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
 
@@ -158,14 +154,14 @@ def one_job(constraint: str) -> Any:
 
 def running_by_run() -> Counter[str]:
     """Return how many jobs each run has in slots, by its folder; those of no run under ""."""
-    constraint = f"JobStatus == {RUNNING} && JobUniverse == {VANILLA_UNIVERSE}"
+    constraint = f"JobStatus == {JobStatus.RUNNING} && JobUniverse == {Universe.VANILLA}"
     jobs = schedd.query(constraint, ["TrialfleetFolder"])
     return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
     """Return the folders of the runs in a pool's queue; none if the queue doesn't answer."""
-    dags = f"JobUniverse == {SCHEDULER_UNIVERSE} && TrialfleetFolder =!= undefined"
+    dags = f"JobUniverse == {Universe.SCHEDULER} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.ads_of([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
     return sorted({Path(ad["TrialfleetFolder"]) for ad in ads or ()})
@@ -213,7 +209,7 @@ def _node(ad: dict[str, Any]) -> str:
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:
     """Whether a trial's job is on hold for a moment alone: HTCondor removes it, by its own file."""
-    is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == VANILLA_UNIVERSE
+    is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == Universe.VANILLA
     return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON
 
 
@@ -225,5 +221,5 @@ def _hold_reason(ad: dict[str, Any]) -> str:
     return str(ad.get("HoldReason") or "no reason given")
 
 
-def _nodes(ads: Iterable[dict[str, Any]], statuses: set[int]) -> frozenset[str]:
+def _nodes(ads: Iterable[dict[str, Any]], statuses: Collection[int]) -> frozenset[str]:
     return frozenset(ad["TrialfleetNode"] for ad in ads if ad["JobStatus"] in statuses)

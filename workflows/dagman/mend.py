@@ -14,16 +14,15 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from trialfleet.classads import JobStatus
 from trialfleet.errors import PoolError
 from trialfleet.files import closed_to_others, locked, write_json
 from trialfleet.infra.pool import schedd
-from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.render import classad_string
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.common_files import OWN_COPY, REPAIR
 from trialfleet.workflows.dagman.files import STOP_REASON, ended_by_error, ended_by_node
 from trialfleet.workflows.dagman.health import Fault, Remedy, Submission, dag_files, mends
-from trialfleet.workflows.dagman.job_queue import HELD
 from trialfleet.workflows.dagman.recovery import end_holder, is_locked, set_aside
 from trialfleet.workflows.plan.dag_files import DagFiles
 from trialfleet.workflows.plan.folder import RunFolder
@@ -81,8 +80,8 @@ def copy_files(fault: Fault) -> None:
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
     schedd.edit(of_job, OWN_COPY, "true")
-    schedd.act("Hold", f"{of_job} && JobStatus == {BLOCKED}", REPAIR)
-    schedd.act("Release", f"{of_job} && JobStatus == {HELD} && {held}", REPAIR)
+    schedd.act("Hold", f"{of_job} && JobStatus == {JobStatus.BLOCKED}", REPAIR)
+    schedd.act("Release", f"{of_job} && JobStatus == {JobStatus.HELD} && {held}", REPAIR)
 
 
 def serve(folder: RunFolder, fault: Fault) -> None:

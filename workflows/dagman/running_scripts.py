@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from trialfleet import job_files
+from trialfleet.classads import JobStatus
 from trialfleet.workflows.dagman.files import read_node_status
-from trialfleet.workflows.dagman.job_queue import RUNNING, QueuedRun, is_dagman
+from trialfleet.workflows.dagman.job_queue import QueuedRun, is_dagman
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 
@@ -41,7 +42,7 @@ def script_facts(
     dagmans = {
         ad.get("TrialfleetRegion"): ad
         for ad in (queued.ads if queued else ())
-        if is_dagman(ad) and ad["JobStatus"] == RUNNING
+        if is_dagman(ad) and ad["JobStatus"] == JobStatus.RUNNING
     }
     for region in regions:
         ad = dagmans.get(region.slug, {})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 
+from trialfleet.classads import JobStatus
 from trialfleet.infra.pool import schedd
 from trialfleet.render import classad_string, render_template
 from trialfleet.workflows.dagman import job_queue
@@ -18,7 +19,6 @@ from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
 _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
-_REMOVED = 3  # JobStatus; it is about to leave the queue
 
 
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
@@ -78,4 +78,4 @@ def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
 
 
 def _of(folder: DailyFolder) -> str:
-    return f"TrialfleetDaily =?= {classad_string(folder.root)} && JobStatus != {_REMOVED}"
+    return f"TrialfleetDaily =?= {classad_string(folder.root)} && JobStatus != {JobStatus.REMOVED}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from trialfleet.classads import HELD_BY_A_PERSON, JobStatus
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member
@@ -16,9 +17,7 @@ from trialfleet.nodes.gang.packages import RESULT, Package, package_of
 from trialfleet.workflows.gang.roster import (
     DONE,
     FORM,
-    HELD,
     RUN,
-    RUNNING,
     Apart,
     Job,
     Roster,
@@ -34,7 +33,6 @@ MOST_FAILURES = 2  # of workers whose jobs live, without a checkpoint between: t
 HEARD_SECONDS = 6.0  # an agent speaks every 3 s: one that has, is not cut off from the access point
 APART_SECONDS, LONGEST_APART_SECONDS = 60.0, 960.0  # until one that others don't reach may join
 EXIT_REJECTED = 64  # these parameters can't be trained: nothing is tried again
-HELD_BY_A_PERSON = 1  # HoldReasonCode
 
 
 def decide(
@@ -65,9 +63,11 @@ def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> 
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
         is_late = now - roster.since > SAVE_SECONDS
-        waiting = {job.proc for job in jobs if job.status != RUNNING or job.silent or is_late}
+        waiting = {
+            job.proc for job in jobs if job.status != JobStatus.RUNNING or job.silent or is_late
+        }
         return frozenset(waiting)
-    over_limit = any(j.status == HELD and j.hold_code != HELD_BY_A_PERSON for j in jobs)
+    over_limit = any(j.status == JobStatus.HELD and j.hold_code != HELD_BY_A_PERSON for j in jobs)
     return everyone if over_limit or len(jobs) < size.least else frozenset()
 
 

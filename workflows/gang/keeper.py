@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet import job_files
+from trialfleet.classads import GONE
 from trialfleet.errors import PoolError
 from trialfleet.files import open_lock, unless_damaged
 from trialfleet.infra.pool import schedd
@@ -46,7 +47,6 @@ SILENT_SECONDS = 10.0  # an agent speaks every 3 s
 _MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
 LOST = "its gang can't go on"  # why jobs are removed
 FORMER = "an earlier release of trialfleet began its gang: it begins anew"
-_GONE = {3, 4}  # JobStatus of a job that was removed, or has ended
 _PROJECTION = [
     "ClusterId",
     "ProcId",
@@ -113,7 +113,7 @@ class Keeper:
         if speaker.order is None:
             _remove(cluster, (ad["ProcId"] for ad in ads), FORMER)
             return
-        jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in _GONE]
+        jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in GONE]
         now = time.time()
         known = read_roster(place)
         roster = known if known and known.cluster == cluster else None

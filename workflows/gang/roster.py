@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from trialfleet.classads import JobStatus
 from trialfleet.files import checker
 from trialfleet.nodes.gang.member import Member
 
 FORM, RUN, DONE = "form", "run", "done"  # states
 STARTING_SECONDS = 20.0  # a job whose agent hasn't spoken is waited for so long
-IDLE, RUNNING, HELD = 1, 2, 5  # JobStatus
 
 
 class Seat(NamedTuple):
@@ -134,13 +134,15 @@ class Job:
     def agent(self) -> Member | None:
         """What an agent that lives said last; of one that is lost, nothing counts."""
         is_its = self.said is not None and self.said.began == self.began
-        return self.said if self.status == RUNNING and is_its and not self.silent else None
+        lives = self.status == JobStatus.RUNNING and is_its and not self.silent
+        return self.said if lives else None
 
     @property
     def is_starting(self) -> bool:
         """Whether it has a slot and its agent will speak soon."""
         has_spoken = self.said is not None and self.said.began == self.began
-        return self.status == RUNNING and not has_spoken and self.running_for < STARTING_SECONDS
+        is_late = has_spoken or self.running_for >= STARTING_SECONDS
+        return self.status == JobStatus.RUNNING and not is_late
 
 
 class Size(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trialfleet.classads import JobStatus, Universe
 from trialfleet.workflows.costs.cost import End
 from trialfleet.workflows.jobs.agent_words import asked_since
 from trialfleet.workflows.jobs.current import has_checkpoint, place_at
@@ -28,8 +29,6 @@ ATTRIBUTES = [
     "TrialfleetGangMax",
     "TrialfleetNode",
 ]
-_VANILLA = 5  # JobUniverse
-_IDLE, _RUNNING = 1, 2  # JobStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,7 @@ def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFa
     A job's log is read where that can tell of trouble. The `ads` have `ATTRIBUTES` and those that
     health.py reads.
     """
-    own = (ad for ad in ads if ad["JobUniverse"] == _VANILLA and "TrialfleetNode" in ad)
+    own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)
     return [_job(folder, ad) for ad in own]
 
 
@@ -123,9 +122,9 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 def may_fail(ad: Mapping[str, Any]) -> bool:
     """Return whether a job may be one whose attempt is to fail, by its ad alone."""
     status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
-    is_late = status != _IDLE and time.time() - entered > LONG
+    is_late = status != JobStatus.IDLE and time.time() - entered > LONG
     # in the slot that it has; after a reconnection its ad doesn't say so
-    executes = status == _RUNNING and ad.get("JobCurrentStartExecutingDate", 0) >= entered
+    executes = status == JobStatus.RUNNING and ad.get("JobCurrentStartExecutingDate", 0) >= entered
     if is_late and executes:
         return False
     return bool(is_late or ad.get("NumShadowStarts", 0) > 1)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from trialfleet.infra.pool.status import BLOCKED
+from trialfleet.classads import GONE, JobStatus
 from trialfleet.workflows.dagman.running_scripts import ScriptFacts
 from trialfleet.workflows.formatting import rough_duration
 from trialfleet.workflows.jobs.executions import Execution
@@ -36,7 +36,6 @@ _LEAST_LOST = 60.0  # seconds of lost work that are worth telling
 _MB_PER_SECOND = 1.0  # a slower transfer is no transfer
 _ANSWER_SECONDS = 30.0  # an answer takes milliseconds; a suggestion in a large study, seconds
 _COMPLETED_SECONDS, _SCRIPT_SECONDS = 120.0, 300.0
-_RUNNING, _REMOVED, _COMPLETED, _SENDS_OUTPUT, _SUSPENDED = 2, 3, 4, 6, 7  # JobStatus
 _FIGURES = re.compile(r"\d+")
 
 Kind = Literal["evictions", "stuck"]
@@ -86,7 +85,7 @@ def job_troubles(
 
 
 def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
-    if job.asked is None or job.status != _RUNNING or now - job.asked <= _ANSWER_SECONDS:
+    if job.asked is None or job.status != JobStatus.RUNNING or now - job.asked <= _ANSWER_SECONDS:
         return None
     what = (
         f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: that, "
@@ -108,7 +107,7 @@ def _of_scripts(scripts: Iterable[ScriptFacts], now: float) -> Iterator[JobTroub
 
 
 def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
-    if job.status in {_REMOVED, _COMPLETED} or not (cuts := job.cuts):
+    if job.status in GONE or not (cuts := job.cuts):
         return None
     last, alike = cuts[-1], _alike(cuts)
     vain = _vain(job, now)
@@ -179,7 +178,7 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
     if seconds <= limit:
         return None
     where = f" on {job.machine}" if job.machine else ""
-    is_over = seconds > STUCK_TIMES * limit and job.status not in {_REMOVED, _COMPLETED}
+    is_over = seconds > STUCK_TIMES * limit and job.status not in GONE
     how = f"{state} for {rough_duration(seconds)}{where}"
     error = f"{STUCK}: its job was {how}" if is_over else ""
     what = f"its job {job.job} has been {how}"
@@ -189,14 +188,14 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
 def _state(job: JobFacts) -> tuple[str, float] | None:
     """The state of a job that is about to pass, and how many seconds it may take."""
     of_input = LONG + job.input_mb / _MB_PER_SECOND
-    states = {
-        _REMOVED: ("removed and still in the queue", LONG),
-        _COMPLETED: ("completed and still in the queue", _COMPLETED_SECONDS),
-        _SENDS_OUTPUT: ("sending its output", LONG + job.disk_mb / _MB_PER_SECOND),
-        _SUSPENDED: ("suspended", LONG),
-        BLOCKED: ("waiting for the files that it shares with others", of_input),
+    states: dict[int, tuple[str, float]] = {
+        JobStatus.REMOVED: ("removed and still in the queue", LONG),
+        JobStatus.COMPLETED: ("completed and still in the queue", _COMPLETED_SECONDS),
+        JobStatus.SENDS_OUTPUT: ("sending its output", LONG + job.disk_mb / _MB_PER_SECOND),
+        JobStatus.SUSPENDED: ("suspended", LONG),
+        JobStatus.BLOCKED: ("waiting for the files that it shares with others", of_input),
     }
-    if job.status == _RUNNING and job.starts is not None and job.executing is None:
+    if job.status == JobStatus.RUNNING and job.starts is not None and job.executing is None:
         return "receiving its input", of_input
     return states.get(job.status)
 

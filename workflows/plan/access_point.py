@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
+from trialfleet.classads import JobStatus, Universe
 from trialfleet.ctrl_c import postponed
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
@@ -17,17 +18,16 @@ if TYPE_CHECKING:
 
     from classad2 import ClassAd
 
-SCHEDULER, LOCAL = 7, 12  # JobUniverse
-UNIVERSES = (SCHEDULER, LOCAL)
-_IDLE = 1  # JobStatus
+UNIVERSES = (Universe.SCHEDULER, Universe.LOCAL)
 _JUST_SUBMITTED = 10.0  # seconds that a job of the access point waits for its turn anyway
-_STARTS = {  # by universe: its jobs, the schedd's attribute that lets them start, and its setting
-    SCHEDULER: (
+# By universe: its jobs, the schedd's attribute that lets them start, and its setting.
+_STARTS: dict[int, tuple[str, str, str]] = {
+    Universe.SCHEDULER: (
         "DAGMan and the optimiser's service",
         "StartSchedulerUniverse",
         "START_SCHEDULER_UNIVERSE",
     ),
-    LOCAL: ("publishing and the report", "StartLocalUniverse", "START_LOCAL_UNIVERSE"),
+    Universe.LOCAL: ("publishing and the report", "StartLocalUniverse", "START_LOCAL_UNIVERSE"),
 }
 
 
@@ -58,7 +58,7 @@ def why_they_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
     waiting = {
         ad["JobUniverse"]
         for ad in jobs
-        if ad["JobStatus"] == _IDLE
+        if ad["JobStatus"] == JobStatus.IDLE
         and ad["JobUniverse"] in UNIVERSES
         and now - ad["EnteredCurrentStatus"] > _JUST_SUBMITTED
         and ad.get("JobCoolDownExpiration", 0) < now

@@ -6,13 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from trialfleet.classads import value
+from trialfleet.classads import JobStatus, Universe, value
 from trialfleet.errors import PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool import schedd
-from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.job_queue import IDLE
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import pool_slots, prospects
 
@@ -25,7 +23,7 @@ def waits_for(folder: RunFolder, node: str) -> str:
         job = job_queue.one_idle(folder, node)
         if job is None:
             return ""
-        if value(job, "JobStatus") == BLOCKED:
+        if value(job, "JobStatus") == JobStatus.BLOCKED:
             return "has a slot; its files are being sent to the slot's machine"
         slots = pool_slots()
         found = prospects(job, slots.whole)
@@ -61,8 +59,7 @@ def _before(job: Any) -> str:
     """How many jobs of the queue have their turn before a job of the same person's."""
     priority, own = value(job, "JobPrio") or 0, value(job, "ClusterId")
     first = f"(JobPrio > {priority} || JobPrio == {priority} && ClusterId < {own})"
-    waits = f"(JobStatus == {IDLE} || JobStatus == {BLOCKED})"
-    constraint = f"{waits} && JobUniverse == {job_queue.VANILLA_UNIVERSE} && {first}"
+    constraint = f"{job_queue.WAITS} && JobUniverse == {Universe.VANILLA} && {first}"
     before = len(schedd.query(constraint, ["ClusterId"]))
     return f"; {_count(before)} wait{'s' if before == 1 else ''} before it" if before else ""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from trialfleet.classads import JobStatus
 from trialfleet.errors import PoolError
 from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.job_queue import IDLE, QueuedRun
+from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import pool_slots, prospects
@@ -43,7 +44,7 @@ class Waiting:
         return self._found
 
     def _look(self, queued: QueuedRun) -> tuple[str, ...]:
-        idle = [ad for ad in queued.ads if ad["JobStatus"] == IDLE]
+        idle = [ad for ad in queued.ads if ad["JobStatus"] == JobStatus.IDLE]
         return (*access_point.why_they_wait(queued.ads), *self._trials(queued, idle))
 
     def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:

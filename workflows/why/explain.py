@@ -6,21 +6,20 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from trialfleet.classads import value
+from trialfleet.classads import JobStatus, value
 from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted
-from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.daily.overview import left_out
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Journal, Outcome, latest_of
 from trialfleet.workflows.plan.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.why.facts import RegionFacts, RunFacts
+from trialfleet.workflows.why.facts import WitnessedRegion
 from trialfleet.workflows.why.instance_rules import why_instance
 from trialfleet.workflows.why.instance_witnesses import instance_facts
 from trialfleet.workflows.why.node_rules import why_node
-from trialfleet.workflows.why.region_rules import NOT_IN_FORCE, what_else, why_region
+from trialfleet.workflows.why.region_rules import NOT_IN_FORCE, of_its_day, what_else, why_region
 from trialfleet.workflows.why.run_rules import blocked
 from trialfleet.workflows.why.slots import job_ad, waiting_job
 from trialfleet.workflows.why.subject import Subject, find_subject
@@ -60,21 +59,24 @@ def _of_region(witnesses: RunWitnesses, subject: Subject, graph: RegionGraph) ->
     run, region = witnesses.run(), witnesses.region(graph)
     if subject.what == "node":
         return why_node(run, region, witnesses.node(graph, subject.node))
-    return why_region(run, _with_day(region, run, witnesses) if subject.newest else region)
+    return why_region(run, _with_day(region, witnesses) if subject.newest else region)
 
 
 def _why_run(witnesses: RunWitnesses) -> Answer:
     """What keeps the run from going on; else the first of its regions that isn't well."""
     run = witnesses.run()
-    if run.state not in {RunState.DONE, RunState.FAILED} and (answer := blocked(run)):
+    if run.state not in {RunState.DONE, RunState.FAILED} and (
+        answer := blocked(run, run.look.faults)
+    ):
         return answer
     regions = [witnesses.region(graph) for graph in graph_of(witnesses.frozen.study).regions]
     answers = [why_region(run, region) for region in regions]
     well = [answer for answer in answers if answer.blame is Blame.NOBODY]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
     day = witnesses.frozen.day
-    for one in left_out(run.folder, day.date) if day else ():
-        answer = _of_day(one.region, run.folder.parent)
+    folder = witnesses.files.root
+    for one in left_out(folder, day.date) if day else ():
+        answer = _of_day(one.region, folder.parent)
         answers.append(answer)
         unwell.append(answer)
     told = [
@@ -113,10 +115,9 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 # --- days -----------------------------------------------------------------------------------------
 
 
-def _with_day(region: RegionFacts, run: RunFacts, witnesses: RunWitnesses) -> RegionFacts:
+def _with_day(region: WitnessedRegion, witnesses: RunWitnesses) -> WitnessedRegion:
     """A region with the newest word of the journal, if that is newer than the run's."""
-    folder = DailyFolder(run.folder.parent)
-    frozen = witnesses.frozen
+    folder, frozen = DailyFolder(witnesses.files.root.parent), witnesses.frozen
     if not folder.journal.exists() or frozen.day is None:
         return region
     newest = _newest(folder, region.name)
@@ -132,25 +133,13 @@ def _newest(folder: DailyFolder, region: str) -> Outcome | None:
 
 def _of_day(region: str, folder: Path) -> Answer:
     """Of a region that no run here has: its study's journal knows it."""
-    from trialfleet.workflows.status.states import Stage
-
     newest = _newest(DailyFolder(folder), region)
     if newest is None:
         why_not = "its day has begun, and no run is planned for it yet"
         return Answer(subject=region, kind=Kind.SOON, blame=Blame.NOBODY, why=why_not)
     if newest.run is not None:
         raise InputError(_in_another_run(region, newest.run, folder))
-    run = RunFacts(
-        folder=folder,
-        study=folder.name,
-        run=str(newest.date),
-        state=RunState.UNKNOWN,
-        study_file=DailyFolder(folder).study_as_typed,
-    )
-    facts = RegionFacts(
-        name=region, slug=region, state=RunState.UNKNOWN, stage=Stage.UNKNOWN, day=newest
-    )
-    return why_region(run, facts)
+    return of_its_day(region, newest, DailyFolder(folder).study_as_typed)
 
 
 def _in_another_run(region: str, run: str, folder: Path) -> str:
@@ -168,12 +157,11 @@ def _foreign(subject: Subject) -> Answer:
     name = subject.word
     if ad is None:
         raise InputError(f"job {name} has just left the queue")
-    if ad.get("JobStatus") == 5:
+    if ad.get("JobStatus") == JobStatus.HELD:
         why = f"it is on hold: {value(ad, 'HoldReason') or 'no reason given'}"
         release = f"condor_release {name}"
         return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=why, command=release)
-    if ad.get("JobStatus") not in {1, BLOCKED}:
+    if ad.get("JobStatus") not in {JobStatus.IDLE, JobStatus.BLOCKED}:
         why = "nothing is wrong: it runs; it is no job of trialfleet's"
         return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=why)
-    here = RunFacts(folder=Path.cwd(), study="", run="", state=RunState.RUNNING)
-    return waits(name, here, waiting_job(ad, ""))
+    return waits(name, None, waiting_job(ad, ""))

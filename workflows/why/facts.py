@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.machines import Machine
-from trialfleet.workflows.dagman.health import Fault
-from trialfleet.workflows.jobs.troubles import JobTrouble
+from trialfleet.workflows.dagman.job_queue import HeldJob
 from trialfleet.workflows.journal.journal import Outcome
+from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.plan.matching import Prospects
+from trialfleet.workflows.status.region_records import RegionRecords
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import RunState, TrialState
-from trialfleet.workflows.study.frozen import run_again
+from trialfleet.workflows.status.status import Look
+from trialfleet.workflows.study.frozen import FrozenStudy
 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.commands.status import NodeStatus
@@ -66,74 +68,52 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFacts:
-    """A run.
+class WitnessedRun:
+    """A run: what it was planned with, where it stands, and what else is known of it.
 
     Attributes:
-        study_file: where its study was read from; "STUDY" if that isn't known.
-        day: that its data is of, if it is of one.
-        first: its first region, whose trainer a check tries.
+        frozen: the study that it was planned with.
+        look: where it stands, and its trials.
         htcondor: whether the job queue answers.
-        away: why it doesn't, in words.
         pool_up: what starts the pool, where that is down.
-        faults: what is wrong with its DAGMans.
-        is_supervised: whether a supervisor of this machine mends such faults; None: nobody knows.
-        storage_away: why its study can't be read.
-        service_away: why the optimiser's service does not answer.
+        is_supervised: whether a supervisor of this machine mends its DAGMans; None: nobody knows.
         stopped_by: who ended the run before its time, and how.
         owner: the other machine that owns the run, if one does.
-        no_space: why nothing may begin until the disk has more room; empty where it may.
         closed: why the access point starts none of its own jobs.
         unpaid: why no more trials (`tune`) or full trainings (`final`) are paid for.
-        parallel_regions: so many regions go on at a time; None: all.
-        others: the regions that go on now, by name.
     """
 
-    folder: Path
-    study: str
-    run: str
-    state: RunState
-    study_file: str = "STUDY"
-    day: date | None = None
-    first: str = ""
-    places: Mapping[str, str] = field(default_factory=dict)
+    frozen: FrozenStudy
+    look: Look
     htcondor: Htcondor = "answers"
-    away: str = ""
     pool_up: str = "trialfleet pool up"
-    root_held: str | None = None
-    faults: tuple[Fault, ...] = ()
     is_supervised: bool | None = None
-    storage_away: str = ""
-    service_away: str = ""
     stopped_by: str = ""
     owner: str = ""
-    no_space: str = ""
     closed: tuple[str, ...] = ()
     unpaid: Mapping[str, str] = field(default_factory=dict)
-    deadline: datetime | None = None
-    parallel_regions: int | None = None
-    others: tuple[str, ...] = ()
     scaling: Scaling = Scaling(None, wanted=False)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
+    def state(self) -> RunState:
+        """Where it stands as a whole."""
+        return self.look.status.state
+
+    @property
     def called(self) -> str:
         """What tells it from all others: STUDY/RUN-ID."""
-        return f"{self.study}/{self.run}"
+        return f"{self.frozen.study.name}/{self.frozen.run}"
 
     @property
     def name(self) -> str:
         """How a person types it."""
-        return shell_quoted(self.folder)
-
-    def again_for(self, region: str) -> str:
-        """What starts another run once the study, or the trainer for a region, is mended."""
-        return run_again(self.study_file, self.day, None if region == self.first else region)
+        return shell_quoted(Path(self.look.status.folder))
 
     @property
     def again(self) -> str:
-        """The same where no region's trainer is at fault."""
-        return run_again(self.study_file, self.day)
+        """What starts another run once the study is mended, and no region's trainer is at fault."""
+        return self.frozen.again_for(None)
 
     @property
     def watch(self) -> str:
@@ -144,6 +124,10 @@ class RunFacts:
     def resume(self) -> str:
         """What has it go on."""
         return f"trialfleet resume {self.name}"
+
+    def mending(self, error: str) -> str:
+        """What installs the modules that its trainer misses, by the words of an attempt's error."""
+        return how_to_install(error, self.frozen.study)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,33 +156,30 @@ class Queued:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegionFacts(RegionStatus):
+class WitnessedRegion(RegionStatus):
     """A region of a run: where it stands, and what else is known of it.
 
     Attributes:
-        hours: its budget of them.
+        records: what its folder says.
         hours_spent: since its first trial was asked for.
-        held: node, job and reason of its jobs on hold.
-        ended: what it noted when it stopped.
-        verdict: the gate's.
+        held: its jobs on hold.
         moved: the change of `latest` that brought its model into force, or took it out of that,
             whichever was last; None: it never was in force, or nothing of that is known.
         waiting: of its jobs that wait, the one that waits longest; None if none does.
         day: what the journal of the study's days has of it, where that is newer than the run.
-        mending: what installs the modules that its trainer misses.
-        troubles: its trials that get nowhere.
     """
 
-    hours: float | None = None
+    records: RegionRecords
     hours_spent: float = 0.0
-    held: tuple[tuple[str, str, str], ...] = ()
-    ended: Mapping[str, Any] = field(default_factory=dict)
-    verdict: Mapping[str, Any] = field(default_factory=dict)
+    held: tuple[HeldJob, ...] = ()
     moved: Change | None = None
     waiting: Queued | None = None
     day: Outcome | None = None
-    mending: str = ""
-    troubles: tuple[JobTrouble, ...] = ()
+
+    @property
+    def verdict(self) -> Mapping[str, Any]:
+        """The gate's on its model; empty without one."""
+        return self.records.verdict or {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +226,6 @@ class NodeFacts:
         leaving: what the machine says of itself on which it was: why it drains, or is sick.
         gang: how far its ranks are, where it has several.
         lacks_slots: fewer of them have a slot than the gang needs.
-        mending: what installs the modules that its trainer misses.
     """
 
     node: str
@@ -267,7 +247,6 @@ class NodeFacts:
     log: str = ""
     gang: str = ""
     lacks_slots: bool = False
-    mending: str = ""
 
     @property
     def in_graph(self) -> str:

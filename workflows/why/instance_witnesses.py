@@ -55,7 +55,8 @@ def _fleet(folder: Path | None) -> tuple[Fleet | None, str]:
 
 def _in_pool(instance: str) -> tuple[Machine | None, str]:
     try:
-        return next((n for n in pool_demand.fleet_machines() if n.instance == instance), None), ""
+        machines = pool_demand.fleet_machines(named=True)
+        return next((one for one in machines if one.instance == instance), None), ""
     except PoolError as error:
         return None, f"the pool can't be asked: {error}"
 

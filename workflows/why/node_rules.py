@@ -11,7 +11,7 @@ from typing import Any
 from trialfleet.workflows.status.states import TrialState
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.why.attempt_causes import advice_for, blame_of, kind_of_attempt
-from trialfleet.workflows.why.facts import NodeFacts, RegionFacts, RunFacts
+from trialfleet.workflows.why.facts import NodeFacts, WitnessedRegion, WitnessedRun
 from trialfleet.workflows.why.instance_rules import kind_of_leaving
 from trialfleet.workflows.why.region_rules import why_region
 from trialfleet.workflows.why.run_rules import blocked
@@ -21,12 +21,12 @@ _GONE = {"SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_DISCONNECTED"}
 _BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")
 
 
-def why_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
+def why_node(run: WitnessedRun, region: WitnessedRegion, node: NodeFacts) -> Answer:
     """Return why a node stands where it stands."""
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _over(run, node),
         lambda: _held(node),
-        lambda: _gets_nowhere(region, node),
+        lambda: _gets_nowhere(run, node),
         lambda: _lacks_slots(run, node),
         lambda: _runs(node),
         lambda: _interrupted(run, region, node),
@@ -49,7 +49,7 @@ def _answer(
     return answer.with_evidence(f"see {shlex.quote(node.log)}" if node.log else "")
 
 
-def _over(run: RunFacts, node: NodeFacts) -> Answer | None:
+def _over(run: WitnessedRun, node: NodeFacts) -> Answer | None:
     if node.state is TrialState.COMPLETE:
         return _answer(node, Kind.WELL, Blame.NOBODY, "its trial is complete")
     if node.state is TrialState.STOPPED_EARLY:
@@ -77,13 +77,13 @@ def _prediction(order: Mapping[str, Any]) -> str:
     return f": at step {step} of {end} {ahead}"
 
 
-def _by_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
+def _by_error(run: WitnessedRun, node: NodeFacts, why: str) -> Answer:
     kind = kind_of_attempt(node.error)
     if node.blame == Blame.NODE:
         sentence = f"{why} (the fault of {node.life.machine or 'the machine'}: it costs no retry)"
         return _answer(node, Kind.NODE, Blame.NODE, sentence, command="trialfleet pool status")
-    advice = node.mending or advice_for(kind, run.places)
-    return _answer(node, kind, blame_of(kind), why, advice, run.again_for(node.region))
+    advice = run.mending(node.error) or advice_for(kind, run.frozen.places)
+    return _answer(node, kind, blame_of(kind), why, advice, run.frozen.again_for(node.region))
 
 
 def _held(node: NodeFacts) -> Answer | None:
@@ -93,12 +93,12 @@ def _held(node: NodeFacts) -> Answer | None:
     return _answer(node, Kind.HELD, Blame.PERSON, why, command=f"condor_release {node.job}")
 
 
-def _gets_nowhere(region: RegionFacts, node: NodeFacts) -> Answer | None:
-    own = (trouble for trouble in region.troubles if trouble.node == node.in_graph)
+def _gets_nowhere(run: WitnessedRun, node: NodeFacts) -> Answer | None:
+    own = (each for each in run.look.status.job_troubles if each.node == node.in_graph)
     return next((gets_nowhere(node.node, trouble) for trouble in own), None)
 
 
-def _lacks_slots(run: RunFacts, node: NodeFacts) -> Answer | None:
+def _lacks_slots(run: WitnessedRun, node: NodeFacts) -> Answer | None:
     """Some of a gang's jobs have a slot, and too few."""
     if not node.lacks_slots or node.queued is None:
         return None
@@ -116,7 +116,7 @@ def _runs(node: NodeFacts) -> Answer | None:
     return _answer(node, Kind.WELL, Blame.NOBODY, why)
 
 
-def _interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
+def _interrupted(run: WitnessedRun, region: WitnessedRegion, node: NodeFacts) -> Answer | None:
     if node.state is not TrialState.INTERRUPTED:
         return None
     answer = why_region(run, region)
@@ -124,12 +124,13 @@ def _interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer 
     return _answer(node, answer.kind, answer.blame, why, answer.advice, answer.command)
 
 
-def _blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
-    found = blocked(run, [script for script in region.failing if script.node == node.in_graph])
+def _blocked(run: WitnessedRun, region: WitnessedRegion, node: NodeFacts) -> Answer | None:
+    own = [script for script in region.failing if script.node == node.in_graph]
+    found = blocked(run, run.look.faults, own)
     return found.of(node.node) if found else None
 
 
-def _came_back(run: RunFacts, node: NodeFacts) -> Answer | None:
+def _came_back(run: WitnessedRun, node: NodeFacts) -> Answer | None:
     """Its job was cut off where it ran, and waits for another slot: nothing is charged to it."""
     life = node.life
     if not life.how or life.executing or node.queued is None:
@@ -150,14 +151,16 @@ def _came_back(run: RunFacts, node: NodeFacts) -> Answer | None:
     return None
 
 
-def _waiting_beneath(run: RunFacts, node: NodeFacts, kind: Kind, blame: Blame, why: str) -> Answer:
+def _waiting_beneath(
+    run: WitnessedRun, node: NodeFacts, kind: Kind, blame: Blame, why: str
+) -> Answer:
     assert node.queued is not None, "what came back waits"
     waiting = waits(node.node, run, node.queued)
     answer = _answer(node, kind, blame, why, waiting.advice, waiting.command)
     return answer.with_evidence(waiting.why, *waiting.evidence)
 
 
-def _failed_before(run: RunFacts, node: NodeFacts) -> Answer | None:
+def _failed_before(run: WitnessedRun, node: NodeFacts) -> Answer | None:
     if not node.attempts or (node.queued and not node.queued.free):
         return None
     why = f"attempt {node.attempts} failed, and another follows: {node.error}"

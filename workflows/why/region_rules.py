@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE
-from trialfleet.workflows.journal.journal import Ending
+from trialfleet.workflows.journal.journal import Ending, Outcome
 from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.status.causes import SEE
@@ -26,7 +26,7 @@ from trialfleet.workflows.why.attempt_causes import (
     blame_of,
     kind_of_attempt,
 )
-from trialfleet.workflows.why.facts import RegionFacts, RunFacts
+from trialfleet.workflows.why.facts import WitnessedRegion, WitnessedRun
 from trialfleet.workflows.why.run_rules import blocked, owned_elsewhere
 from trialfleet.workflows.why.waiting_rules import gets_nowhere, waits
 
@@ -43,17 +43,17 @@ _BY_DAYS = "a day that is made up for is as old as its data, a run without a day
 NOT_IN_FORCE = {Kind.GATE_KEPT, Kind.NOT_LATEST}  # a region is well, and its new model isn't used
 
 
-def why_region(run: RunFacts, region: RegionFacts) -> Answer:
+def why_region(run: WitnessedRun, region: WitnessedRegion) -> Answer:
     """Return why a region stands where it stands."""
     rules: tuple[Callable[[], Answer | None], ...] = (
-        lambda: _of_its_day(run, region),
+        lambda: of_its_day(region.name, region.day, run.frozen.study_file) if region.day else None,
         lambda: _ended_well(run, region),
         lambda: _owned_elsewhere(run, region),
         lambda: _failed(run, region),
         lambda: _removed(run, region),
         lambda: _blocked(run, region),
         lambda: _held(region),
-        lambda: _gets_nowhere(region),
+        lambda: _gets_nowhere(run, region),
         lambda: _turn(run, region),
         lambda: _all_attempts_fail(run, region),
         lambda: _waits(run, region),
@@ -67,40 +67,29 @@ def why_region(run: RunFacts, region: RegionFacts) -> Answer:
 # --- its day --------------------------------------------------------------------------------------
 
 
-def _of_its_day(run: RunFacts, region: RegionFacts) -> Answer | None:
-    """A day that ended for it without a run: that is newer than what any run says."""
-    day = region.day
-    if day is None:
-        return None
-    again = f"trialfleet daily backfill {run.study_file} --from {day.date} --to {day.date}"
+def of_its_day(region: str, day: Outcome, study_file: str) -> Answer:
+    """Return why a day ended for a region without a run: that is newer than what any run says."""
+    again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
     if day.ending is Ending.UNCHANGED:
         why = f"on {day.date} its data and settings were those of its last model: none was trained"
         evidence = f"fingerprint {day.fingerprint}" if day.fingerprint else ""
-        return Answer(region.name, Kind.DATA_UNCHANGED, Blame.NOBODY, why).with_evidence(evidence)
-    if day.ending is not Ending.FAILED:
-        return None
+        return Answer(region, Kind.DATA_UNCHANGED, Blame.NOBODY, why).with_evidence(evidence)
     sentence = f"its day {day.date} failed: {day.why}"
     if _DEADLINE.search(day.why):
         advice = "give daily.deadline more time; for this day"
-        return Answer(region.name, Kind.DEADLINE, Blame.PERSON, sentence, advice, missing)
+        return Answer(region, Kind.DEADLINE, Blame.PERSON, sentence, advice, missing)
     if _NO_DATA.search(day.why):
         advice = "put the data there, then"
-        return Answer(region.name, Kind.DATA_MISSING, Blame.USER, sentence, advice, missing)
-    return Answer(
-        region.name,
-        Kind.NOT_PLANNED,
-        Blame.USER,
-        sentence,
-        "mend that, then",
-        missing,
-    )
+        return Answer(region, Kind.DATA_MISSING, Blame.USER, sentence, advice, missing)
+    advice = "mend that, then"
+    return Answer(region, Kind.NOT_PLANNED, Blame.USER, sentence, advice, missing)
 
 
 # --- its end --------------------------------------------------------------------------------------
 
 
-def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _ended_well(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
     if region.stage is Stage.TUNED:
         return Answer(region.name, Kind.WELL, Blame.NOBODY, "it is tuned: all its trials are over")
     if not region.stage.has_model:
@@ -127,13 +116,13 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
     return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
 
-def _put_in_force(region: RegionFacts, moved: Change) -> Answer:
+def _put_in_force(region: WitnessedRegion, moved: Change) -> Answer:
     """A person's word on a model counts more than the gate's, or a later run's, before it."""
     why = f"its model is in force {_since(moved)}: {region.published}{_had_kept(region)}"
     return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
 
-def _no_longer_in_force(run: RunFacts, region: RegionFacts, moved: Change) -> Answer:
+def _no_longer_in_force(run: WitnessedRun, region: WitnessedRegion, moved: Change) -> Answer:
     if moved.by == "publish":
         why = f"its model is published; {moved.run}'s is in force {_since(moved)}"
         return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
@@ -157,7 +146,7 @@ def _since(moved: Change) -> str:
     return since + how
 
 
-def _had_kept(region: RegionFacts) -> str:
+def _had_kept(region: WitnessedRegion) -> str:
     """What the gate had found of a model that a person put in force all the same."""
     if region.verdict.get("verdict") != "kept":
         return ""
@@ -165,7 +154,7 @@ def _had_kept(region: RegionFacts) -> str:
     return f"; the gate had {kept}: {region.verdict.get('why') or 'no reason was noted'}"
 
 
-def what_else(region: RegionFacts, answer: Answer) -> list[str]:
+def what_else(region: WitnessedRegion, answer: Answer) -> list[str]:
     """What a person should know of a region that is well, a line each: of a run, say, that is done.
 
     Args:
@@ -181,11 +170,11 @@ def what_else(region: RegionFacts, answer: Answer) -> list[str]:
     return [f"{region.name}: {' '.join(line.split())}" for line in (*lines, *_notes(region))]
 
 
-def _notes(region: RegionFacts) -> tuple[str, ...]:
+def _notes(region: WitnessedRegion) -> tuple[str, ...]:
     return tuple(filter(None, (region.holdout, region.changed)))
 
 
-def _kept(run: RunFacts, region: RegionFacts) -> Answer:
+def _kept(run: WitnessedRun, region: WitnessedRegion) -> Answer:
     why = str(region.verdict.get("why") or "no reason was noted")
     kept = kept_words((region.verdict.get("champion") or {}).get("run"))
     promote = _promote(run, region)
@@ -218,14 +207,14 @@ def _on_columns(why: str) -> str:
     )
 
 
-def _promote(run: RunFacts, region: RegionFacts) -> str:
-    return f"trialfleet promote {shlex.quote(f'{run.run}/{region.name}')}"
+def _promote(run: WitnessedRun, region: WitnessedRegion) -> str:
+    return f"trialfleet promote {shlex.quote(f'{run.frozen.run}/{region.name}')}"
 
 
-def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _failed(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
     if region.stage is not Stage.FAILED:
         return None
-    reason, cause, again = region.reason or "", region.cause, run.again_for(region.name)
+    reason, cause, again = region.reason or "", region.cause, run.frozen.again_for(region.name)
     if _NO_MONEY.search(reason):
         advice = "raise fleet.price_cap.run"
         return Answer(region.name, Kind.MONEY, Blame.MONEY, reason, advice, run.again)
@@ -238,12 +227,12 @@ def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
     if reason.startswith(DATA_UNREADABLE):
         advice = "put the data back, then"
         return Answer(region.name, Kind.DATA_MISSING, Blame.USER, reason, advice, run.resume)
-    if script := region.ended.get("script"):
+    if script := (region.records.stopped or {}).get("script"):
         why = f"{script} failed again and again: {reason}"
         advice = "remove the cause (service.log in the run's folder has more), then"
         return Answer(region.name, Kind.SCRIPT, Blame.POOL, why, advice, run.resume)
     if "the full training left nothing in model/" in reason:
-        advice = advice_for(Kind.NO_MODEL, run.places)
+        advice = advice_for(Kind.NO_MODEL, run.frozen.places)
         return Answer(region.name, Kind.NO_MODEL, Blame.USER, reason, advice, again)
     if cause is None:
         why = reason or "it ended early, and no reason was noted"
@@ -251,7 +240,7 @@ def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
     return _by_cause(run, region, reason or "it failed")
 
 
-def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
+def _by_cause(run: WitnessedRun, region: WitnessedRegion, reason: str) -> Answer:
     """What most of its failed attempts had."""
     cause = region.cause
     assert cause is not None, "a region whose attempts failed has a cause"
@@ -266,18 +255,19 @@ def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
         kind if is_one else Kind.FAILURES,
         blame_of(kind) if is_one else Blame.USER,
         sentence,
-        _mending(run, region, kind) if is_one else "mend what fails",
-        run.again_for(region.name),
+        _mending(run, kind, cause.error) if is_one else "mend what fails",
+        run.frozen.again_for(region.name),
     )
     return answer.with_evidence(f"see {shlex.quote(cause.log)}", reason)
 
 
-def _mending(run: RunFacts, region: RegionFacts, kind: Kind) -> str:
-    return (region.mending if kind is Kind.CRASH else "") or advice_for(kind, run.places)
+def _mending(run: WitnessedRun, kind: Kind, error: str) -> str:
+    return (run.mending(error) if kind is Kind.CRASH else "") or advice_for(kind, run.frozen.places)
 
 
-def _removed(run: RunFacts, region: RegionFacts) -> Answer | None:
-    if region.stage is not Stage.STOPPED or (run.state is RunState.STOPPED and not region.ended):
+def _removed(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    has_ended = region.records.stopped is not None
+    if region.stage is not Stage.STOPPED or (run.state is RunState.STOPPED and not has_ended):
         return None
     why = f"a person ended it: {region.reason or 'its jobs were removed'}"
     return Answer(region.name, Kind.REMOVED, Blame.PERSON, why, command=run.resume)
@@ -286,62 +276,62 @@ def _removed(run: RunFacts, region: RegionFacts) -> Answer | None:
 # --- under way ------------------------------------------------------------------------------------
 
 
-def _owned_elsewhere(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _owned_elsewhere(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
     answer = owned_elsewhere(run)
     return answer.of(region.name) if answer else None
 
 
-def _blocked(run: RunFacts, region: RegionFacts) -> Answer | None:
-    own = tuple(fault for fault in run.faults if fault.region in {None, region.slug})
-    answer = blocked(replace(run, faults=own), region.failing)
+def _blocked(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    own = [fault for fault in run.look.faults if fault.region in {None, region.slug}]
+    answer = blocked(run, own, region.failing)
     return answer.of(region.name) if answer else None
 
 
-def _held(region: RegionFacts) -> Answer | None:
+def _held(region: WitnessedRegion) -> Answer | None:
     if not region.held:
         return None
-    node, job, reason = region.held[0]
-    why = f"job {job} of {node} is on hold: {reason}"
+    held = region.held[0]
+    why = f"job {held.job} of {held.node} is on hold: {held.reason}"
     if running := len(region.running_trials):
         why += f"; {running} other trial(s) run"
-    return Answer(region.name, Kind.HELD, Blame.PERSON, why, command=f"condor_release {job}")
+    return Answer(region.name, Kind.HELD, Blame.PERSON, why, command=f"condor_release {held.job}")
 
 
-def _gets_nowhere(region: RegionFacts) -> Answer | None:
-    found = [gets_nowhere(region.name, trouble) for trouble in region.troubles]
-    return found[0].with_evidence(*map(str, region.troubles[1:])) if found else None
+def _gets_nowhere(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    own = [each for each in run.look.status.job_troubles if each.region == region.slug]
+    return gets_nowhere(region.name, own[0]).with_evidence(*map(str, own[1:])) if own else None
 
 
-def _turn(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _turn(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
     if region.stage is not Stage.WAITING or run.state is not RunState.RUNNING:
         return None
-    if run.parallel_regions is None:
+    at_a_time = run.frozen.study.parallel_regions
+    if at_a_time is None:
         return Answer(region.name, Kind.SOON, Blame.NOBODY, "HTCondor is starting its DAGMan")
-    others = ", ".join(run.others[:3]) or "others"
-    why = (
-        f"it waits for its turn: parallel_regions is {run.parallel_regions}, "
-        f"and {others} go(es) on now"
-    )
+    go_on = [each.name for each in run.look.status.regions if each.state is RunState.RUNNING]
+    others = ", ".join(go_on[:3]) or "others"
+    why = f"it waits for its turn: parallel_regions is {at_a_time}, and {others} go(es) on now"
     advice = "nothing is wrong; for more at a time raise parallel_regions"
     return Answer(region.name, Kind.TURN, Blame.NOBODY, why, advice=advice)
 
 
-def _all_attempts_fail(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _all_attempts_fail(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
     if region.cause is None or region.done or region.running_trials or region.cause.of < 2:
         return None
     return _by_cause(run, region, "no trial has completed yet")
 
 
-def _waits(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _waits(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
     if region.waiting is None or region.running_trials:
         return None
     return waits(region.name, run, region.waiting)
 
 
-def _goes_on(run: RunFacts, region: RegionFacts) -> Answer:
+def _goes_on(run: WitnessedRun, region: WitnessedRegion) -> Answer:
     trials = f"{region.finished} of {region.budget} trials are over"
     over = ""
-    facts = Facts(unpaid=run.unpaid, deadline=run.deadline, now=run.now)
+    deadline = run.frozen.day.deadline if run.frozen.day else None
+    facts = Facts(unpaid=run.unpaid, deadline=deadline, now=run.now)
     refused = refusal("attempt", facts)
     if refused and refused.kind == "money":
         return Answer(
@@ -355,8 +345,9 @@ def _goes_on(run: RunFacts, region: RegionFacts) -> Answer:
     if refused:
         why = f"{refused.reason}: it trains what is best so far"
         return Answer(region.name, Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
-    if region.hours is not None and region.hours_spent >= region.hours:
-        why = f"its budget of {region.hours:g} h is spent: it asks for no more trials ({trials})"
+    hours = run.frozen.study.budget_of(region.name).hours
+    if hours is not None and region.hours_spent >= hours:
+        why = f"its budget of {hours:g} h is spent: it asks for no more trials ({trials})"
         return Answer(region.name, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
     if region.cause:
         over = f"; {region.cause.of} attempt(s) failed, the last: {region.cause.error}"

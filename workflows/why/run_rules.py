@@ -6,17 +6,20 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE, FailingScript
-from trialfleet.workflows.dagman.health import Remedy
+from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.status.states import RunState
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.why.facts import RunFacts
+from trialfleet.workflows.why.facts import WitnessedRun
 
 
-def blocked(run: RunFacts, failing: Sequence[FailingScript] = ()) -> Answer | None:
+def blocked(
+    run: WitnessedRun, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
+) -> Answer | None:
     """Return what keeps a run, or one of its regions, from going on; None if nothing does.
 
     Args:
         run: the run.
+        faults: what is wrong with the DAGMans of the run, or of the region.
         failing: the region's scripts that fail.
     """
     rules: tuple[Callable[[], Answer | None], ...] = (
@@ -25,7 +28,7 @@ def blocked(run: RunFacts, failing: Sequence[FailingScript] = ()) -> Answer | No
         lambda: _away(run),
         lambda: _no_space(run),
         lambda: owned_elsewhere(run),
-        lambda: _dagman(run),
+        lambda: _dagman(run, faults),
         lambda: _storage(run),
         lambda: _scripts(run, failing),
         lambda: _service(run),
@@ -34,7 +37,7 @@ def blocked(run: RunFacts, failing: Sequence[FailingScript] = ()) -> Answer | No
     return next((answer for rule in rules if (answer := rule())), None)
 
 
-def _planned(run: RunFacts) -> Answer | None:
+def _planned(run: WitnessedRun) -> Answer | None:
     if run.state is not RunState.PLANNED:
         return None
     why = "its run is planned, and was never submitted"
@@ -42,14 +45,14 @@ def _planned(run: RunFacts) -> Answer | None:
     return Answer(run.called, Kind.PLANNED, Blame.PERSON, why, command=submit)
 
 
-def _stopped(run: RunFacts) -> Answer | None:
+def _stopped(run: WitnessedRun) -> Answer | None:
     if run.state is not RunState.STOPPED:
         return None
     why = run.stopped_by or "a person stopped it"
     return Answer(run.called, Kind.STOPPED, Blame.PERSON, why, command=run.resume)
 
 
-def _away(run: RunFacts) -> Answer | None:
+def _away(run: WitnessedRun) -> Answer | None:
     if run.htcondor == "pool-down":
         why = "HTCondor is not running, so nothing of the run goes on; it does once the pool is up"
         answer = Answer(run.called, Kind.POOL_DOWN, Blame.POOL, why, command=run.pool_up)
@@ -60,22 +63,22 @@ def _away(run: RunFacts) -> Answer | None:
         answer = Answer(run.called, Kind.SCHEDD_DOWN, Blame.POOL, why, advice, status)
     else:
         return None
-    return answer.with_evidence(run.away)
+    return answer.with_evidence(run.look.queue_away)
 
 
-def _no_space(run: RunFacts) -> Answer | None:
-    if not run.no_space:
+def _no_space(run: WitnessedRun) -> Answer | None:
+    if not run.look.no_space:
         return None
     advice = "make room there; the run then goes on by itself"
     see = f"df -h {run.name}"
-    return Answer(run.called, Kind.DISK_FULL, Blame.POOL, run.no_space, advice, see)
+    return Answer(run.called, Kind.DISK_FULL, Blame.POOL, run.look.no_space, advice, see)
 
 
-def _dagman(run: RunFacts) -> Answer | None:
-    if run.root_held:
-        why = f"its DAGMan is on hold: {run.root_held}"
+def _dagman(run: WitnessedRun, faults: Sequence[Fault]) -> Answer | None:
+    if run.look.queued and run.look.queued.root_held:
+        why = f"its DAGMan is on hold: {run.look.queued.root_held}"
         return Answer(run.called, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
-    fault = next((f for f in run.faults if f.is_sure and f.node is None), None)
+    fault = next((f for f in faults if f.is_sure and f.node is None), None)
     if fault is None:
         return None
     if fault.remedy is Remedy.NONE:
@@ -87,7 +90,7 @@ def _dagman(run: RunFacts) -> Answer | None:
     return Answer(run.called, kind, Blame.POOL, str(fault), advice, run.resume)
 
 
-def owned_elsewhere(run: RunFacts) -> Answer | None:
+def owned_elsewhere(run: WitnessedRun) -> Answer | None:
     """Return that another machine owns the run, which then fails here, whatever else it says."""
     if not run.owner:
         return None
@@ -97,23 +100,23 @@ def owned_elsewhere(run: RunFacts) -> Answer | None:
     return Answer(run.called, Kind.OTHER_MANAGER, Blame.PERSON, why, advice, take)
 
 
-def _storage(run: RunFacts) -> Answer | None:
-    if not run.storage_away:
+def _storage(run: WitnessedRun) -> Answer | None:
+    if not run.look.storage_away:
         return None
-    why = f"the optimiser's storage can't be used: {run.storage_away}"
+    why = f"the optimiser's storage can't be used: {run.look.storage_away}"
     advice = "bring it back; the run then goes on by itself"
     return Answer(run.called, Kind.STORAGE, Blame.POOL, why, advice=advice)
 
 
-def _service(run: RunFacts) -> Answer | None:
-    if not run.service_away:
+def _service(run: WitnessedRun) -> Answer | None:
+    if not run.look.service_away:
         return None
     log = f"tail {run.name}/service.log"
     advice = "it is asked again by itself; if this stays, end its process: another is started; see"
-    return Answer(run.called, Kind.SERVICE, Blame.POOL, run.service_away, advice, log)
+    return Answer(run.called, Kind.SERVICE, Blame.POOL, run.look.service_away, advice, log)
 
 
-def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
+def _scripts(run: WitnessedRun, failing: Sequence[FailingScript]) -> Answer | None:
     """Return the answer for scripts that fail: errors first, then those that wait."""
     for script in sorted(failing, key=lambda script: script.cause != "error"):
         since = datetime.fromisoformat(script.since).astimezone()
@@ -135,7 +138,7 @@ def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
     return None
 
 
-def _closed(run: RunFacts) -> Answer | None:
+def _closed(run: WitnessedRun) -> Answer | None:
     if not run.closed:
         return None
     see = "condor_config_val -dump START_"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.classads import plain, value
+from trialfleet.classads import JobStatus, plain, value
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.collector import machine_named
 from trialfleet.infra.pool.machines import machines_of
-from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.matching import pool_slots, prospects
@@ -37,7 +36,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
-    if value(job, "JobStatus") == BLOCKED:
+    if value(job, "JobStatus") == JobStatus.BLOCKED:
         return Queued(job=named, seconds=seconds, blocked=True)
     try:
         slots = pool_slots()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from trialfleet.workflows.jobs.troubles import JobTrouble
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.why.facts import Queued, RunFacts, Scaling
+from trialfleet.workflows.why.facts import Queued, Scaling, WitnessedRun
 
 # AWS's names for what is wrong, as the autoscaler repeats them; or its own words. In this order.
 _OF_AWS: tuple[tuple[str, Kind], ...] = (
@@ -71,42 +71,44 @@ def gets_nowhere(subject: str, trouble: JobTrouble) -> Answer:
     ).with_evidence(trouble.reason, trouble.error)
 
 
-def waits(subject: str, run: RunFacts, queued: Queued) -> Answer:
+def waits(subject: str, run: WitnessedRun | None, queued: Queued) -> Answer:
     """Return why a job waits that is in the queue.
 
     Args:
         subject: whose job it is.
-        run: its run.
+        run: its run; None: it is no job of ours, and our own commands don't know it.
         queued: the job, and what the pool has for it.
     """
     if queued.blocked:
         return _for_files(subject, run, queued)
     answer = _in_pool(subject, run, queued)
-    if answer.kind not in {Kind.NO_SLOTS, Kind.MATCH, Kind.BUSY, Kind.DRAINING}:
+    may_scale = answer.kind in {Kind.NO_SLOTS, Kind.MATCH, Kind.BUSY, Kind.DRAINING}
+    if run is None or not may_scale:
         return answer
     fleets = _of_fleet(subject, run)
     return fleets.with_evidence(answer.why) if fleets else answer
 
 
-def _for_files(subject: str, run: RunFacts, queued: Queued) -> Answer:
+def _for_files(subject: str, run: WitnessedRun | None, queued: Queued) -> Answer:
     job = f"job {queued.job}"
     why = f"its job ({job}) has a slot; HTCondor sends the files there that jobs share"
     answer = Answer(subject, Kind.SOON, Blame.NOBODY, why)
     answer = answer.with_evidence(f"{job} waits for files since {queued.seconds:.0f} s")
-    for fault in run.faults:
-        if queued.job.startswith(f"{fault.job}."):
-            return replace(
-                answer,
-                kind=Kind.FILES,
-                blame=Blame.POOL,
-                why=fault.what,
-                advice="the pool's supervisor sees to that within 30 s; to do it now",
-                command=run.resume,
-            )
-    return answer
+    faults = run.look.faults if run else ()
+    fault = next((each for each in faults if queued.job.startswith(f"{each.job}.")), None)
+    if run is None or fault is None:
+        return answer
+    return replace(
+        answer,
+        kind=Kind.FILES,
+        blame=Blame.POOL,
+        why=fault.what,
+        advice="the pool's supervisor sees to that within 30 s; to do it now",
+        command=run.resume,
+    )
 
 
-def _in_pool(subject: str, run: RunFacts, queued: Queued) -> Answer:
+def _in_pool(subject: str, run: WitnessedRun | None, queued: Queued) -> Answer:
     found, job = queued.prospects, f"job {queued.job}"
 
     def answer(kind: Kind, blame: Blame, why: str, advice: str = "", command: str = "") -> Answer:
@@ -122,7 +124,8 @@ def _in_pool(subject: str, run: RunFacts, queued: Queued) -> Answer:
         return answer(Kind.NO_SLOTS, Blame.POOL, why, advice, "trialfleet pool status")
     if not found.fit:
         advice = "ask for less, or bring such a slot"
-        return answer(Kind.MATCH, Blame.USER, str(found), advice, run.again)
+        see = run.again if run else f"condor_q -better-analyze {queued.job}"
+        return answer(Kind.MATCH, Blame.USER, str(found), advice, see)
     if queued.draining:
         why = f"the slots that can run it are draining: {queued.draining}"
         advice = "another node takes over once there is one; if the draining was a mistake"
@@ -136,7 +139,7 @@ def _in_pool(subject: str, run: RunFacts, queued: Queued) -> Answer:
     others = _jobs(queued)
     are = "are" if found.willing > 1 else "is"
     why = f"{_all(found.willing)} that can run it {are} busy{others}; it waits for its turn"
-    if not run.run:  # it is no job of ours, and our own commands don't know it
+    if run is None:
         return answer(Kind.BUSY, Blame.NOBODY, why, "to see whose jobs run", "condor_q -all")
     return answer(Kind.BUSY, Blame.NOBODY, why, "nothing is wrong; to watch", run.watch)
 
@@ -161,7 +164,7 @@ def _jobs(queued: Queued) -> str:
 # --- the fleet ------------------------------------------------------------------------------------
 
 
-def _of_fleet(subject: str, run: RunFacts) -> Answer | None:
+def _of_fleet(subject: str, run: WitnessedRun) -> Answer | None:
     """Return why no node comes for it; None where the run brings none of its own."""
     scaling = run.scaling
     if not scaling.wanted:
@@ -175,7 +178,7 @@ def _of_fleet(subject: str, run: RunFacts) -> Answer | None:
     kind, line = min(known, key=lambda one: [k for _, k in _OF_AWS].index(one[0]))
     blame, advice, command = _MENDING[kind]
     why, others = f"it waits for a node: {line}", tuple(other for other in lines if other != line)
-    mend = f"trialfleet {command} {run.study_file}"
+    mend = f"trialfleet {command} {run.frozen.study_file}"
     return Answer(subject, kind, blame, why, advice, mend, evidence=others)
 
 
@@ -184,15 +187,15 @@ def kind_of_refusal(line: str) -> Kind | None:
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
 
-def _coming(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
+def _coming(subject: str, run: WitnessedRun, scaling: Scaling) -> Answer | None:
     if not scaling.coming:
         return None
     why = f"it waits for a node: {scaling.coming} boot(s) now and joins within some minutes"
-    status = f"trialfleet fleet status {run.study_file}"
+    status = f"trialfleet fleet status {run.frozen.study_file}"
     return Answer(subject, Kind.BOOTING, Blame.NOBODY, why, command=status)
 
 
-def _silent(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
+def _silent(subject: str, run: WitnessedRun, scaling: Scaling) -> Answer | None:
     """Nobody asks for nodes."""
     since = scaling.silent_since(run.now)
     state = (scaling.report or {}).get("state")
@@ -205,6 +208,6 @@ def _silent(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
         why = f"no node comes: the fleet's autoscaler has not reported{when}"
     else:
         return None
-    command = f"trialfleet fleet autoscale {run.study_file} --run {run.run}"
+    command = f"trialfleet fleet autoscale {run.frozen.study_file} --run {run.frozen.run}"
     advice = "see whether its job runs; by hand"
     return Answer(subject, Kind.AUTOSCALER, Blame.POOL, why, advice, command)

@@ -21,11 +21,10 @@ from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
 from trialfleet.workflows.dagman.files import removal
-from trialfleet.workflows.dagman.job_queue import QueuedRun
+from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
 from trialfleet.workflows.gang.records import in_words
 from trialfleet.workflows.jobs.current import current_trial, end_place
 from trialfleet.workflows.jobs.job_log import read_starts
-from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.folders import LATEST
 from trialfleet.workflows.models.history import Change, last_move
 from trialfleet.workflows.plan import access_point
@@ -35,7 +34,7 @@ from trialfleet.workflows.plan.graph import RegionGraph, autoscale_of
 from trialfleet.workflows.record_shapes import StoppedRun
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.spending import read_unpaid
-from trialfleet.workflows.status.states import RunState, TrialState, trial_state
+from trialfleet.workflows.status.states import TrialState, trial_state
 from trialfleet.workflows.status.status import Look, StatusReader
 from trialfleet.workflows.status.storage import other_manager
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
@@ -44,9 +43,9 @@ from trialfleet.workflows.why.facts import (
     Life,
     NodeFacts,
     Queued,
-    RegionFacts,
-    RunFacts,
     Scaling,
+    WitnessedRegion,
+    WitnessedRun,
 )
 from trialfleet.workflows.why.slots import queued_job
 
@@ -65,36 +64,19 @@ class RunWitnesses:
 
     # -- the run ---------------------------------------------------------------------------------
 
-    def run(self) -> RunFacts:
+    def run(self) -> WitnessedRun:
         """What is known of the run as a whole."""
-        frozen, status, queued = self.frozen, self.look.status, self._queued
-        study = frozen.study
-        return RunFacts(
-            folder=self.files.root,
-            study=study.name,
-            run=frozen.run,
-            state=status.state,
-            study_file=frozen.study_file,
-            day=frozen.day.date if frozen.day else None,
-            first=next(iter(study.region_table)),
-            places=frozen.places,
+        return WitnessedRun(
+            frozen=self.frozen,
+            look=self.look,
             htcondor=self.htcondor,
-            away=self.look.queue_away,
             pool_up=start_command(),
-            root_held=queued.root_held if queued else None,
-            faults=self.look.faults,
             is_supervised=_is_supervised(),
-            storage_away=self.look.storage_away,
-            service_away=self.look.service_away,
             stopped_by=_stopped_by(self.files),
             owner=self._owner(),
-            no_space=self.look.no_space,
-            closed=tuple(_closed(queued)) if queued else (),
+            closed=tuple(_closed(self._queued)) if self._queued else (),
             unpaid=read_unpaid(self.files),
-            deadline=frozen.day.deadline if frozen.day else None,
-            parallel_regions=study.parallel_regions,
-            others=tuple(r.name for r in status.regions if r.state is RunState.RUNNING),
-            scaling=_scaling(self.files, frozen),
+            scaling=_scaling(self.files, self.frozen),
         )
 
     def _owner(self) -> str:
@@ -107,29 +89,21 @@ class RunWitnesses:
 
     # -- a region --------------------------------------------------------------------------------
 
-    def region(self, graph: RegionGraph) -> RegionFacts:
+    def region(self, graph: RegionGraph) -> WitnessedRegion:
         """What is known of a region."""
         status = next(r for r in self.look.status.regions if r.slug == graph.slug)
-        records, budget = self.look.records[graph.slug], self.frozen.study.budget_of(graph.name)
-        return RegionFacts(
+        return WitnessedRegion(
             **vars(status),
-            hours=budget.hours,
+            records=self.look.records[graph.slug],
             hours_spent=_hours(self._trials[graph.name]),
             held=self._held(graph),
-            ended=records.stopped or {},
-            verdict=records.verdict or {},
             moved=_moved(status.published),
             waiting=self._waiting(graph, status),
-            mending=how_to_install(status.cause.error, self.frozen.study) if status.cause else "",
-            troubles=tuple(
-                each for each in self.look.status.job_troubles if each.region == graph.slug
-            ),
         )
 
-    def _held(self, graph: RegionGraph) -> tuple[tuple[str, str, str], ...]:
+    def _held(self, graph: RegionGraph) -> tuple[HeldJob, ...]:
         own = {graph.slug, *graph.trial_nodes, *graph.ends}
-        held = self._queued.held if self._queued else ()
-        return tuple((job.node, job.job, job.reason) for job in held if job.node in own)
+        return tuple(job for job in self.look.status.held if job.node in own)
 
     def _waiting(self, graph: RegionGraph, status: RegionStatus) -> Queued | None:
         if self._queued is None or status.running_trials:
@@ -159,20 +133,21 @@ class RunWitnesses:
         ad = self._ad(node) if own in {node, current} else None
         life = _life(place)
         gang, lacks_slots = self._gang(graph, node, place)
-        error = str((trial and trial.user_attrs.get("error")) or last.get("error", ""))
         return NodeFacts(
             node=name,
             of_job=node,
             region=graph.name,
             is_end=name in graph.ends,
             state=self._state(graph, own, trial, ad, place),
-            error=error,
+            error=str((trial and trial.user_attrs.get("error")) or last.get("error", "")),
             stopped=trial.user_attrs.get(STOPPED, {}) if trial else {},
             blame=str(last.get("blame", "")),
             attempts=len(failures),
             before=(current or "") if own not in {node, current} else self._before(graph, node),
             skipped="" if trial else _skipped(files.scripts_log, name, node),
-            held=next((h[2] for h in self._held(graph) if h[0] == node), "") if ad else "",
+            held=next((job.reason for job in self._held(graph) if job.node == node), "")
+            if ad
+            else "",
             job=f"{ad['ClusterId']}.{ad['ProcId']}" if ad else "",
             queued=queued_job(self.files, node)
             if lacks_slots
@@ -184,7 +159,6 @@ class RunWitnesses:
             log=str(place.log) if place.log.exists() else "",
             gang=gang,
             lacks_slots=lacks_slots,
-            mending=how_to_install(error, self.frozen.study),
         )
 
     def _gang(self, graph: RegionGraph, node: str, place: TrialFolder) -> tuple[str, bool]:

@@ -6,29 +6,27 @@ The readers of ads are pure; `read_pool` asks the collector and the schedd.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from trialfleet.classads import IN_SLOT, JobStatus
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.machines import Machine, Room, moment, number, room
-from trialfleet.infra.pool.status import BLOCKED
 
 # A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
 TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
+NAMES = ["GlobalJobId", "TrialfleetRun", "TrialfleetRegion", "TrialfleetNode"]
 JOB_ATTRIBUTES = [
-    *("JobStatus", "GlobalJobId", "ClusterId", "RequestCpus", "RequestGPUs", "RequestMemory"),
-    *("Requirements", "EnteredCurrentStatus", "TrialfleetRun", "TrialfleetFolder"),
-    *("TrialfleetRegion", "TrialfleetNode", "TrialfleetGangMin"),
+    *("JobStatus", "ClusterId", "RequestCpus", "RequestGPUs", "RequestMemory", "Requirements"),
+    *("EnteredCurrentStatus", "TrialfleetFolder", "TrialfleetGangMin", *NAMES),
 ]
 AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
 SINCE = "EnteredCurrentStatus"
-IDLE = 1  # JobStatus
-# Running, sending its output, suspended; blocked: it has a slot, whose machine gets shared files.
-ACTIVE = {2, 6, 7, BLOCKED}
+ACTIVE = IN_SLOT | {JobStatus.BLOCKED}
 Ad = dict[str, Any]
 
 
@@ -92,15 +90,21 @@ def read_pool(fleet: str | None = None, run: str = "", folder: str = "") -> Pool
     """
     jobs = schedd.query(TRIALS, JOB_ATTRIBUTES, AS_TEXT)
     demand = read_demand(of_run(jobs, run, folder))
-    constraint = "TrialfleetInstance isnt undefined"
-    if fleet is not None:
-        constraint += f" && TrialfleetFleet =?= {quoted(fleet)}"
-    return PoolView(nodes=read_machines(constraint, jobs), demand=demand)
+    return PoolView(nodes=_machines(fleet, jobs), demand=demand)
 
 
-def fleet_machines(fleet: str | None = None) -> tuple[Machine, ...]:
-    """Return the machines of a fleet, or of every fleet, that have joined the pool."""
-    return read_pool(fleet).nodes
+def fleet_machines(fleet: str | None = None, *, named: bool = False) -> tuple[Machine, ...]:
+    """Return the machines of a fleet, or of every fleet, that have joined the pool.
+
+    Only where their trials are to be `named` is the schedd asked.
+    """
+    in_slots = f"{TRIALS} && JobStatus != {JobStatus.IDLE}"
+    return _machines(fleet, schedd.query(in_slots, NAMES) if named else ())
+
+
+def _machines(fleet: str | None, jobs: Iterable[Ad]) -> tuple[Machine, ...]:
+    own = f" && TrialfleetFleet =?= {quoted(fleet)}" if fleet is not None else ""
+    return read_machines(f"TrialfleetInstance isnt undefined{own}", jobs)
 
 
 def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
@@ -128,10 +132,10 @@ def quoted(text: str) -> str:
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
     """Return what the ads of trials ask for; jobs on hold or ended ask for nothing."""
     jobs = list(jobs)
-    return Demand(idle=_groups(jobs, {IDLE}), active=_groups(jobs, ACTIVE))
+    return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 
 
-def _groups(jobs: Sequence[Mapping[str, Any]], statuses: set[int]) -> tuple[Group, ...]:
+def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tuple[Group, ...]:
     """Return the jobs in these states, grouped by what they ask for, the largest first.
 
     Of gangs that ask for the same the oldest comes first: it is the one that gets slots.

@@ -94,7 +94,7 @@ def drain_instances(
             refused = list(zip(joined, answers, strict=True))
         asked = {node.instance for node, refusal in refused if not refusal}
         _wait(asked, progress, seconds)
-        left = undrained(asked, fleet_machines())
+        left = undrained(asked, fleet_machines(named=True))
     except PoolError as error:
         return [f"the nodes can't be drained: {error}"]
     return [
@@ -108,7 +108,7 @@ def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
 
     def gone() -> bool:
         nonlocal last_printed
-        left = undrained(asked, fleet_machines())
+        left = undrained(asked, fleet_machines(named=True))
         text = ", ".join(f"{described(node)} on {node.instance}" for node in left if node.jobs)
         if text not in {"", last_printed}:
             progress(f"waiting for {text} to leave")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from trialfleet.classads import JobStatus
 from trialfleet.infra.fleet.pool.demand import TRIALS, of_run, quoted
 from trialfleet.infra.fleet.scaling.limits import Stop
 from trialfleet.infra.pool import schedd
 
 # Those that are in the queue for some moments more, at their end: removed, completed.
-OVER = "(JobStatus == 3 || JobStatus == 4)"
+OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED})"
 
 
 def end(run: str, stop: Stop, folder: str = "") -> int:

@@ -149,6 +149,7 @@ class Nodes:
     def facts(self, *nodes: Machine, **changes: Any) -> InstanceFacts:
         view = PoolView(nodes=nodes, demand=Demand())
         self._patch.setattr(pool_demand, "read_pool", lambda *_: view)
+        self._patch.setattr(pool_demand, "fleet_machines", lambda **_: nodes)
         found = instance_facts(self.instance, self._folder.root)
         return replace(found, node=replace(found.node, **changes)) if found.node else found
 
@@ -200,10 +201,11 @@ def test_what_can_not_be_asked_is_said(
 ) -> None:
     cloud.faults.refuse("DescribeInstances", "AuthFailure")
 
-    def away(*_: object) -> PoolView:
+    def away(*_: object, **__: object) -> PoolView:
         raise PoolError("no HTCondor")
 
     monkeypatch.setattr(pool_demand, "read_pool", away)
+    monkeypatch.setattr(pool_demand, "fleet_machines", away)
     answer = why_instance(instance_facts(nodes.instance, nodes._folder.root))
     assert answer.kind == "unknown"
     assert "AuthFailure" in answer.why

@@ -89,7 +89,7 @@ def removal(reason: str, *, only_idle: bool = False) -> Removal:
 
 
 def the_node() -> Machine:
-    (node,) = pool_demand.fleet_machines("demo")
+    (node,) = pool_demand.fleet_machines("demo", named=True)
     return node
 
 
@@ -108,6 +108,8 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     submit_trial(work)
     wait_for(lambda: the_node().trials)
     busy = the_node()
+    (unnamed,) = pool_demand.fleet_machines("demo")
+    assert unnamed == replace(busy, trials=())
     assert busy.trials == (RunningTrial(run="r1", region="JFK", node="JFK.l1.t03"),)
     assert (busy.idle_since, busy.free.gpus) == (None, 1)
     view = pool_demand.read_pool("demo", "r1")
@@ -153,7 +155,7 @@ def test_an_idle_node_is_drained_by_the_reason_given() -> None:
 def test_what_cannot_be_drained_is_said(node_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = replace(the_node(), slot="slot1@nowhere")
     assert "slot1@nowhere" in draining.drain(gone, removal("down"))
-    monkeypatch.setattr(draining, "fleet_machines", lambda _fleet=None: [gone])
+    monkeypatch.setattr(draining, "fleet_machines", lambda **_: [gone])
     (refused,) = draining.drain_instances([instance("i-1")], "down", lambda _: None)
     assert refused.startswith("i-1 can't be drained: ")
     monkeypatch.undo()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeRun
+from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError
-from trialfleet.infra.pool.status import BLOCKED
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import graph_of
@@ -120,6 +120,6 @@ def test_each_line_of_progress_names_the_mode(
 def test_a_job_whose_files_are_on_their_way_is_told_in_plain_words(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_queue, "one_idle", lambda *_: {"JobStatus": BLOCKED})
+    monkeypatch.setattr(job_queue, "one_idle", lambda *_: {"JobStatus": JobStatus.BLOCKED})
     told = waits_for(RunFolder(make_run().folder), "A.check")
     assert told == "has a slot; its files are being sent to the slot's machine"

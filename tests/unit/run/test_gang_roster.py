@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from trialfleet.classads import JobStatus
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member, parsed
 from trialfleet.workflows.gang.decision import (
@@ -23,10 +24,7 @@ from trialfleet.workflows.gang.decision import (
 from trialfleet.workflows.gang.roster import (
     DONE,
     FORM,
-    HELD,
-    IDLE,
     RUN,
-    RUNNING,
     STARTING_SECONDS,
     Apart,
     Job,
@@ -59,9 +57,11 @@ def agent(proc: int, phase: str, generation: int = 1, **more: object) -> Member:
 def job(said: Member | int, **more: object) -> Job:
     """A running job with an agent, or one that waits for a slot."""
     own = (
-        Job(proc=said, status=IDLE)
+        Job(proc=said, status=JobStatus.IDLE)
         if isinstance(said, int)
-        else Job(proc=int(said.token[1:]), status=RUNNING, began=1, said=said, running_for=60)
+        else Job(
+            proc=int(said.token[1:]), status=JobStatus.RUNNING, began=1, said=said, running_for=60
+        )
     )
     return replace(own, **more)  # type: ignore[arg-type]
 
@@ -167,7 +167,7 @@ def test_all_that_are_ready_train_by_the_numbers_of_their_jobs() -> None:
         ready[:1],  # too few
         [*ready[:2], job(agent(2, member.WAITING))],  # it will be ready
         [*ready[:2], job(agent(2, member.READY, 0))],  # for another generation
-        [*ready[:2], Job(proc=2, status=RUNNING, began=1, running_for=1)],  # it begins
+        [*ready[:2], Job(proc=2, status=JobStatus.RUNNING, began=1, running_for=1)],  # it begins
         [*ready[:2], replace(ready[2], began=2, running_for=1)],  # it was lost, and begins again
     ],
 )
@@ -181,7 +181,7 @@ def test_a_generation_waits_for_those_that_have_a_slot(jobs: list[Job]) -> None:
         [*ready[:2], job(2)],  # it has no slot
         [*ready[:2], replace(ready[2], silent=True)],
         [*ready[:2], job(agent(2, member.LEAVING))],
-        [*ready[:2], Job(proc=2, status=RUNNING, began=1, running_for=STARTING_SECONDS)],
+        [*ready[:2], Job(proc=2, status=JobStatus.RUNNING, began=1, running_for=STARTING_SECONDS)],
     ],
 )
 def test_a_generation_does_not_wait_for_those_that_may_not_come(jobs: list[Job]) -> None:
@@ -213,7 +213,7 @@ def test_nothing_happens_while_all_train() -> None:
         replace(trains[2], silent=True),
         replace(trains[2], began=2),
         replace(trains[2], said=agent(2, member.WAITING, token="another")),
-        Job(proc=2, status=HELD, hold_code=1),
+        Job(proc=2, status=JobStatus.HELD, hold_code=1),
     ],
 )
 def test_a_lost_rank_begins_a_generation_at_once(lost: Job | None) -> None:
@@ -357,7 +357,7 @@ def test_jobs_that_nobody_waits_for_are_removed() -> None:
 
 def test_a_limit_of_one_job_is_that_of_the_trial() -> None:
     own = training(0, 1, 2)
-    held = Job(proc=2, status=HELD, hold_code=34)
+    held = Job(proc=2, status=JobStatus.HELD, hold_code=34)
     assert to_remove(own, SIZE, [*trains[:2], held], NOW) == {0, 1, 2}
     by_person = replace(held, hold_code=1)
     assert to_remove(own, SIZE, [*trains[:2], by_person], NOW) == set()
@@ -374,7 +374,7 @@ class World:
         self.chance = random.Random(seed)  # noqa: S311
         self.now = NOW
         self.roster = Roster(cluster=7, since=NOW, trial="A.l1.t01")
-        self.jobs = [Job(proc=proc, status=IDLE) for proc in range(3)]
+        self.jobs = [Job(proc=proc, status=JobStatus.IDLE) for proc in range(3)]
         self.files: set[str] = set()
         self.trained = self.saved = 0  # steps; those that a checkpoint holds
         self.steps_of = {"": 0}
@@ -392,12 +392,12 @@ class World:
 
     def lose(self, proc: int) -> None:
         one = self.jobs[proc]
-        self.jobs[proc] = replace(one, status=IDLE, said=one.said)
+        self.jobs[proc] = replace(one, status=JobStatus.IDLE, said=one.said)
 
     def act(self, one: Job) -> Job:
-        if one.status == IDLE:
+        if one.status == JobStatus.IDLE:
             if self.chance.random() < 0.3:
-                return replace(one, status=RUNNING, began=one.began + 1, running_for=0.0)
+                return replace(one, status=JobStatus.RUNNING, began=one.began + 1, running_for=0.0)
             return one
         one = replace(one, running_for=one.running_for + 0.25)
         if one.agent is None:

@@ -19,7 +19,7 @@ from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.run.console import run_view
 from trialfleet.workflows.run.dry_start import failure_text, last_words, missing_module
 from trialfleet.workflows.scripts.region_studies import RegionStudies
-from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.status.states import Stage
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.why.node_rules import why_node
 from trialfleet.workflows.why.region_rules import why_region
@@ -132,7 +132,7 @@ def test_status_and_why_tell_what_mends_a_missing_module(make_run: MakeRun) -> N
     assert isinstance(terminal.file, io.StringIO)
     assert "-m pip install nowhere" in terminal.file.getvalue()
     graph, witnesses = graph_of(run.study).regions[0], RunWitnesses(run.folder)
-    whole = replace(witnesses.run(), state=RunState.FAILED)
+    whole = witnesses.run()
     region = replace(witnesses.region(graph), stage=Stage.FAILED)
     assert "-m pip install nowhere" in why_region(whole, region).advice
     facts = witnesses.node(graph, "A.l1.t01")

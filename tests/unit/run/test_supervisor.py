@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeRun
+from trialfleet.classads import JobStatus, Universe
 from trialfleet.files import write_json
-from trialfleet.infra.pool.status import BLOCKED
-from trialfleet.workflows.dagman import health, job_queue, supervisor
+from trialfleet.workflows.dagman import health, supervisor
 from trialfleet.workflows.dagman.common_files import REPAIR
 from trialfleet.workflows.dagman.failing import note_failure
 from trialfleet.workflows.dagman.health import Fault, Remedy, faults
@@ -53,8 +53,8 @@ def folder(tmp_path: Path) -> RunFolder:
 def dagman(folder: RunFolder, **changes: Any) -> dict[str, Any]:
     ad = {
         "ClusterId": ROOT,
-        "JobStatus": job_queue.RUNNING,
-        "JobUniverse": job_queue.SCHEDULER_UNIVERSE,
+        "JobStatus": JobStatus.RUNNING,
+        "JobUniverse": Universe.SCHEDULER,
         "EnteredCurrentStatus": NOW - 1000,
         "TrialfleetFolder": str(folder.root),
     }
@@ -76,14 +76,14 @@ def test_a_run_that_goes_on_has_no_fault(folder: RunFolder) -> None:
 
 
 def test_a_dagman_that_is_to_start_again_is_told_and_given_a_moment(folder: RunFolder) -> None:
-    cooling = {"JobStatus": job_queue.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 5}
+    cooling = {"JobStatus": JobStatus.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 5}
     fault = only(faults(folder, [dagman(folder), region(folder, **cooling)], NOW))
     assert str(fault) == "A: its DAGMan ended by itself with exit code 4 and is to start again"
     assert (fault.remedy, fault.patience > 5) == (Remedy.REPLACE, True)
 
 
 def test_a_dagman_that_was_killed_with_its_pool_has_no_exit_code(folder: RunFolder) -> None:
-    cooling = {"JobStatus": job_queue.IDLE, "JobCoolDownExpiration": NOW + 5}
+    cooling = {"JobStatus": JobStatus.IDLE, "JobCoolDownExpiration": NOW + 5}
     fault = only(faults(folder, [dagman(folder), region(folder, **cooling)], NOW))
     assert str(fault) == "A: its DAGMan was killed and is to start again"
 
@@ -101,7 +101,7 @@ def test_status_names_a_region_of_which_something_is_mended(make_run: MakeRun) -
 
 
 def test_nobody_waits_for_a_long_cool_down(folder: RunFolder) -> None:
-    cooling = {"JobStatus": job_queue.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 300}
+    cooling = {"JobStatus": JobStatus.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 300}
     assert only(faults(folder, [dagman(folder, **cooling)], NOW)).patience == 0
 
 
@@ -109,7 +109,7 @@ def test_nobody_waits_for_a_long_cool_down(folder: RunFolder) -> None:
 def test_only_a_hold_of_a_persons_is_left_alone(
     folder: RunFolder, code: int, remedy: Remedy
 ) -> None:
-    held = {"JobStatus": job_queue.HELD, "HoldReasonCode": code, "HoldReason": "no space"}
+    held = {"JobStatus": JobStatus.HELD, "HoldReasonCode": code, "HoldReason": "no space"}
     fault = only(faults(folder, [dagman(folder, **held)], NOW))
     assert (fault.remedy, "no space" in fault.what) == (remedy, True)
     assert fault.by_person().remedy is Remedy.RELEASE
@@ -183,7 +183,7 @@ def trial(folder: RunFolder, **changes: Any) -> dict[str, Any]:
     own = {
         "ClusterId": TRIAL,
         "JobUniverse": 5,
-        "JobStatus": BLOCKED,
+        "JobStatus": JobStatus.BLOCKED,
         "DAGManJobId": REGION,
         "DAGNodeName": "A.l1.t01",
         "TrialfleetNode": "A.l1.t01",
@@ -235,7 +235,7 @@ def test_jobs_that_ask_where_no_service_runs_have_one_started(folder: RunFolder)
     place.words.mkdir(parents=True)
     write_json(place.order, {"schema": 1, "token": "", "turn": 0, "do": "ask"})
     said = {"job": "9.0", "token": "ab", "turn": 1, "say": "ask", "time": NOW}
-    job = trial(folder, JobStatus=job_queue.RUNNING, TrialfleetNode="A.l1")
+    job = trial(folder, JobStatus=JobStatus.RUNNING, TrialfleetNode="A.l1")
 
     def found() -> list[Fault]:
         return faults(folder, [dagman(folder), region(folder), job], NOW)
@@ -253,7 +253,7 @@ def test_jobs_that_ask_where_no_service_runs_have_one_started(folder: RunFolder)
 
 
 def test_a_repair_that_was_cut_off_before_the_release_is_found(folder: RunFolder) -> None:
-    held = trial(folder, JobStatus=job_queue.HELD, HoldReasonCode=1, HoldReason=f"{REPAIR} (by me)")
+    held = trial(folder, JobStatus=JobStatus.HELD, HoldReasonCode=1, HoldReason=f"{REPAIR} (by me)")
     assert in_vain(folder, held) == ["A.l1.t01"]
     by_person = held | {"HoldReason": "via condor_hold"}
     assert in_vain(folder, by_person) == []
@@ -379,7 +379,7 @@ def test_a_dagman_that_outlived_its_schedd_is_ended(
     folder: RunFolder, holder: subprocess.Popen[bytes], ads: int
 ) -> None:
     """Another that is started in its place finds the lock and exits 3, again and again."""
-    cooling = {"JobStatus": job_queue.IDLE, "ExitCode": 3, "JobCoolDownExpiration": NOW + 5}
+    cooling = {"JobStatus": JobStatus.IDLE, "ExitCode": 3, "JobCoolDownExpiration": NOW + 5}
     fault = only(faults(folder, [dagman(folder, **cooling)][:ads], NOW))
     assert (fault.remedy, fault.is_sure, fault.patience > 5) == (Remedy.END, False, True)
     mend(folder, fault)
@@ -530,7 +530,7 @@ def test_a_dagman_that_dies_again_and_again_is_replaced(folder: RunFolder, mends
     watch = Supervisor(mends)
     for crashes in range(1, 4):
         for second in (0, 5):  # up again in between: no single look shows that it lasts
-            status = {"JobStatus": job_queue.IDLE, "JobCoolDownExpiration": NOW + crashes * 10 + 5}
+            status = {"JobStatus": JobStatus.IDLE, "JobCoolDownExpiration": NOW + crashes * 10 + 5}
             ad = region(folder, NumJobCoolDowns=crashes, **(status if second == 0 else {}))
             at = crashes * 10 + second
             watch.look([folder], [dagman(folder), ad], NOW + at, at)
@@ -599,7 +599,7 @@ def test_a_dagman_that_hangs_again_and_again_is_replaced(folder: RunFolder, mend
 def test_where_the_whole_run_begins_anew_its_regions_need_no_mend(
     folder: RunFolder, mends: Mends
 ) -> None:
-    cooling = {"JobStatus": job_queue.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 300}
+    cooling = {"JobStatus": JobStatus.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 300}
     watch = Supervisor(mends)
     watch.look([folder], [dagman(folder, **cooling), region(folder, **cooling)], NOW, 0.0)
     assert mends.noted == [Remedy.REPLACE]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.plan.test_plan import make_study
+from trialfleet.classads import JobStatus
 from trialfleet.infra.fleet.scaling import last_report
-from trialfleet.workflows.dagman.job_queue import IDLE, QueuedRun
+from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.planning import write_plan
 from trialfleet.workflows.status.spending import read_spending
@@ -18,7 +19,7 @@ from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.study.frozen import load_frozen
 
 NOTE = "3 trial(s) ask for more than a node has, e.g. 1 GPU, 4 cpus, 900000 MB"
-TRIAL = {"JobStatus": IDLE, "JobUniverse": 5, "EnteredCurrentStatus": 0}
+TRIAL = {"JobStatus": JobStatus.IDLE, "JobUniverse": 5, "EnteredCurrentStatus": 0}
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,21 @@ from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault, Remedy
+from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
 from trialfleet.workflows.journal.journal import Ending, Outcome
 from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.status.causes import Cause
+from trialfleet.workflows.status.region_records import RegionRecords
+from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.running import RunningTrial
 from trialfleet.workflows.status.states import RunState, Stage, TrialState
+from trialfleet.workflows.status.status import Look
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.frozen import FrozenStudy
+from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.why.attempt_causes import kind_of_attempt
 from trialfleet.workflows.why.facts import (
@@ -29,9 +36,9 @@ from trialfleet.workflows.why.facts import (
     Life,
     NodeFacts,
     Queued,
-    RegionFacts,
-    RunFacts,
     Scaling,
+    WitnessedRegion,
+    WitnessedRun,
 )
 from trialfleet.workflows.why.instance_rules import kind_of_leaving, why_instance
 from trialfleet.workflows.why.node_rules import why_node
@@ -40,11 +47,65 @@ from trialfleet.workflows.why.run_rules import blocked
 from trialfleet.workflows.why.waiting_rules import kind_of_refusal, waits
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-RUN = RunFacts(
-    folder=Path("/r/r1"), study="demo", run="r1", state=RunState.RUNNING, now=NOW,
-    study_file="/s/study.yaml", first="A", places={"resources.memory": "/s/study.yaml:9"},
-)  # fmt: skip
-REGION = RegionFacts(name="A", slug="A", state=RunState.RUNNING, stage=Stage.TUNING, budget=4)
+STUDY = Study.model_validate(
+    {
+        "name": "demo",
+        "regions": ["A", "B", "New York"],
+        "data": "/d/{region}.npz",
+        "objective": {"metric": "loss", "direction": "minimize"},
+        "search_space": {"rate": {"type": "float", "low": 0.1, "high": 1}},
+        "budget": {"trials": 4},
+        "trainer": {"command": ["true"]},
+        "publish": "none",
+    }
+)
+FROZEN = FrozenStudy(
+    run="r1",
+    folder="/r/r1",
+    created=NOW,
+    places={"resources.memory": "/s/study.yaml:9"},
+    study=STUDY,
+)
+STATUS = RunStatus(
+    run="r1",
+    study="demo",
+    folder="/r/r1",
+    state=RunState.RUNNING,
+    root="1.0",
+    metric="loss",
+    direction="minimize",
+    regions=(),
+)
+IN_QUEUE = QueuedRun(
+    root="1.0",
+    root_held=None,
+    running=frozenset(),
+    idle=frozenset(),
+    held=(),
+    regions=frozenset({"A"}),
+    ads=(),
+)
+LOOK = Look(
+    status=STATUS,
+    unfinished={},
+    trials={},
+    records={},
+    queued=IN_QUEUE,
+    queue_away="",
+    storage_away="",
+    faults=(),
+    service_away="",
+    no_space="",
+)
+RUN = WitnessedRun(frozen=FROZEN, look=LOOK, now=NOW)
+REGION = WitnessedRegion(
+    name="A",
+    slug="A",
+    state=RunState.RUNNING,
+    stage=Stage.TUNING,
+    budget=4,
+    records=RegionRecords(),
+)
 NODE = NodeFacts(node="A.l1.t01", region="A")
 FITS = Prospects(slots=2, fit=2, willing=2, concurrency=2, lacking=(), has_fleet=False)
 RUNS = RunningTrial(node="A.l1.t01", slot=None, started=None, step=None, value=None)
@@ -57,6 +118,9 @@ FAILS = FailingScript(
     times=3,
     since="2026-11-20T02:10:00+00:00",
 )
+OVER = FROZEN.model_copy(update={"day": RunsDay(date=NOW.date(), deadline=NOW)})
+GAVE_UP = RegionRecords(stopped={"script": "ask"})
+HOURS = STUDY.budget.model_copy(update={"hours": 1.0})
 AWAITED = replace(FAILS, error="the storage of study 'demo' can't be used", cause="storage")
 GONE = replace(FAILS, script="ask-best", error="the data can't be read: /d/a.csv: No such file")
 ALL_THE_SAME = "to have the new model in force all the same"
@@ -64,7 +128,22 @@ LACK, NEEDS = "today's data lack", "which the model in force needs"
 LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBMIT, patience=5)
 
 
-def region(run: RunFacts = RUN, **changes: Any) -> Answer:
+def a_run(**changes: Any) -> WitnessedRun:
+    """Our run, but for some of what stands in its study, its status or another witness's word."""
+
+    def changed(of: Any) -> Any:
+        names = {each.name for each in fields(of)} & {*changes}
+        return replace(of, **{name: changes.pop(name) for name in names})
+
+    status, queued = changed(STATUS), changed(IN_QUEUE)
+    run: WitnessedRun = changed(
+        replace(RUN, look=replace(changed(LOOK), status=status, queued=queued))
+    )
+    study = STUDY.model_copy(update=changes)
+    return replace(run, frozen=run.frozen.model_copy(update={"study": study}))
+
+
+def region(run: WitnessedRun = RUN, **changes: Any) -> Answer:
     return why_region(run, replace(REGION, **changes))
 
 
@@ -94,22 +173,26 @@ def cause(error: str, blame: str = "") -> Cause:
         ({"service_away": "no answer for 40 s"}, {"running_trials": (RUNS,) * 2}, Kind.SERVICE),
         ({}, {"failing": (GONE,)}, Kind.DATA_MISSING),
         ({}, {"stage": Stage.FAILED, "reason": GONE.error}, Kind.DATA_MISSING),
-        ({}, {"stage": Stage.FAILED, "reason": "x", "ended": {"script": "ask"}}, Kind.SCRIPT),
+        (
+            {},
+            {"stage": Stage.FAILED, "reason": "x", "records": GAVE_UP},
+            Kind.SCRIPT,
+        ),
         ({"closed": ("no local jobs",)}, {}, Kind.CLOSED),
         ({"storage_away": "gone"}, {}, Kind.STORAGE),
-        ({}, {"held": (("A.l1.t01", "7.0", "via condor_hold"),)}, Kind.HELD),
+        ({}, {"held": (HeldJob(node="A.l1.t01", job="7.0", reason="by hand"),)}, Kind.HELD),
         ({"parallel_regions": 1}, {"stage": Stage.WAITING}, Kind.TURN),
         ({}, {"stage": Stage.WAITING}, Kind.SOON),
         ({}, {"waiting": QUEUED}, Kind.BUSY),
         ({}, {"waiting": replace(QUEUED, free=1)}, Kind.SOON),
         ({}, {"waiting": replace(QUEUED, draining="a new disk")}, Kind.DRAINING),
         ({"unpaid": {"tune": "no money is left: x"}}, {"running_trials": (RUNS,)}, Kind.MONEY),
-        ({"deadline": NOW}, {"running_trials": (RUNS,)}, Kind.DEADLINE),
-        ({}, {"hours": 1.0, "hours_spent": 1.5, "running_trials": (RUNS,)}, Kind.BUDGET),
+        ({"frozen": OVER}, {"running_trials": (RUNS,)}, Kind.DEADLINE),
+        ({"budget": HOURS}, {"hours_spent": 1.5, "running_trials": (RUNS,)}, Kind.BUDGET),
     ],
 )
 def test_a_region_under_way(run: dict[str, Any], changes: dict[str, Any], kind: Kind) -> None:
-    assert region(replace(RUN, **run), **changes).kind is kind
+    assert region(a_run(**run), **changes).kind is kind
 
 
 @pytest.mark.parametrize(
@@ -126,7 +209,7 @@ def test_a_region_under_way(run: dict[str, Any], changes: dict[str, Any], kind: 
 )
 def test_a_region_that_failed(changes: dict[str, Any], kind: Kind, blame: Blame) -> None:
     """Its own end is recorded: that the pool is down as well explains nothing."""
-    answer = region(replace(RUN, htcondor="pool-down"), stage=Stage.FAILED, **changes)
+    answer = region(a_run(htcondor="pool-down"), stage=Stage.FAILED, **changes)
     assert (answer.kind, answer.blame) == (kind, blame)
 
 
@@ -155,13 +238,15 @@ def test_who_waits_for_a_busy_slot_is_sent_to_the_runs_status() -> None:
     assert region(waiting=QUEUED).lines()[1] == (
         "next: nothing is wrong; to watch: trialfleet status /r/r1 --watch"
     )
-    foreign = waits("7.0", replace(RUN, run=""), QUEUED)
+    foreign = waits("7.0", None, QUEUED)
+    unfit = waits("7.0", None, replace(QUEUED, prospects=replace(FITS, fit=0, willing=0)))
+    assert unfit.command == "condor_q -better-analyze 7.0"
     assert foreign.lines()[1] == "next: to see whose jobs run: condor_q -all"
 
 
 def test_a_pool_that_is_down_is_started_by_the_command_that_names_it() -> None:
     up = "TRIALFLEET_POOL=/p trialfleet pool up"
-    answer = region(replace(RUN, htcondor="pool-down", pool_up=up))
+    answer = region(a_run(htcondor="pool-down", pool_up=up))
     assert answer.lines()[1] == f"next: {up}"
 
 
@@ -176,7 +261,7 @@ def test_the_line_says_where_the_study_sets_what_was_too_little() -> None:
 def test_the_check_of_another_run_tries_the_region_that_failed() -> None:
     failed: dict[str, Any] = {"stage": Stage.FAILED, "cause": cause("exit code 1")}
     assert region(**failed).command == "trialfleet run /s/study.yaml --check"
-    answer = region(replace(RUN, first="Å"), name="New York", **failed)
+    answer = region(name="New York", **failed)
     assert answer.command == "trialfleet run /s/study.yaml --check-region 'New York'"
     node = replace(NODE, region="B", state=TrialState.FAILED, error="exit code 1: no")
     assert why_node(RUN, REGION, node).command == "trialfleet run /s/study.yaml --check-region B"
@@ -186,13 +271,13 @@ def test_what_ended_well() -> None:
     kept = {"verdict": "kept", "why": "loss 0.4, champion 0.1", "champion": {"run": "r0"}}
     published: dict[str, Any] = {"stage": Stage.PUBLISHED, "published": "/m/A/r1"}
     assert region(**published).kind is Kind.WELL
-    assert region(**published, verdict=kept).kind is Kind.GATE_KEPT
-    facts = replace(REGION, **published, verdict=kept)
+    assert region(**published, records=RegionRecords(verdict=kept)).kind is Kind.GATE_KEPT
+    facts = replace(REGION, **published, records=RegionRecords(verdict=kept))
     assert what_else(facts, why_region(RUN, facts)) == [
         "A: the gate kept the former model (run r0), not this one: loss 0.4, champion 0.1"
     ]
     unmeasured = {**kept, "why": "the gate's job failed: exit code 1"}
-    assert region(**published, verdict=unmeasured).kind is Kind.GATE_FAILED
+    assert region(**published, records=RegionRecords(verdict=unmeasured)).kind is Kind.GATE_FAILED
     later = region(**published, not_latest="latest stays with r2: planned later; to change that: x")
     assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
     assert "to change that" not in later.why
@@ -235,7 +320,7 @@ def test_what_ended_well() -> None:
 )
 def test_what_to_do_about_a_model_that_was_kept_out_depends_on_why(why: str, step: str) -> None:
     verdict = {"verdict": "kept", "why": why, "champion": {"run": "r0"}}
-    answer = region(stage=Stage.KEPT, published="/m/A/r1", verdict=verdict)
+    answer = region(stage=Stage.KEPT, published="/m/A/r1", records=RegionRecords(verdict=verdict))
     assert "kept the former model (run r0), not this one" in answer.why
     assert answer.lines()[1] == f"next: {step}: trialfleet promote r1/A"
 
@@ -311,7 +396,7 @@ def test_a_trial_that_was_stopped_early_is_explained_by_the_numbers_of_its_order
 
 
 def test_what_stops_the_whole_run_explains_a_node_of_it() -> None:
-    down = replace(RUN, htcondor="schedd-down", away="no answer")
+    down = a_run(htcondor="schedd-down", queue_away="no answer")
     answer = why_node(down, REGION, replace(NODE, state=TrialState.QUEUED))
     assert (answer.kind, answer.subject) == (Kind.SCHEDD_DOWN, "A.l1.t01")
 
@@ -322,7 +407,7 @@ def test_what_came_of_a_gates_job_is_what_the_region_says() -> None:
         REGION, state=RunState.DONE, stage=Stage.PUBLISHED, published="/m/A/r1", gate=let
     )
     over = NodeFacts(node="A.gate", is_end=True, state=TrialState.COMPLETE)
-    answer = why_node(replace(RUN, state=RunState.DONE), published, over)
+    answer = why_node(a_run(state=RunState.DONE), published, over)
     assert str(let) in answer.why
     assert answer.subject == "A.gate"
 
@@ -346,13 +431,13 @@ def test_a_job_that_waits_for_files_in_vain_is_no_fault_of_its_run() -> None:
         has_parent=True,
         node="A.l1.t01",
     )
-    run = replace(RUN, faults=(fault,))
+    run = a_run(faults=(fault,))
     answer = waits("A.l1.t01", run, Queued(job="7.0", seconds=60, blocked=True))
     assert (answer.kind, answer.blame, answer.why) == (Kind.FILES, Blame.POOL, fault.what)
     assert answer.command == run.resume
     other = waits("A.l2.t01", run, Queued(job="77.0", seconds=60, blocked=True))
     assert other.kind is Kind.SOON
-    assert blocked(run) is None
+    assert blocked(run, run.look.faults) is None
 
 
 # --- AWS and instances ----------------------------------------------------------------------------
@@ -378,7 +463,7 @@ def test_a_job_that_waits_for_files_in_vain_is_no_fault_of_its_run() -> None:
 def test_what_the_autoscaler_says(line: str, kind: Kind | None) -> None:
     assert kind_of_refusal(line) is kind
     report = {"state": "scaling", "at": NOW.isoformat(), "step": {"notes": [line], "nodes": {}}}
-    run = replace(RUN, scaling=Scaling(report, wanted=True))
+    run = a_run(scaling=Scaling(report, wanted=True))
     none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
     assert waits("A", run, none).kind is (kind or Kind.NO_SLOTS)
 
@@ -387,7 +472,7 @@ def test_an_autoscaler_that_says_nothing_any_more() -> None:
     none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
     old = {"state": "scaling", "at": (NOW - timedelta(minutes=9)).isoformat(), "step": {}}
     for report in (None, old, {"state": "ended", "at": NOW.isoformat()}):
-        run = replace(RUN, scaling=Scaling(report, wanted=True))
+        run = a_run(scaling=Scaling(report, wanted=True))
         assert waits("A", run, none).kind is Kind.AUTOSCALER
 
 
