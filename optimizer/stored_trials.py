@@ -36,6 +36,7 @@ LOCK_WAIT_SECONDS = 60
 FAILURES = "failures"  # the attribute that keeps why attempts at a trial failed, by their number
 STOPPED = "stopped"  # the attribute of a trial that was stopped early: what it was told, and why
 
+_DECODE = json.JSONDecoder().decode  # what json.loads comes to
 _NOT_FINITE = {"INF_POS": math.inf, "INF_NEG": -math.inf, "NAN": math.nan}
 
 _HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
@@ -130,10 +131,14 @@ class Attributes(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self._parsed:
             try:
-                self._parsed[key] = json.loads(self._raw[key])
+                self._parsed[key] = _DECODE(self._raw[key])
             except ValueError as error:
                 raise OptimizerError(f"a trial's {key!r} in the storage is no JSON") from error
         return self._parsed[key]
+
+    def text(self, key: str) -> str:
+        """Return the JSON of an attribute, not parsed; empty where there is none."""
+        return self._raw.get(key, "")
 
     def __contains__(self, key: object) -> bool:
         return key in self._raw

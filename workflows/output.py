@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,9 @@ import click
 from trialfleet.errors import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+    from rich.measure import Measurement
+    from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
@@ -87,6 +90,84 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
+
+
+class LongTable:
+    """A `plain_table` of many rows of text: rich decides how wide its columns are, and no more.
+
+    It looks as rich's own does, which takes a millisecond for each row.
+    """
+
+    def __init__(self, table: Table, rows: Sequence[Sequence[str]]) -> None:
+        """Take a table that has columns and no rows yet, and the rows."""
+        self._table, self._rows = table, rows
+        self._columns = [_ColumnCells(cells) for cells in zip(*rows, strict=True)]
+        if rows:
+            table.add_row(*self._columns)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType | Segment]:
+        """Yield the titles as rich has them, and the rows."""
+        from rich.segment import Segment, Segments
+
+        lines = console.render_lines(self._table, options, pad=False, new_lines=True)
+        for line in lines[:-1] if self._rows else lines:
+            yield Segments(line)
+        justified = [column.justify for column in self._table.columns]
+        widths = [column.width for column in self._columns]
+        for row in self._rows:
+            places = zip(row, widths, justified, strict=True)
+            cells = [_cell_lines(console, *place) for place in places]
+            for parts in zip_longest(*cells):
+                known = zip(parts, widths, strict=True)
+                texts = (" " * width if part is None else part for part, width in known)
+                yield Segment("".join(f"{text}  " for text in texts) + "\n")
+
+
+class _ColumnCells:
+    """All cells of a column, as one that rich measures, and tells the width of."""
+
+    def __init__(self, cells: Iterable[str]) -> None:
+        self._cells, self.width = {*cells}, 0
+        self._size: Measurement | None = None
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        if self._size is None:
+            sizes = [_size_of(cell, console) for cell in self._cells]
+            self._size = Measurement(*(max(each) for each in zip(*sizes, strict=True)))
+        return self._size
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[str]:
+        self.width = options.max_width
+        yield ""
+
+
+def _size_of(cell: str, console: Console) -> tuple[int, int]:
+    """The widths of a cell's longest word, and of its longest line."""
+    if _is_plain(cell):
+        return max(map(len, cell.split()), default=len(cell)), len(cell)
+    from rich.text import Text
+
+    return Text(cell).__rich_measure__(console, console.options)
+
+
+def _is_plain(cell: str) -> bool:
+    """Whether a cell is a line, and as wide as it is long."""
+    return cell.isascii() and cell.isprintable()
+
+
+def _cell_lines(console: Console, cell: str, width: int, justify: JustifyMethod) -> list[str]:
+    """The lines of a cell of so many columns, each as wide as that."""
+    if _is_plain(cell) and len(cell) <= width:
+        return [cell.rstrip().rjust(width) if justify == "right" else cell.ljust(width)]
+    from rich.text import Text
+
+    return [
+        line.plain for line in Text(cell).wrap(console, width, justify=justify, overflow="fold")
+    ]
 
 
 def pairs(values: Mapping[str, object], digits: int) -> str:

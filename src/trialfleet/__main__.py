@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+
 from trialfleet import ctrl_c
+
+_OBJECTS = 50_000  # made before those are looked for that only refer to each other: few ever do
 
 
 def main() -> None:
     """Run the command line."""
     ctrl_c.answer_from_the_start()
+    gc.set_threshold(_OBJECTS)
     from trialfleet.workflows.cli.main import main as command_line
 
     command_line(prog_name="trialfleet")

@@ -6,13 +6,12 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from trialfleet import job_files
 from trialfleet.classads import plain
@@ -42,8 +41,7 @@ _GENERIC = re.compile(
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
 
 
-@dataclass(frozen=True)
-class Execution:
+class Execution(NamedTuple):
     """One stay in a slot.
 
     Attributes:
@@ -69,7 +67,7 @@ class Execution:
     proc: int = 0
     is_over: bool = False
     end: End = End.RUNNING
-    properties: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, Any] = MappingProxyType({})
     saved: float | None = None
     told: float | None = None
     memory_mb: float | None = None
@@ -96,11 +94,11 @@ class MarkEvent:
     type = SimpleNamespace(name="GENERIC")
 
     def __init__(self, raw: bytes) -> None:
-        self._raw = raw
+        self.raw = raw
 
     @cached_property
     def _parsed(self) -> dict[str, Any]:
-        found = _GENERIC.match(self._raw)
+        found = _GENERIC.match(self.raw)
         assert found, "only what matches becomes one"
         text = {name: value.decode(errors="replace") for name, value in found.groupdict().items()}
         return text | {"Cluster": int(text["Cluster"]), "Proc": int(text["Proc"])}
@@ -125,9 +123,15 @@ class MarkEvent:
     def __contains__(self, name: str) -> bool:
         return name in self._parsed
 
-    def tells_of(self, trial: bytes) -> bool:
-        """Whether it may be a mark of a trial; it isn't parsed for that."""
-        return b" " + trial + b" " in self._raw
+    @cached_property
+    def mark(self) -> Mark | None:
+        """What it tells of a trial; None where that isn't told as marks are."""
+        return Mark.parsed(self["Info"])
+
+    @cached_property
+    def time(self) -> float:
+        """When it was, in Unix seconds."""
+        return _unix_seconds(self["EventTime"])
 
 
 def events_of(log: Path) -> tuple[JobEvent, ...]:
@@ -239,7 +243,7 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
             last = found[latest[proc]]
             if kind == "GENERIC":
                 last = _marked(last, event)
-                found[latest[proc]] = last if last.is_over else replace(last, ended=now)
+                found[latest[proc]] = last if last.is_over else last._replace(ended=now)
             elif not last.is_over:
                 found[latest[proc]] = _continued(last, event)
     return found
@@ -249,8 +253,7 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
     """An execution with what the next event says of it."""
     kind, now = event.type.name, time_of(event)
     is_over = kind in _ENDS
-    return replace(
-        execution,
+    return execution._replace(
         ended=now,
         cpu_seconds=_cpu_seconds(str(event.get("RunRemoteUsage", ""))),
         is_over=is_over,
@@ -262,13 +265,13 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
 
 def _marked(execution: Execution, event: JobEvent) -> Execution:
     """An execution with what the access point noted of its trials, maybe after its end."""
-    mark = Mark.of(event)
+    mark = mark_of(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution
     until = execution.ended if execution.is_over else math.inf
     when = min(time_of(event), until)
     told = when if mark.kind is MarkKind.ENDS else execution.told
-    return replace(execution, saved=when, told=told)
+    return execution._replace(saved=when, told=told)
 
 
 def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
@@ -318,7 +321,16 @@ def _end(event: JobEvent) -> End:
 
 def time_of(event: JobEvent) -> float:
     """Unix seconds, with the fraction that the bindings leave out of `timestamp`."""
-    return datetime.fromisoformat(str(event["EventTime"])).timestamp()
+    return event.time if isinstance(event, MarkEvent) else _unix_seconds(str(event["EventTime"]))
+
+
+def _unix_seconds(written: str) -> float:
+    return datetime.fromisoformat(written).timestamp()
+
+
+def mark_of(event: JobEvent) -> Mark | None:
+    """Return the mark that an event is; None of any other event."""
+    return event.mark if isinstance(event, MarkEvent) else Mark.of(event)
 
 
 def _cpu_seconds(usage: str) -> float:

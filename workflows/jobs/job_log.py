@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,8 @@ def _whole(
     last = marks[-1] if marks else None  # the last that was heard of a job that goes on
     others = [event for event in events if event is last or not isinstance(event, MarkEvent)]
     found = [executions_of(part) for part in submissions(others)]
-    ends = {name for name in ENDS if any(mark.tells_of(name.encode()) for mark in marks)}
+    told = b"\n".join(mark.raw for mark in marks)
+    ends = {name for name in ENDS if b" %s " % name.encode() in told}
     return [each for each in found if each], frozenset(ends)
 
 
@@ -220,7 +221,7 @@ def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
     """The executions of an attempt, of which those that may go on last until now."""
     last = _last_of_each(executions)
     return [
-        replace(each, ended=now) if each in last and not each.is_over else each
+        each._replace(ended=now) if each in last and not each.is_over else each
         for each in executions
     ]
 

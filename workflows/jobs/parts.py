@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from trialfleet.workflows.jobs.executions import (
     Execution,
     events_of,
     executions_of,
+    mark_of,
     submissions,
     time_of,
 )
@@ -86,7 +87,7 @@ def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
     for event in events:
         if event.type.name == "EXECUTE":
             found.append([])
-        elif found and (mark := Mark.of(event)):
+        elif found and (mark := mark_of(event)):
             found[-1].append((time_of(event), mark))
     return found
 
@@ -101,26 +102,26 @@ class _Division:
             self._add(execution, marks)
 
     def _add(self, execution: Execution, marks: Iterable[tuple[float, Mark]]) -> None:
-        rest, trial = replace(execution, saved=None, told=None, cpu_seconds=0.0), ""
+        rest, trial = execution._replace(saved=None, told=None, cpu_seconds=0.0), ""
         for time, mark in marks:
             when = min(max(time, rest.began), execution.ended)
             if mark.kind is MarkKind.BEGINS:
-                self._put(trial, replace(rest, ended=when, is_over=True, end=End.FAILED))
-                rest, trial = replace(rest, began=when, saved=None), mark.trial
+                self._put(trial, rest._replace(ended=when, is_over=True, end=End.FAILED))
+                rest, trial = rest._replace(began=when, saved=None), mark.trial
             elif mark.trial != trial:
                 self._amend(mark, when)
             elif mark.kind is MarkKind.SAVED:
-                rest = replace(rest, saved=when)
+                rest = rest._replace(saved=when)
             else:
-                self._put(trial, _ended(replace(rest, ended=when), mark))
-                rest, trial = replace(rest, began=when, saved=None), ""
+                self._put(trial, _ended(rest._replace(ended=when), mark))
+                rest, trial = rest._replace(began=when, saved=None), ""
         self._put(trial, rest)
 
     def _put(self, trial: str, part: Execution) -> None:
         if not trial:
             if part.seconds or not part.is_over:
                 end = End.DONE if part.is_over else End.RUNNING
-                self.between.append(replace(part, end=end))
+                self.between.append(part._replace(end=end))
             return
         attempts = self.trials.setdefault(trial, [])
         if not attempts or attempts[-1][-1].end in {End.DONE, End.FAILED}:
@@ -132,7 +133,7 @@ class _Division:
         if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).told:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS
-            attempts[-1][-1] = _ended(last, mark) if is_end else replace(last, saved=when)
+            attempts[-1][-1] = _ended(last, mark) if is_end else last._replace(saved=when)
 
 
 @dataclass
@@ -152,7 +153,7 @@ class _GangDivision:
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.between: list[Execution] = []
         self._spans: list[_Span] = []
-        marks = ((time_of(event), mark) for event in events if (mark := Mark.of(event)))
+        marks = ((time_of(event), mark) for event in events if (mark := mark_of(event)))
         for when, mark in marks:
             last = self._spans[-1] if self._spans else _Span("", when, when)
             if mark.kind is MarkKind.BEGINS and (last.trial, last.ended) != (mark.trial, math.inf):
@@ -173,7 +174,7 @@ class _GangDivision:
         return found
 
     def _add(self, execution: Execution) -> None:
-        whole = replace(execution, saved=None, told=None, cpu_seconds=0.0)
+        whole = execution._replace(saved=None, told=None, cpu_seconds=0.0)
         rest, until = whole.began, whole.ended if whole.is_over else math.inf
         for span in self._spans:
             began, ended = max(rest, span.began), min(until, span.ended)
@@ -184,29 +185,28 @@ class _GangDivision:
             if span.mark and ended == span.ended:
                 is_first = not any(each.told for each in span.parts)  # cpu is that of all together
                 part = _ended(part, span.mark)
-                part = part if is_first else replace(part, cpu_seconds=0.0)
+                part = part if is_first else part._replace(cpu_seconds=0.0)
             span.parts.append(part)
         self._add_between(whole, rest, until)
 
     def _add_between(self, whole: Execution, began: float, ended: float) -> None:
         if began < ended:
             part = _cut(whole, began, ended)
-            self.between.append(replace(part, end=End.DONE if part.is_over else End.RUNNING))
+            self.between.append(part._replace(end=End.DONE if part.is_over else End.RUNNING))
 
 
 def _cut(execution: Execution, began: float, ended: float) -> Execution:
     """The part of an execution between two times; with infinity for the end, one that goes on."""
     if ended == math.inf:
-        return replace(execution, began=began, ended=max(began, execution.ended))
+        return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over
-    part = replace(execution, began=began, ended=ended)
-    return part if is_whole else replace(part, is_over=True, end=End.FAILED)
+    part = execution._replace(began=began, ended=ended)
+    return part if is_whole else part._replace(is_over=True, end=End.FAILED)
 
 
 def _ended(part: Execution, mark: Mark) -> Execution:
     """A trial's part that its mark ends."""
-    return replace(
-        part,
+    return part._replace(
         cpu_seconds=mark.cpu_seconds or 0.0,
         memory_mb=mark.memory_mb,
         is_over=True,

@@ -92,8 +92,11 @@ class RegionGraph:
         """Return the node that runs a trial, or the node of this name; None where it has none."""
         if name in self._names:
             return name
-        lane = self._by_lane.get(range_of(name).lane, ())
-        return next((node for node in lane if range_of(node).has(name)), None)
+        lane, _, number = name.rpartition(".t")
+        nodes = self._by_lane.get(lane, ()) if number.isdecimal() else ()
+        if lane in nodes:  # it runs all of its lane
+            return lane
+        return next((node for node in nodes if range_of(node).has(name)), None)
 
     @cached_property
     def _names(self) -> frozenset[str]:

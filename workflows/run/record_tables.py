@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.workflows.formatting import column_decimals, duration, usd
-from trialfleet.workflows.output import keep_numbers_whole, pairs, plain_table
+from trialfleet.workflows.output import LongTable, keep_numbers_whole, pairs, plain_table
 from trialfleet.workflows.run.console import value_text
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _WIDE = 120  # columns of a terminal
 _DIGITS = 6  # significant ones, of the greatest value in a column
 
 
-def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> Table:
+def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> LongTable:
     """The trials of a run, a row each; other metrics and errors where there are any.
 
     A terminal of less than 120 columns shows neither machines nor other metrics.
@@ -33,12 +33,11 @@ def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> Table:
     empty = {name for name in ("USD", "metrics", "error") if not any(row[name] for row in rows)}
     names = [name for name in names if name not in empty]
     table = plain_table(*names, right=numbers)
-    for row in rows:
-        table.add_row(*(Text(row[name]) for name in names))
+    shown = LongTable(table, [[row[name] for name in names] for row in rows])
     keep_numbers_whole(table)
     settings = (pair for row in rows for pair in row["parameters"].split("  "))
     table.columns[names.index("parameters")].min_width = max(map(len, settings), default=0)
-    return table
+    return shown
 
 
 def _trial_cells(trial: Trial, metric: str, decimals: int | None) -> dict[str, str]:

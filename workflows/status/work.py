@@ -14,7 +14,7 @@ from trialfleet.workflows.jobs.facts import JobFacts
 from trialfleet.workflows.jobs.job_log import Stay, read_job_stays, read_stays
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.plan.graph import RegionGraph
-from trialfleet.workflows.status.job_costs import stays_of_own, trial_stays
+from trialfleet.workflows.status.job_costs import has_lost_nothing, stays_of_own, trial_stays
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.trial_names import is_lane
 
@@ -135,11 +135,10 @@ class WorkReader:
         }
         found = [*jobs.values()]
         for trial in trials:
+            if has_lost_nothing(trial) and _node_of(region, trial) in jobs:
+                continue  # all of it is in its job's executions
             node, part = self._of_trial(files, region, trial, running, useless, now)
-            if node not in jobs:
-                found.append(part)
-            elif part.lost_seconds:  # all else is in its job's executions
-                found.append(_lost_of(part))
+            found.append(_lost_of(part) if node in jobs else part)
         for node, end in ((region.best, files.best), (region.gate, files.gate)):
             # of one in a lane's job the note says the same as that job's log
             own = (
@@ -170,13 +169,17 @@ class WorkReader:
         key = (files.root.name, trial.number)
         if key in self._trials:
             return self._trials[key]
-        name = str(trial.user_attrs.get("node"))
-        node = region.node_of(name) or name
+        node = _node_of(region, trial)
         stays = trial_stays(files, trial, self._study, now if node in running else None)
         part = _sum(stays, checkpointed=node not in useless)
         if trial.state.is_finished():
             self._trials[key] = node, part
         return node, part
+
+
+def _node_of(region: RegionGraph, trial: StoredTrial) -> str:
+    name = str(trial.user_attrs.get("node"))
+    return region.node_of(name) or name
 
 
 def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTrial]) -> object:

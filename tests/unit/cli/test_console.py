@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +18,7 @@ from rich.text import Text
 from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
 from trialfleet.workflows.jobs.troubles import JobTrouble
-from trialfleet.workflows.output import keep_numbers_whole, show
+from trialfleet.workflows.output import LongTable, keep_numbers_whole, plain_table, show
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.run.console import (
     _line_printer,
@@ -72,6 +74,27 @@ def test_of_a_trials_settings_none_is_cut_in_two(trial: Trial) -> None:
     wide = printed(trials_table([trial], "loss", 160), 160)
     assert "node-17" in wide
     assert "auc=0.5" in wide
+
+
+CELLS = st.text(
+    st.one_of(st.sampled_from("ab1=. \n\t漢é\u0301\x07"), st.characters(codec="utf-8")), max_size=25
+)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=6), st.integers(25, 140), st.booleans())
+def test_a_long_table_looks_as_richs_own(
+    rows: list[tuple[str, str, str]], width: int, is_wide: bool
+) -> None:
+    titles = ("region", "a title", "parameters")
+    for_rich, for_us = (plain_table(*titles, right={"a title"}) for _ in range(2))
+    for row in rows:
+        for_rich.add_row(*map(Text, row))
+    shown = LongTable(for_us, rows)
+    for table in (for_rich, for_us):
+        table.columns[2].min_width = 10
+        if is_wide:
+            keep_numbers_whole(table)
+    assert printed(shown, width) == printed(for_rich, width)
 
 
 def test_a_run_that_has_ended_has_no_bars(make_run: MakeRun) -> None:

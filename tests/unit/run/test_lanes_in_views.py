@@ -182,6 +182,27 @@ def test_of_a_job_that_was_cut_off_only_the_trial_that_it_was_at_is_lost(views: 
     assert (work.seconds, work.lost_seconds) == (20, 5)
 
 
+@pytest.mark.parametrize(("is_cut", "value", "lost"), [(True, 0.5, 5), (False, None, 25)])
+def test_of_a_trial_that_is_told_its_notes_tell_what_was_lost(
+    views: Views, *, is_cut: bool, value: float | None, lost: float
+) -> None:
+    views.log.marks(35, "A.l1.t02 ends code=0")
+    views.log.marks(36, "A.l1.t03 begins")
+    if is_cut:
+        views.log.evicted(41)
+        views.log.executes(50)
+        views.log.marks(51, "A.l1.t03 begins")
+    views.log.marks(61, "A.l1.t03 ends code=0")
+    views.log.terminated(62)
+    place = views.files.trial("A.l1.t03")
+    place.root.mkdir()
+    told = execution_of(place, views.frozen.study, 1, failed=value is None)
+    views.stored.add("A", stored_trial("A.l1.t03", BEGIN, value, job=told["job"]))
+    reader = WorkReader(views.folder, views.frozen.study)
+    work, _ = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
+    assert (work.seconds, work.lost_seconds) == (43 if is_cut else 52, lost)
+
+
 def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) -> None:
     views.files.best.by_lane.write_text(json.dumps({"node": "A.l1", "trial": 0, "done": False}))
     views.log.marks(35, "A.l1.t02 ends code=0 cpu=9.5 memory=200.0")
