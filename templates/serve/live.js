@@ -43,14 +43,14 @@ function replace(live, text) {
   live.outerHTML = text;
   if (filter) document.getElementById("filter")?.replaceWith(filter);
   for (const [id, isOpen] of open) document.getElementById(id)?.toggleAttribute("open", isOpen);
-  for (const [title, up] of sorted) {
-    const header = all(".sortable thead th").find((each) => each.textContent === title);
-    if (header) sort(header, up);
-  }
   for (const option of all("[data-switch] button")) {
     if (pressed.includes(placeOf(option))) press(option);
   }
   begin(pictures);
+  for (const [title, up] of sorted) {
+    const header = all(".sortable thead th").find((each) => each.textContent === title);
+    if (header) sort(header, up);
+  }
   all(".scroll").forEach((each, at) => (each.scrollLeft = columns[at] ?? 0));
   scrollTo(...place);
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });

@@ -168,6 +168,7 @@ class Pages:
             only=self.runs.only,
             has_report=has_report(run.folder),
             dashboard=self._dashboard == run.folder.root,
+            details=details,
             views=views,
             report_views=report_views,
         )
@@ -251,6 +252,8 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
         region_json=script_json(chart_data.region_data(page.report, region, points)),
         trial_path=partial(views.trial_path, key, slug),
         run_path=views.run_path(key),
+        details=details,
+        local_time=local_time,
         views=report_views,
         tables=tables,
         chart_data=chart_data,

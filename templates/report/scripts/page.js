@@ -1,5 +1,5 @@
 // What the report and the live page share: draws pictures when they come into view and anew when the
-// theme, the width or a switch changes; sorts tables. Without it they have everything but pictures.
+// theme, the width or a switch changes; makes the tables of trials and sorts all tables.
 
 const PICTURES = {
   overview: overviewPicture,
@@ -191,6 +191,7 @@ function watch(part = document) {
   root.classList.add("scripted");
   for (const each of part.querySelectorAll(".needs-script")) each.hidden = false;
   showTheme();
+  part.querySelectorAll("[data-trials]").forEach(fillTrials);
   for (const figure of part.querySelectorAll(".figure")) {
     figure.style.minHeight = `${heightOf(figure)}px`;
     seen.observe(figure);

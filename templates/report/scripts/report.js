@@ -21,7 +21,6 @@ function fill(region) {
   const body = region.querySelector(".body");
   if (body.firstChild) return;
   body.innerHTML = block(`data-${region.dataset.region}`).html;
-  body.querySelectorAll("[data-trials]").forEach(fillTrials);
   watch(body);
 }
 

@@ -65,8 +65,10 @@ function scientific(value, digits) {
   return `${mantissa.replace("-", "−")} × ${powerOfTen(Number(exponent))}`;
 }
 
+// On the live page the newest trial comes first, with how far it has come, and leads to its own page.
 function fillTrials(table) {
-  const data = block(table.dataset.trials);
+  const { trials: id, path, progress } = table.dataset;
+  const data = block(id);
   const columns = trialColumns(data);
   const titles = columns.map(([title, kind]) => {
     const cell = element("th", "", kind === "plain" ? title : trialsButton(title));
@@ -78,8 +80,14 @@ function fillTrials(table) {
     const cells = columns.map(([title, kind, values, text]) => trialCell(values[at], kind, text));
     if (trial.number === data.best) for (const cell of cells.slice(0, 3)) cell.className = "strong";
     if (trial.state === "failed") cells[1].className = "bad";
+    if (path) lead(cells, trial, path + encodeURIComponent(data.node[at]));
     return element("tr", "", ...cells);
   });
+  if (progress) {
+    for (const [node, text] of Object.entries(JSON.parse(progress)))
+      rows[data.node.indexOf(node)]?.cells[1].append(`, ${text}`);
+    rows.reverse();
+  }
   const head = element("thead", "", element("tr", "", ...titles));
   table.replaceChildren(head, element("tbody", "", ...rows));
 }
@@ -95,4 +103,9 @@ function trialCell(value, kind, text) {
   const cell = element("td", "", told);
   if (kind === "number" && value !== null && told !== String(value)) cell.dataset.key = value;
   return cell;
+}
+
+function lead([cell], { number }, href) {
+  const link = Object.assign(element("a", "", cell.textContent), { id: `trial-${number}`, href });
+  cell.replaceChildren(link);
 }
