@@ -21,7 +21,7 @@ from typing import Any
 from markupsafe import Markup
 
 from trialfleet.render import render_template
-from trialfleet.workflows.formatting import BETTER
+from trialfleet.workflows.formatting import BETTER, usd
 from trialfleet.workflows.report import chart_data, groups, tables, views
 from trialfleet.workflows.report.model import Report
 from trialfleet.workflows.report.timeline import timeline_of
@@ -35,16 +35,15 @@ def render_page(report: Report) -> str:
     """The whole page. The same report gives the same text."""
     timeline = timeline_of(report)
     scripts = [libraries(), own_script(_folder() / "scripts" / "report.js")]
-    overview, costs = chart_data.overview_data(report), chart_data.costs_data(report)
+    overview = chart_data.overview_data(report)
     known = {
         "report": report, "views": views, "tables": tables, "chart_data": chart_data,
-        "overview": overview, "timeline": timeline, "costs": costs,
+        "overview": overview, "timeline": timeline,
     }  # fmt: skip
     everywhere = {
         "names": [region.name for region in report.regions],
         "overview": overview,
         "timeline": chart_data.timeline_data(timeline),
-        "costs": costs,
     }
     points = chart_data.curve_points(report)
     regions = (
@@ -56,6 +55,7 @@ def render_page(report: Report) -> str:
         "report/page.html.j2",
         **known,
         better=BETTER,
+        usd=usd,
         groups_of=groups.groups_of,
         tone_of=groups.tone_of,
         outcome=groups.outcome,

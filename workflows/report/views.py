@@ -53,12 +53,12 @@ def header(report: Report) -> list[tuple[str, str, str]]:
     middle, unit = _median_gain(report)
     helped = f"{unit}{better} of {len(gains)} better" if unit else helped
     return [
-        ("Regions tuned", f"{tuned:,}", f"of {_count(len(regions), 'region')}")
+        ("Regions tuned", f"{tuned:,}", f"of {counted(len(regions), 'region')}")
         if tuned
         else (
             "Models published",
             f"{published:,}",
-            f"of {_count(len(regions), 'region')}" + (f" · {kept:,} kept out" if kept else ""),
+            f"of {counted(len(regions), 'region')}" + (f" · {kept:,} kept out" if kept else ""),
         ),
         ("Trials completed", f"{report.complete:,}", trials),
         (f"Median gain, {report.report_metric}", middle, helped if gains else "nothing to compare"),
@@ -274,7 +274,7 @@ def verdict(row: RegionReport) -> str:
     """What a reader may otherwise miss: that nothing beat the default settings."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
-    return f"None of {_count(row.complete - 1, 'other trial')} beat the default settings."
+    return f"None of {counted(row.complete - 1, 'other trial')} beat the default settings."
 
 
 @dataclass(frozen=True)
@@ -314,15 +314,15 @@ def costs_note(report: Report) -> str:
 
 def timeline_note(timeline: Timeline) -> str:
     """What the rows of the whole run's timeline are, and how busy they were."""
-    jobs, rows = _count(timeline.jobs, "job"), _count(len(timeline.rows), "row")
-    machines = _count(len(set(timeline.rows)), "machine")
+    jobs, rows = counted(timeline.jobs, "job"), counted(len(timeline.rows), "row")
+    machines = counted(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
     if timeline.lost:
-        lost = _count(timeline.lost, "execution")
+        lost = counted(timeline.lost, "execution")
         caption += f" {lost} failed or were cut off, and are drawn with a dashed edge."
     if timeline.undrawn:
         whose = "each job's last is drawn, without"
-        caption += f" Of some jobs {whose} {_count(timeline.undrawn, 'attempt')} before it."
+        caption += f" Of some jobs {whose} {counted(timeline.undrawn, 'attempt')} before it."
     if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
         return caption
     left_out = f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
@@ -332,11 +332,6 @@ def timeline_note(timeline: Timeline) -> str:
         f"{caption} Busy {timeline.busy:.0%}: the jobs took {share}, from the first job's start to "
         f"the last one's end{left_out}."
     )
-
-
-def importance_label(row: RegionReport) -> str:
-    """The importance in words."""
-    return ", ".join(f"{item.parameter} {item.share:.0%}" for item in row.importance)
 
 
 def importance_note(row: RegionReport) -> str:
@@ -362,7 +357,7 @@ def pair_note(pair: Pair) -> str:
             f"Smoothed over {pair.trials} trials; blank where none is near. The ring is the best."
         )
     if pair.kind == "scatter" and pair.trials < PAIR_TRIALS:
-        few = f"{_count(pair.trials, 'trial')}, too few for a surface (from {PAIR_TRIALS})"
+        few = f"{counted(pair.trials, 'trial')}, too few for a surface (from {PAIR_TRIALS})"
         return f"{few}. The ring is the best trial."
     if pair.kind == "scatter":
         return "One dot per trial: between choices there is no surface. The ring is the best trial."
@@ -373,12 +368,13 @@ def slices_note(row: RegionReport) -> str:
     """Below the pictures of single parameters."""
     left_out = parameters_not_drawn(row)
     more = (
-        f" {_count(left_out, 'less important parameter')} in the table alone." if left_out else ""
+        f" {counted(left_out, 'less important parameter')} in the table alone." if left_out else ""
     )
     return f"The filled dot is the best trial.{more}"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number of things in words."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -4,9 +4,7 @@
 const PICTURES = {
   overview: overviewPicture,
   timeline: timelinePicture,
-  costs: costsPicture,
   history: historyPicture,
-  importance: importancePicture,
   curves: curvesPicture,
   parallel: parallelPicture,
   contour: (...given) => pairPicture(...given, "contour"),
@@ -18,7 +16,6 @@ const PICTURES = {
 const HEIGHTS = {
   overview: ({ rows }) => rows.length * rowHeight(rows) + 95,
   timeline: ({ rows }, place) => (place ? 200 : 76 + Math.min(640, 20 * rows.length)),
-  costs: ({ rows }) => rows.length * rowHeight(rows) + 69,
   history: 320,
   curves: 300,
   parallel: 380,
@@ -27,7 +24,7 @@ const HEIGHTS = {
   slice: 190,
 };
 
-const OF_ALL = ["overview", "timeline", "costs"]; // pictures of all regions together
+const OF_ALL = ["overview", "timeline"]; // pictures of all regions together
 const LEAST_WIDTH = 240; // narrower ones are drawn so wide and shrunk
 const drawn = new Map(); // figure to the width that it was drawn with
 

@@ -25,7 +25,7 @@ function trialColumns(data) {
   const { reported, jobs } = data;
   return [
     ["Trial", "number", data.number, String],
-    ["State", "text", data.trials.map((trial) => trialRoles(data, trial)), String],
+    ["State", "text", data.trials.map((trial) => withRoles(data, trial, trial.state).join(", ")), String],
     [data.metric, "number", data.value, decimal(data.decimals)],
     ...(reported ? [[reported.metric, "number", reported.value, decimal(reported.decimals)]] : []),
     ...data.settings.map((name) => settingColumn(data, name)),
@@ -40,13 +40,6 @@ function trialColumns(data) {
   ];
 }
 
-function trialRoles(data, trial) {
-  const roles = [trial.state];
-  if (trial.number === data.best) roles.push("best");
-  if (trial.number === data.baseline) roles.push("default settings");
-  return roles.join(", ");
-}
-
 function settingColumn(data, name) {
   const at = data.parameters.findIndex((parameter) => parameter.name === name);
   if (at < 0) return [name, "plain", data.others[name], String];
@@ -54,15 +47,9 @@ function settingColumn(data, name) {
   const text = (value) => {
     if (choices) return choices[value];
     if (whole) return String(value).replace("-", "−");
-    return decimals === null ? scientific(value, digits) : fixed(value, decimals);
+    return decimals !== null ? fixed(value, decimals) : value ? scientific(value, digits) : "0";
   };
   return [name, "plain", data.params[at], (value) => (value === null ? "" : text(value))];
-}
-
-function scientific(value, digits) {
-  if (!value) return "0";
-  const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
-  return `${mantissa.replace("-", "−")} × ${powerOfTen(Number(exponent))}`;
 }
 
 // On the live page the newest trial comes first, with how far it has come, and leads to its own page.
