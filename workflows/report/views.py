@@ -6,7 +6,7 @@ Nothing here is HTML: the templates escape every text.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
@@ -25,7 +25,7 @@ from trialfleet.workflows.report.groups import group_of
 from trialfleet.workflows.report.model import Comparison, RegionReport, Report
 from trialfleet.workflows.report.scales import Scale
 from trialfleet.workflows.report.summary import report_decimals
-from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING, Cell
+from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING
 from trialfleet.workflows.report.timeline import Timeline
 from trialfleet.workflows.status.causes import SEE
 from trialfleet.workflows.status.states import Stage
@@ -171,24 +171,23 @@ def log_of(row: RegionReport) -> str:
     return next(filter(None, found), "")
 
 
-def facts(report: Report, row: RegionReport) -> list[tuple[str, Cell]]:
-    """A region's figures in words: label and cell."""
-    compared = [row.objective, row.report] if is_apart(report) else [row.objective]
-    known = [item for item in compared if (item.default, item.tuned) != (None, None)]
-    pairs = [_comparison(item) for item in known]
+def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
+    """A region's figures in words: label, text and tone (a CSS class)."""
+    for item in [row.objective, row.report] if is_apart(report) else [row.objective]:
+        if (item.default, item.tuned) != (None, None):
+            yield item.metric, _comparison(item), ""
     if row.final is not None:
         metrics = ", ".join(f"{name} {_digits(value)}" for name, value in row.final.items())
-        pairs.append((FULL_TRAINING, Cell(metrics or "no metrics")))
+        yield FULL_TRAINING, metrics or "no metrics", ""
     if row.published is not None:
-        pairs.append(("Published model", Cell(row.published, tone="path")))
+        yield "Published model", row.published, "path"
     if row.not_latest is not None:
-        pairs.append(("Not the latest", Cell(row.not_latest)))
+        yield "Not the latest", row.not_latest, ""
     elif row.gate is not None:
-        pairs.append(("Gate", Cell(row.gate)))
-    pairs.append(("Trials", Cell(_trial_counts(row))))
+        yield "Gate", row.gate, ""
+    yield "Trials", _trial_counts(row), ""
     if row.wall_seconds is not None:
-        pairs.append(("Time", Cell(_time(row))))
-    return pairs
+        yield "Time", _time(row), ""
 
 
 def _digits(value: float) -> str:
@@ -201,11 +200,10 @@ def full_training_note(report: Report) -> str:
     return f"{FULL_TRAINING}: {FULL_MEANS}." if trained else ""
 
 
-def _comparison(item: Comparison) -> tuple[str, Cell]:
+def _comparison(item: Comparison) -> str:
     decimals = f.column_decimals([item.default, item.tuned])
     text = f"{f.fixed(item.tuned, decimals)} tuned, {f.fixed(item.default, decimals)} default"
-    gain = "" if item.gain is None else f", gain {f.signed(item.gain, decimals)}"
-    return item.metric, Cell(text + gain)
+    return text if item.gain is None else f"{text}, gain {f.signed(item.gain, decimals)}"
 
 
 def _trial_counts(row: RegionReport) -> str:
@@ -285,6 +283,9 @@ class Switch:
     legend: str
     options: tuple[tuple[str, str], ...]
     chosen: str
+
+
+SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:

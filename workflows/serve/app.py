@@ -161,6 +161,7 @@ class Pages:
             snapshot=snapshot,
             status=status,
             tiles=views.tiles(snapshot),
+            places={region.slug: at for at, region in enumerate(status.regions)},
             timeline=timeline,
             regions_json=_regions_json(timeline, [region.name for region in status.regions]),
             days=details.days_of(status.study),

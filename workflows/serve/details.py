@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,8 +68,8 @@ class TrialPage:
     region: str
     slug: str
     facts: tuple[tuple[str, str, str], ...]
-    settings: tuple[tuple[str, str], ...]
-    metrics: tuple[tuple[str, str], ...]
+    settings: tuple[tuple[str, str, str], ...]
+    metrics: tuple[tuple[str, str, str], ...]
     logs: tuple[tuple[str, str, str], ...]
 
 
@@ -142,12 +142,13 @@ def metrics_text(model: PublishedModel) -> str:
     return ", ".join(f"{name} {setting(value)}" for name, value in values.items())
 
 
-def card_rows(model: PublishedModel) -> list[tuple[str, str]]:
-    """A model's card as label and text."""
-    return [
-        (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1))
-        for name, value in model.card.items()
-    ]
+def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
+    """A model's card as label, text and tone."""
+
+    def text(value: object) -> str:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+
+    return [(name, text(value), "path") for name, value in model.card.items()]
 
 
 # -- a trial ---------------------------------------------------------------------------------------
@@ -172,10 +173,14 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
             *(_trial_facts(snapshot.frozen.study, region, trial) if trial else ()),
             *([("Runs", running, "")] if running else ()),
         ),
-        settings=tuple((name, setting(value)) for name, value in params.items()),
-        metrics=tuple((name, setting(value)) for name, value in metrics.items()),
+        settings=_facts_of(params),
+        metrics=_facts_of(metrics),
         logs=tuple(_logs(place)),
     )
+
+
+def _facts_of(values: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((name, setting(value), "") for name, value in values.items())
 
 
 def _trial_of(snapshot: Snapshot, region: str, node: str) -> Trial | None:

@@ -106,6 +106,25 @@ const widths = new ResizeObserver((entries) => {
   }
 });
 
+// ---- The filter of regions ----
+
+const hidden = new Set(); // the places in the run of those that it leaves out
+
+function shown(region) {
+  return !hidden.has(region);
+}
+
+// Shows what is of the regions that are wanted, by their names in lower case and their places.
+function showWanted(isWanted) {
+  hidden.clear();
+  block("regions-data").names.forEach((name, at) => {
+    if (!isWanted(name.toLowerCase(), at)) hidden.add(at);
+  });
+  for (const each of document.querySelectorAll("[data-region]")) {
+    each.hidden = hidden.has(Number(each.dataset.region));
+  }
+}
+
 // ---- The theme ----
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
