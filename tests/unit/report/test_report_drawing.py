@@ -98,9 +98,9 @@ def test_what_regions_cost_is_drawn_where_prices_are_known(browser: Browser, bus
     assert browser.texts("#costs td:last-child") == ["26.25 USD", "5.25 USD"]
     titles = browser.run("return [...document.querySelectorAll('#costs tr')].map(e => e.title)")
     assert titles[0] == "trials: 20.00, full training and gate: 5.00, lost: 1.25 USD"
-    trials, full, lost = widths_of_costs(browser)[:3]
-    assert trials / full == pytest.approx(4, rel=0.05)
-    assert full / lost == pytest.approx(4, rel=0.1)
+    tuning, full, lost_work = widths_of_costs(browser)[:3]
+    assert tuning / full == pytest.approx(4, rel=0.05)
+    assert full / lost_work == pytest.approx(4, rel=0.1)
 
 
 def widths_of_costs(browser: Browser) -> list[float]:
