@@ -43,14 +43,14 @@ function replace(live, text) {
   live.outerHTML = text;
   if (filter) document.getElementById("filter")?.replaceWith(filter);
   for (const [id, isOpen] of open) document.getElementById(id)?.toggleAttribute("open", isOpen);
-  for (const [title, up] of sorted) {
-    const header = all(".sortable thead th").find((each) => each.textContent === title);
-    if (header) sort(header, up);
-  }
   for (const option of all("[data-switch] button")) {
     if (pressed.includes(placeOf(option))) press(option);
   }
   begin(pictures);
+  for (const [title, up] of sorted) {
+    const header = all(".sortable thead th").find((each) => each.textContent === title);
+    if (header) sort(header, up);
+  }
   all(".scroll").forEach((each, at) => (each.scrollLeft = columns[at] ?? 0));
   scrollTo(...place);
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
@@ -85,6 +85,7 @@ function begin(pictures = new Map()) {
   waiting.clear();
   for (const observer of [seen, widths]) observer.disconnect();
   watch();
+  filterRegions();
   const known = [...document.querySelectorAll(".figure")]
     .map((figure) => ({ figure, ...pictures.get(nameOf(figure)) }))
     .filter(({ nodes }) => nodes);
@@ -99,7 +100,6 @@ function begin(pictures = new Map()) {
     if (isPointedAt) drawLater(figure, data);
     else draw(figure);
   }
-  filterRegions();
   for (const log of document.querySelectorAll("pre.log")) {
     log.scrollTop = log.scrollHeight; // the end is what is asked for
   }
@@ -113,22 +113,13 @@ function drawLater(figure, data) {
 
 // ---- The filter and the keyboard ----
 
-function isWanted(name) {
-  const wanted = document.getElementById("filter")?.value ?? "";
-  return name.toLowerCase().includes(wanted.trim().toLowerCase());
-}
-
-// Whether a region's jobs are drawn, by its place in the run.
-function shown(region) {
-  return isWanted(block("regions-data").names[region]);
-}
-
 function filterRegions() {
-  const tiles = [...document.querySelectorAll(".regions > li")];
   const filter = document.getElementById("filter");
   if (!filter) return;
+  const wanted = filter.value.trim().toLowerCase();
+  showWanted((name) => name.includes(wanted));
+  const tiles = [...document.querySelectorAll(".regions > li")];
   filter.hidden = tiles.length < 4;
-  for (const tile of tiles) tile.hidden = !isWanted(tile.dataset.name);
   document.getElementById("none").hidden = tiles.some((tile) => !tile.hidden);
 }
 
@@ -136,8 +127,7 @@ function filterRegions() {
 function openPointed(picture) {
   const { number, region } = pointed(picture);
   const trial = document.getElementById(`trial-${number}`);
-  const name = trial ? null : block("regions-data").names[region];
-  const tile = document.querySelector(`.regions > [data-name="${CSS.escape(name)}"] a`);
+  const tile = document.querySelector(`.regions > [data-region="${region}"] a`);
   (trial ?? tile)?.click();
 }
 

@@ -45,6 +45,13 @@ CHOICE_LENGTH = 40
 ERROR_LENGTH = 90
 CURVE_POINTS = 40_000  # of all curves of the page, together
 FLEET = "fleet: boot, idle"  # the bar of what no job had of the nodes
+COST_COLORS = {  # of a bar's parts, as the theme calls them
+    "trials": "tuned",
+    "full training and gate": "default",
+    "lost": "failed",
+    "boot": "running",
+    "idle": "rule",
+}
 CURVE_LEAST, CURVE_MOST = 8, 100  # of one curve
 
 
@@ -102,33 +109,47 @@ def scale_of_gains(report: Report) -> Scale:
     return scale_of([0.0, *gains], 0.0, FAR_REGION)
 
 
-def costs_data(report: Report) -> dict[str, Any]:
-    """What each region's jobs cost, in USD, and what no job had of the fleet's nodes."""
-    regions = [
-        _cost_row(row.name, row.usd, _parts_of_cost(row), region=at, slug=row.slug)
+@dataclass(frozen=True)
+class CostBar:
+    """What a region's jobs cost, or the fleet's nodes without one.
+
+    Attributes:
+        region: its place in the report; None: it is the fleet.
+        name: as it is called.
+        slug: of its anchor; None as above.
+        parts: what it consists of, in USD; nothing that cost nothing.
+    """
+
+    region: int | None
+    name: str
+    slug: str | None
+    usd: float
+    parts: dict[str, float]
+
+    @property
+    def told(self) -> str:
+        """Its parts in words."""
+        return ", ".join(f"{name}: {usd(amount)}" for name, amount in self.parts.items())
+
+
+def cost_bars(report: Report) -> list[CostBar]:
+    """What each region's jobs cost, the dearest first, and what no job had of the fleet's nodes."""
+    bars = [
+        CostBar(at, row.name, row.slug, row.usd, _parts_of_cost(row))
         for at, row in enumerate(report.regions)
         if row.usd
     ]
-    overhead = (0.0, 0.0, 0.0, report.boot_usd or 0.0, report.idle_usd or 0.0)
-    fleet = _cost_row(FLEET, sum(overhead), overhead, region=None, slug=None)
-    return {"rows": [*regions, *([fleet] if sum(overhead) else [])]}
+    bars.sort(key=lambda bar: -bar.usd)
+    boot, idle = report.boot_usd or 0.0, report.idle_usd or 0.0
+    fleet = CostBar(None, FLEET, None, boot + idle, _known({"boot": boot, "idle": idle}))
+    return [*bars, *([fleet] if fleet.usd else [])]
 
 
-def _cost_row(
-    name: str, whole: float, parts: Sequence[float], *, region: int | None, slug: str | None
-) -> dict[str, Any]:
-    """A bar: its parts' places are those of the page's COSTS; amounts also as people read them."""
-    return {
-        "region": region,
-        "name": name,
-        "slug": slug,
-        "usd": short(whole),
-        "parts": [short(amount) for amount in parts],
-        "told": [usd(amount) for amount in (whole, *parts)],
-    }
+def _known(parts: dict[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in parts.items() if amount > 0}
 
 
-def _parts_of_cost(region: RegionReport) -> tuple[float, float, float]:
+def _parts_of_cost(region: RegionReport) -> dict[str, float]:
     """Trials, full training and gate, and what was lost of either; together all that is known.
 
     The time of jobs between their trials is the trials'.
@@ -137,7 +158,8 @@ def _parts_of_cost(region: RegionReport) -> tuple[float, float, float]:
     lost = sum(job.lost_usd or 0.0 for job in jobs)
     trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
     trials += region.between_usd or 0.0
-    return trials, max(0.0, (region.usd or 0.0) - trials - lost), lost
+    full = max(0.0, (region.usd or 0.0) - trials - lost)
+    return _known({"trials": trials, "full training and gate": full, "lost": lost})
 
 
 def timeline_data(timeline: Timeline) -> dict[str, Any]:
@@ -184,9 +206,6 @@ def region_data(report: Report, region: RegionReport, points: int) -> dict[str, 
         "default": short(region.objective.default),
         "scale": _scale(scale_of_region(region)),
         "curveScale": _scale(scale_of_curves(region)),
-        "importance": [
-            [item.parameter, short(item.share), item.trials] for item in region.importance
-        ],
         "parameters": [_parameter(known[name], trials) for name in drawn],
         "pair": [drawn.index(name) for name in pair_of(region).names],
         "number": [trial.trial for trial in trials],

@@ -231,8 +231,8 @@ class RegionReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """A run's outcome over all its regions.
+class Head:
+    """What a report says of a run as a whole that is not concluded from its regions.
 
     Attributes:
         study: the study's name.
@@ -240,7 +240,7 @@ class Report:
         metric: the objective: the metric that was optimised.
         direction: "minimize" or "maximize".
         report_metric: the metric by which tuned and default settings are compared.
-        created: when the run was made, with a time zone.
+        created: when the run was planned, with a time zone.
         finished: when it ended, with a time zone; None while it runs.
         boot_usd: what its part in the fleet's nodes cost on their way into the pool; None where
             no autoscaler has told of nodes.
@@ -249,6 +249,27 @@ class Report:
             that evictions threw away; None where nobody knows.
         report_direction: of the report metric.
         notice: what a reader should know first, such as why trials ended early; empty: nothing.
+    """
+
+    study: str
+    run: str
+    metric: str
+    direction: Direction
+    report_metric: str
+    created: datetime
+    finished: datetime | None
+    boot_usd: float | None = None
+    idle_usd: float | None = None
+    lost_share: float | None = None
+    report_direction: Direction
+    notice: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Head):
+    """A run's outcome over all its regions.
+
+    Attributes:
         advice: what to do where tuned settings are worse than default ones; empty: nowhere.
         edges: which parameters' best values lie at the end of their ranges in many regions, and
             what to do about it; empty: none.
@@ -263,18 +284,6 @@ class Report:
         regions: in the study's order.
     """
 
-    study: str
-    run: str
-    metric: str
-    direction: Direction
-    report_metric: str
-    created: datetime
-    finished: datetime | None
-    boot_usd: float | None
-    idle_usd: float | None
-    lost_share: float | None
-    report_direction: Direction
-    notice: str
     advice: str
     edges: str
     wall_seconds: float | None

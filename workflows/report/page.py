@@ -21,32 +21,29 @@ from typing import Any
 from markupsafe import Markup
 
 from trialfleet.render import render_template
-from trialfleet.workflows.formatting import BETTER
+from trialfleet.workflows.formatting import BETTER, usd
 from trialfleet.workflows.report import chart_data, groups, tables, views
 from trialfleet.workflows.report.model import Report
 from trialfleet.workflows.report.timeline import timeline_of
 
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")  # the second needs the first
-SCRIPTS = ("shared.js", "region_charts.js", "trial_charts.js", "parameter_charts.js", "page.js")
-OWN = ("trials_table.js", "report.js")  # what the live page hasn't: it has a script of its own
+SCRIPTS = ("shared.js", "region_charts.js", "trial_charts.js", "parameter_charts.js",
+           "trials_table.js", "page.js")  # fmt: skip
 
 
 def render_page(report: Report) -> str:
     """The whole page. The same report gives the same text."""
-    timeline, scripts = (
-        timeline_of(report),
-        [libraries(), own_script(*(_folder() / "scripts" / name for name in OWN))],
-    )
-    overview, costs = chart_data.overview_data(report), chart_data.costs_data(report)
+    timeline = timeline_of(report)
+    scripts = [libraries(), own_script(_folder() / "scripts" / "report.js")]
+    overview = chart_data.overview_data(report)
     known = {
         "report": report, "views": views, "tables": tables, "chart_data": chart_data,
-        "overview": overview, "timeline": timeline, "costs": costs,
+        "overview": overview, "timeline": timeline,
     }  # fmt: skip
     everywhere = {
         "names": [region.name for region in report.regions],
         "overview": overview,
         "timeline": chart_data.timeline_data(timeline),
-        "costs": costs,
     }
     points = chart_data.curve_points(report)
     regions = (
@@ -58,6 +55,7 @@ def render_page(report: Report) -> str:
         "report/page.html.j2",
         **known,
         better=BETTER,
+        usd=usd,
         groups_of=groups.groups_of,
         tone_of=groups.tone_of,
         outcome=groups.outcome,
@@ -115,13 +113,13 @@ def libraries() -> str:
     return _inline("\n".join([comment, *code]))
 
 
-def own_script(*last: Traversable) -> str:
+def own_script(last: Traversable) -> str:
     """A page's own script: what draws the pictures, and behind it what that page alone has.
 
     One function, so that its names meet nobody else's.
     """
     parts = [_folder() / "scripts" / name for name in SCRIPTS]
-    text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, *last])
+    text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])
     return _inline(f'(async () => {{\n"use strict";\n{text}}})();\n')
 
 

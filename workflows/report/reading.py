@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import OptimizerError
-from trialfleet.objective import Direction
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.billing.bill import overhead
 from trialfleet.workflows.cleaning import clean, finite
-from trialfleet.workflows.costs.items import Sum
 from trialfleet.workflows.jobs.current import end_place
 from trialfleet.workflows.jobs.job_log import (
     Job,
@@ -30,7 +28,7 @@ from trialfleet.workflows.models.folders import model_in_force
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.report import analysis
 from trialfleet.workflows.report.edges import edges_of
-from trialfleet.workflows.report.model import RegionReport, Report
+from trialfleet.workflows.report.model import Head, RegionReport, Report
 from trialfleet.workflows.status import spending
 from trialfleet.workflows.status.job_costs import between_stays, end_stays
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
@@ -41,43 +39,6 @@ from trialfleet.workflows.status.status import Look, StatusReader
 from trialfleet.workflows.status.storage import study_name
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFacts:
-    """What a report needs to know of a run as a whole.
-
-    Attributes:
-        root: its folder.
-        study: the study's name.
-        run: its id.
-        metric: the objective's.
-        direction: "minimize" or "maximize".
-        report_metric: by which tuned and default settings are compared.
-        report_direction: which way that is better.
-        created: when it was planned, with a time zone.
-        finished: when it ended, with a time zone; None while it runs.
-        notice: what a reader should know first; empty: nothing.
-        active: when its DAGMans executed, as `read_executions` has it.
-        stops: when its own DAGMan was removed, in Unix seconds.
-        lost_share: the part of its jobs' time that was lost; None where nobody knows.
-        nodes: what its part in its fleet's nodes cost; None without any that was reported.
-    """
-
-    root: Path
-    study: str
-    run: str
-    metric: str
-    direction: Direction
-    report_metric: str
-    report_direction: Direction
-    created: datetime
-    finished: datetime | None
-    notice: str = ""
-    active: Sequence[tuple[float, float | None]] = ()
-    stops: Sequence[float] = ()
-    lost_share: float | None = None
-    nodes: Sum | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +104,8 @@ def _report(
     finished: datetime | None,
 ) -> Report:
     study = frozen.study
-    facts = RunFacts(
-        root=folder.root,
+    nodes = overhead(folder, finished or datetime.now(UTC))
+    head = Head(
         study=study.name,
         run=frozen.run,
         metric=study.objective.metric,
@@ -153,14 +114,19 @@ def _report(
         report_direction=study.compared_direction,
         created=frozen.created,
         finished=finished,
-        notice=_notice(folder, look.status.regions),
-        active=[span for files in folder.all_dags() for span in read_executions(files.log)],
-        stops=read_removals(folder.dag_files.log),
+        boot_usd=nodes.boot if nodes else None,
+        idle_usd=nodes.idle if nodes else None,
         lost_share=look.status.work.lost_share,
-        nodes=overhead(folder, finished or datetime.now(UTC)),
+        notice=_notice(folder, look.status.regions),
     )
     now = None if finished or look.status.ended else datetime.now(UTC).timestamp()
-    return build_report(facts, [_facts_of(folder, frozen, each, look, now) for each in regions])
+    return build_report(
+        head,
+        [_facts_of(folder, frozen, each, look, now) for each in regions],
+        root=folder.root,
+        active=[span for files in folder.all_dags() for span in read_executions(files.log)],
+        stops=read_removals(folder.dag_files.log),
+    )
 
 
 def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:
@@ -206,28 +172,33 @@ def _other_models(published: str | None, study: Study) -> tuple[Path | None, Pat
         return None, None
 
 
-def build_report(run: RunFacts, regions: Sequence[RegionFacts]) -> Report:
-    """Return the report of a run of which all is known."""
-    pauses = pauses_of(run.active, set(_signs(regions)), run.stops)
-    made = tuple(_region(run, region, pauses) for region in regions)
+def build_report(
+    run: Head,
+    regions: Sequence[RegionFacts],
+    *,
+    root: Path,
+    active: Sequence[tuple[float, float | None]] = (),
+    stops: Sequence[float] = (),
+) -> Report:
+    """Return the report of a run of which all is known.
+
+    Args:
+        run: what is known of it as a whole.
+        regions: likewise, of each region.
+        root: its folder.
+        active: when its DAGMans executed, as `read_executions` has it.
+        stops: when its own DAGMan was removed, in Unix seconds.
+    """
+    pauses = pauses_of(active, set(_signs(regions)), stops)
+    made = tuple(_region(run, region, root, pauses) for region in regions)
     notices = [run.notice, analysis.unreported(run.report_metric, made)]
-    begun = min((begin for begin, _ in run.active), default=run.created.timestamp())
+    begun = min((begin for begin, _ in active), default=run.created.timestamp())
     ended = run.finished.timestamp() if run.finished else math.inf
     paused = paused_within(pauses, begun, ended)
     is_worse = any(region.worse is not None for region in made)
+    told = vars(run) | {"notice": " ".join(filter(None, notices))}
     return Report(
-        study=clean(run.study),
-        run=clean(run.run),
-        metric=clean(run.metric),
-        direction=run.direction,
-        report_metric=clean(run.report_metric),
-        created=run.created,
-        finished=run.finished,
-        boot_usd=run.nodes.boot if run.nodes else None,
-        idle_usd=run.nodes.idle if run.nodes else None,
-        lost_share=run.lost_share,
-        report_direction=run.report_direction,
-        notice=clean(" ".join(filter(None, notices))),
+        **{name: clean(value) if isinstance(value, str) else value for name, value in told.items()},
         advice=clean(analysis.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
         edges=clean(edges_of(made)),
         wall_seconds=ended - begun - paused if run.finished else None,
@@ -250,7 +221,7 @@ def _signs(regions: Iterable[RegionFacts]) -> Iterator[float]:
                 yield from (time for time in (job.started, job.ended) if time is not None)
 
 
-def _region(run: RunFacts, region: RegionFacts, pauses: Sequence[Span]) -> RegionReport:
+def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) -> RegionReport:
     status, trials = region.status, region.trials
     best = next((trial for trial in trials if trial.trial == status.best_trial), None)
     baseline = next((trial for trial in trials if trial.baseline), None)
@@ -291,7 +262,7 @@ def _region(run: RunFacts, region: RegionFacts, pauses: Sequence[Span]) -> Regio
         worse=worse,
         next_step=clean(next_step),
         next_command=clean(next_command),
-        why_command=clean(analysis.why_command(status.name, run.root)),
+        why_command=clean(analysis.why_command(status.name, root)),
         final=None if region.final is None else finite(clean(region.final)),
         published=clean(status.published),
         best_trial=status.best_trial,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
 from trialfleet.workflows import formatting as f
 from trialfleet.workflows.formatting import usd
-from trialfleet.workflows.report.chart_data import decimals_of, is_apart
+from trialfleet.workflows.report.chart_data import is_apart
 from trialfleet.workflows.report.groups import outcome, tone_of
 from trialfleet.workflows.report.model import Comparison, RegionReport, Report, Setting
 from trialfleet.workflows.report.summary import report_decimals
-from trialfleet.workflows.status.run_trials import Trial
 
 FULL_TRAINING = "Full training"
 FULL_MEANS = (
@@ -192,99 +190,3 @@ def _setting_note(item: Setting) -> str:
     if item.range is not None and item.range.choices is not None:
         return f"{len(item.range.choices)} choices"
     return ""
-
-
-def trial_columns(report: Report, row: RegionReport) -> list[tuple[str, str]]:
-    """The trials table's columns: title and kind. What no trial's job reported has none."""
-    report_metric = [(report.report_metric, "number")] if is_apart(report) else []
-    return [
-        ("Trial", "number"),
-        ("State", "text"),
-        (report.metric, "number"),
-        *report_metric,
-        *((item.name, "plain") for item in row.settings),
-        *((title, kind) for title, kind, _ in _job_columns(row)),
-        ("Attempts", "number"),
-        ("DAG node", "plain"),
-    ]
-
-
-def trial_rows(report: Report, row: RegionReport) -> list[list[Cell]]:
-    """The trials table's rows, cells as `trial_columns`."""
-    reported = [trial.metrics.get(report.report_metric) for trial in row.trials]
-    decimals = decimals_of([trial.value for trial in row.trials], row.objective)
-    report_column = decimals_of(reported, row.report)
-    jobs = [cell for _, _, cell in _job_columns(row)]
-    cells = [*_setting_cells(row), *jobs]
-    return [
-        _trial_row(report, row, trial, (decimals, report_column), cells) for trial in row.trials
-    ]
-
-
-def _setting_cells(row: RegionReport) -> list[Callable[[Trial], Cell]]:
-    def cells(item: Setting) -> Callable[[Trial], Cell]:
-        name = item.name
-        text = _text_of(item, [trial.params[name] for trial in row.trials if name in trial.params])
-        return lambda trial: Cell(text(trial.params[name]) if name in trial.params else "")
-
-    return [cells(item) for item in row.settings]
-
-
-def _trial_row(
-    report: Report,
-    row: RegionReport,
-    trial: Trial,
-    decimals: tuple[int | None, int | None],
-    cells: Sequence[Callable[[Trial], Cell]],
-) -> list[Cell]:
-    reported = trial.metrics.get(report.report_metric)
-    best = "strong" if trial.trial == row.best_trial else ""
-    return [
-        Cell(str(trial.trial), trial.trial, best),
-        Cell(_state(row, trial), trial.state, "bad" if trial.state == "failed" else best),
-        Cell(f.fixed(trial.value, decimals[0]), trial.value, best),
-        *([Cell(f.fixed(reported, decimals[1]), reported)] if is_apart(report) else []),
-        *(cell(trial) for cell in cells),
-        Cell(str(trial.attempts) if trial.attempts else f.NOTHING, trial.attempts or None),
-        Cell(trial.node),
-    ]
-
-
-def _job_columns(row: RegionReport) -> list[tuple[str, str, Callable[[Trial], Cell]]]:
-    """Title, kind and cells of what jobs reported; columns without any are left out."""
-    columns: list[tuple[str, str, Callable[[Trial], Any], Callable[[Any], str]]] = [
-        ("Started (UTC)", "number", lambda trial: trial.started, _clock),
-        ("Time", "number", lambda trial: trial.compute_seconds, f.duration),
-        ("CPU time", "number", lambda trial: trial.cpu_seconds, f.duration),
-        ("Memory", "number", lambda trial: trial.memory_mb, _megabytes),
-        ("USD", "number", lambda trial: trial.usd, usd),
-        ("Ranks", "number", lambda trial: trial.ranks, str),
-        ("Generations", "number", lambda trial: trial.generations, str),
-        ("Machine", "text", lambda trial: trial.slot or trial.machine, lambda name: name or ""),
-    ]
-
-    def cells(read: Callable[[Trial], Any], text: Callable[[Any], str]) -> Callable[[Trial], Cell]:
-        return lambda trial: Cell(text(read(trial)), read(trial))
-
-    return [
-        (title, kind, cells(read, text))
-        for title, kind, read, text in columns
-        if any(read(trial) is not None for trial in row.trials)
-    ]
-
-
-def _clock(seconds: float | None) -> str:
-    if seconds is None:
-        return f.NOTHING
-    return f"{datetime.fromtimestamp(seconds, UTC):%d %b %H:%M:%S}"
-
-
-def _megabytes(size: float | None) -> str:
-    return f.NOTHING if size is None else f"{f.number(round(size))} MB"
-
-
-def _state(row: RegionReport, trial: Trial) -> str:
-    roles: list[str] = [trial.state]
-    roles += ["best"] if trial.trial == row.best_trial else []
-    roles += ["default settings"] if trial.baseline else []
-    return ", ".join(roles)

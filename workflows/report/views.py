@@ -6,7 +6,7 @@ Nothing here is HTML: the templates escape every text.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
@@ -25,7 +25,7 @@ from trialfleet.workflows.report.groups import group_of
 from trialfleet.workflows.report.model import Comparison, RegionReport, Report
 from trialfleet.workflows.report.scales import Scale
 from trialfleet.workflows.report.summary import report_decimals
-from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING, Cell
+from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING
 from trialfleet.workflows.report.timeline import Timeline
 from trialfleet.workflows.status.causes import SEE
 from trialfleet.workflows.status.states import Stage
@@ -53,12 +53,12 @@ def header(report: Report) -> list[tuple[str, str, str]]:
     middle, unit = _median_gain(report)
     helped = f"{unit}{better} of {len(gains)} better" if unit else helped
     return [
-        ("Regions tuned", f"{tuned:,}", f"of {_count(len(regions), 'region')}")
+        ("Regions tuned", f"{tuned:,}", f"of {counted(len(regions), 'region')}")
         if tuned
         else (
             "Models published",
             f"{published:,}",
-            f"of {_count(len(regions), 'region')}" + (f" · {kept:,} kept out" if kept else ""),
+            f"of {counted(len(regions), 'region')}" + (f" · {kept:,} kept out" if kept else ""),
         ),
         ("Trials completed", f"{report.complete:,}", trials),
         (f"Median gain, {report.report_metric}", middle, helped if gains else "nothing to compare"),
@@ -171,24 +171,23 @@ def log_of(row: RegionReport) -> str:
     return next(filter(None, found), "")
 
 
-def facts(report: Report, row: RegionReport) -> list[tuple[str, Cell]]:
-    """A region's figures in words: label and cell."""
-    compared = [row.objective, row.report] if is_apart(report) else [row.objective]
-    known = [item for item in compared if (item.default, item.tuned) != (None, None)]
-    pairs = [_comparison(item) for item in known]
+def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
+    """A region's figures in words: label, text and tone (a CSS class)."""
+    for item in [row.objective, row.report] if is_apart(report) else [row.objective]:
+        if (item.default, item.tuned) != (None, None):
+            yield item.metric, _comparison(item), ""
     if row.final is not None:
         metrics = ", ".join(f"{name} {_digits(value)}" for name, value in row.final.items())
-        pairs.append((FULL_TRAINING, Cell(metrics or "no metrics")))
+        yield FULL_TRAINING, metrics or "no metrics", ""
     if row.published is not None:
-        pairs.append(("Published model", Cell(row.published, tone="path")))
+        yield "Published model", row.published, "path"
     if row.not_latest is not None:
-        pairs.append(("Not the latest", Cell(row.not_latest)))
+        yield "Not the latest", row.not_latest, ""
     elif row.gate is not None:
-        pairs.append(("Gate", Cell(row.gate)))
-    pairs.append(("Trials", Cell(_trial_counts(row))))
+        yield "Gate", row.gate, ""
+    yield "Trials", _trial_counts(row), ""
     if row.wall_seconds is not None:
-        pairs.append(("Time", Cell(_time(row))))
-    return pairs
+        yield "Time", _time(row), ""
 
 
 def _digits(value: float) -> str:
@@ -201,11 +200,10 @@ def full_training_note(report: Report) -> str:
     return f"{FULL_TRAINING}: {FULL_MEANS}." if trained else ""
 
 
-def _comparison(item: Comparison) -> tuple[str, Cell]:
+def _comparison(item: Comparison) -> str:
     decimals = f.column_decimals([item.default, item.tuned])
     text = f"{f.fixed(item.tuned, decimals)} tuned, {f.fixed(item.default, decimals)} default"
-    gain = "" if item.gain is None else f", gain {f.signed(item.gain, decimals)}"
-    return item.metric, Cell(text + gain)
+    return text if item.gain is None else f"{text}, gain {f.signed(item.gain, decimals)}"
 
 
 def _trial_counts(row: RegionReport) -> str:
@@ -274,7 +272,7 @@ def verdict(row: RegionReport) -> str:
     """What a reader may otherwise miss: that nothing beat the default settings."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
-    return f"None of {_count(row.complete - 1, 'other trial')} beat the default settings."
+    return f"None of {counted(row.complete - 1, 'other trial')} beat the default settings."
 
 
 @dataclass(frozen=True)
@@ -285,6 +283,9 @@ class Switch:
     legend: str
     options: tuple[tuple[str, str], ...]
     chosen: str
+
+
+SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:
@@ -314,15 +315,15 @@ def costs_note(report: Report) -> str:
 
 def timeline_note(timeline: Timeline) -> str:
     """What the rows of the whole run's timeline are, and how busy they were."""
-    jobs, rows = _count(timeline.jobs, "job"), _count(len(timeline.rows), "row")
-    machines = _count(len(set(timeline.rows)), "machine")
+    jobs, rows = counted(timeline.jobs, "job"), counted(len(timeline.rows), "row")
+    machines = counted(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
     if timeline.lost:
-        lost = _count(timeline.lost, "execution")
+        lost = counted(timeline.lost, "execution")
         caption += f" {lost} failed or were cut off, and are drawn with a dashed edge."
     if timeline.undrawn:
         whose = "each job's last is drawn, without"
-        caption += f" Of some jobs {whose} {_count(timeline.undrawn, 'attempt')} before it."
+        caption += f" Of some jobs {whose} {counted(timeline.undrawn, 'attempt')} before it."
     if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
         return caption
     left_out = f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
@@ -332,11 +333,6 @@ def timeline_note(timeline: Timeline) -> str:
         f"{caption} Busy {timeline.busy:.0%}: the jobs took {share}, from the first job's start to "
         f"the last one's end{left_out}."
     )
-
-
-def importance_label(row: RegionReport) -> str:
-    """The importance in words."""
-    return ", ".join(f"{item.parameter} {item.share:.0%}" for item in row.importance)
 
 
 def importance_note(row: RegionReport) -> str:
@@ -362,7 +358,7 @@ def pair_note(pair: Pair) -> str:
             f"Smoothed over {pair.trials} trials; blank where none is near. The ring is the best."
         )
     if pair.kind == "scatter" and pair.trials < PAIR_TRIALS:
-        few = f"{_count(pair.trials, 'trial')}, too few for a surface (from {PAIR_TRIALS})"
+        few = f"{counted(pair.trials, 'trial')}, too few for a surface (from {PAIR_TRIALS})"
         return f"{few}. The ring is the best trial."
     if pair.kind == "scatter":
         return "One dot per trial: between choices there is no surface. The ring is the best trial."
@@ -373,12 +369,13 @@ def slices_note(row: RegionReport) -> str:
     """Below the pictures of single parameters."""
     left_out = parameters_not_drawn(row)
     more = (
-        f" {_count(left_out, 'less important parameter')} in the table alone." if left_out else ""
+        f" {counted(left_out, 'less important parameter')} in the table alone." if left_out else ""
     )
     return f"The filled dot is the best trial.{more}"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number of things in words."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

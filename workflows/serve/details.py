@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,28 @@ from trialfleet import job_files
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.daily.overview import DayView, overview
-from trialfleet.workflows.formatting import NOTHING, local_time, number, rough_duration, setting
+from trialfleet.workflows.formatting import (
+    NOTHING,
+    duration,
+    number,
+    rough_duration,
+    setting,
+    usd,
+)
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Ending, Journal
 from trialfleet.workflows.models.listing import PublishedModel, models_on
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.report import tables
-from trialfleet.workflows.report.model import RegionReport, Report
+from trialfleet.workflows.report.model import Report
 from trialfleet.workflows.report.reading import report_of_region
 from trialfleet.workflows.run.run_list import ListedRun, list_runs
 from trialfleet.workflows.serve import gains, views
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.serve.runs import Runs, key_of
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.run_trials import Trial
+from trialfleet.workflows.status.run_trials import Trial, trial_of
 from trialfleet.workflows.status.running import RunningTrial
+from trialfleet.workflows.study.spec import Study
 
 _LOG_BYTES = 32_768  # of the end of a log
 _SHOWN_RUNS = 30
@@ -50,20 +57,7 @@ class RegionPage:
     report: Report
     facts: tuple[tuple[str, str, str], ...]
     progress: dict[str, str]
-    models: tuple[ModelRow, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelRow:
-    """A published model, and its card as label and text."""
-
-    run: str
-    created: str
-    in_force: bool
-    metrics: str
-    verdict: str
-    drift: str
-    card: tuple[tuple[str, str], ...]
+    models: tuple[PublishedModel, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,26 +68,26 @@ class TrialPage:
     region: str
     slug: str
     facts: tuple[tuple[str, str, str], ...]
-    settings: tuple[tuple[str, str], ...]
-    metrics: tuple[tuple[str, str], ...]
+    settings: tuple[tuple[str, str, str], ...]
+    metrics: tuple[tuple[str, str, str], ...]
     logs: tuple[tuple[str, str, str], ...]
 
 
 def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
     """Return all about a region of a run."""
-    region = next(each for each in snapshot.look.status.regions if each.slug == slug)
+    region = _status_of(snapshot, slug)
     tile = views.tile_of(snapshot, region)
     return RegionPage(
         tile=tile,
-        report=_report(snapshot, slug),
+        report=report_of_region(snapshot.folder, snapshot.frozen, snapshot.look, slug),
         facts=tuple(_facts(snapshot, region, tile)),
-        progress=_progress(snapshot, slug),
-        models=tuple(_models(snapshot.champions.folder(slug))),
+        progress=_progress(region),
+        models=_models(snapshot.champions.folder(slug)),
     )
 
 
-def _report(snapshot: Snapshot, slug: str) -> Report:
-    return report_of_region(snapshot.folder, snapshot.frozen, snapshot.look, slug)
+def _status_of(snapshot: Snapshot, slug: str) -> RegionStatus:
+    return next(each for each in snapshot.look.status.regions if each.slug == slug)
 
 
 def _facts(
@@ -116,9 +110,8 @@ def _facts(
         yield "Drift", region.drift, "bad"
 
 
-def _progress(snapshot: Snapshot, slug: str) -> dict[str, str]:
+def _progress(region: RegionStatus) -> dict[str, str]:
     """Where a region's running trials run, and how far they have come, by their nodes."""
-    region = next(each for each in snapshot.look.status.regions if each.slug == slug)
     return {each.node: ", ".join(_parts_of_progress(each)) for each in region.running_trials}
 
 
@@ -135,33 +128,27 @@ def _parts_of_progress(trial: RunningTrial) -> Iterable[str]:
 # -- models ----------------------------------------------------------------------------------------
 
 
-def _models(folder: Path) -> Iterable[ModelRow]:
+def _models(folder: Path) -> tuple[PublishedModel, ...]:
     try:
-        found = models_on(folder)
+        return tuple(reversed(models_on(folder)[-_SHOWN_MODELS:]))
     except OSError:  # nothing has been published yet
-        return
-    for model in reversed(found[-_SHOWN_MODELS:]):
-        yield _model_row(model)
+        return ()
 
 
-def _model_row(model: PublishedModel) -> ModelRow:
+def metrics_text(model: PublishedModel) -> str:
+    """What a model's full training measured."""
     metrics = model.card.get("metrics")
     values = metrics if isinstance(metrics, dict) else {}
-    return ModelRow(
-        run=model.run,
-        created=local_time(model.created),
-        in_force=model.in_force,
-        metrics=", ".join(f"{name} {setting(value)}" for name, value in values.items()),
-        verdict=model.verdict.why if model.verdict else "",
-        drift=model.drift or "",
-        card=tuple((name, _plain(value)) for name, value in model.card.items()),
-    )
+    return ", ".join(f"{name} {setting(value)}" for name, value in values.items())
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, indent=1)
+def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
+    """A model's card as label, text and tone."""
+
+    def text(value: object) -> str:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+
+    return [(name, text(value), "path") for name, value in model.card.items()]
 
 
 # -- a trial ---------------------------------------------------------------------------------------
@@ -170,37 +157,67 @@ def _plain(value: object) -> str:
 def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
     """Return a trial of a region, or one of its nodes; None where it has none of this name."""
     graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
-    report = _report(snapshot, slug)
-    (region,) = report.regions
-    trials = {trial.node: trial for trial in region.trials}
-    if node not in {*trials, *graph.trial_nodes, graph.best, graph.gate}:
+    region = _status_of(snapshot, slug)
+    trial = _trial_of(snapshot, region.name, node)
+    if trial is None and node not in {*graph.trial_nodes, graph.best, graph.gate}:
         return None  # nothing else of an address becomes a path
-    place, trial = files.of_node(node), trials.get(node)
+    place = files.of_node(node)
     params = trial.params if trial else _params_in(place)
     metrics = trial.metrics if trial else _metrics_in(place)
+    running = _progress(region).get(node)
     return TrialPage(
         node=node,
         region=region.name,
         slug=slug,
         facts=(
-            *(_trial_facts(report, region, trial) if trial else ()),
-            *(("Runs", text, "") for at, text in _progress(snapshot, slug).items() if at == node),
+            *(_trial_facts(snapshot.frozen.study, region, trial) if trial else ()),
+            *([("Runs", running, "")] if running else ()),
         ),
-        settings=tuple((name, setting(value)) for name, value in params.items()),
-        metrics=tuple((name, setting(value)) for name, value in metrics.items()),
+        settings=_facts_of(params),
+        metrics=_facts_of(metrics),
         logs=tuple(_logs(place)),
     )
 
 
+def _facts_of(values: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((name, setting(value), "") for name, value in values.items())
+
+
+def _trial_of(snapshot: Snapshot, region: str, node: str) -> Trial | None:
+    """The trial that a node of a region's graph has; None where it has none."""
+    look = snapshot.look
+    found = [each for each in look.trials[region] if each.user_attrs.get("node") == node]
+    return trial_of(region, found[-1], look.unfinished[region]) if found else None
+
+
 def _trial_facts(
-    report: Report, region: RegionReport, trial: Trial
-) -> Iterable[tuple[str, str, str]]:
-    """The cells of the trial's row in the table of trials, but for its settings, which follow."""
-    cells = tables.trial_rows(report, region)[region.trials.index(trial)]
-    names = {item.name for item in region.settings}
-    for (title, _), cell in zip(tables.trial_columns(report, region), cells, strict=True):
-        if title not in names and cell.text not in {"", NOTHING}:
-            yield title, cell.text, cell.tone
+    study: Study, region: RegionStatus, trial: Trial
+) -> Iterator[tuple[str, str, str]]:
+    """Label, text and tone of all but its settings and metrics, which have places of their own."""
+    roles = ["best"] if trial.trial == region.best_trial else []
+    roles += ["default settings"] if trial.baseline else []
+    tone = "strong" if "best" in roles else ""
+    yield "Trial", str(trial.trial), tone
+    yield "State", ", ".join([trial.state, *roles]), "bad" if trial.state == "failed" else tone
+    metric = study.objective.metric
+    started = datetime.fromtimestamp(trial.started, UTC) if trial.started else None
+    memory = f"{number(round(trial.memory_mb))} MB" if trial.memory_mb else ""
+    known = {
+        metric: number(trial.value),
+        "Started (UTC)": f"{started:%d %b %H:%M:%S}" if started else "",
+        "Time": duration(trial.compute_seconds),
+        "CPU time": duration(trial.cpu_seconds),
+        "Memory": memory,
+        "USD": usd(trial.usd),
+        "Ranks": str(trial.ranks or ""),
+        "Generations": str(trial.generations or ""),
+        "Machine": trial.slot or trial.machine or "",
+        "Attempts": str(trial.attempts or ""),
+        "DAG node": trial.node,
+    }
+    for label, text in known.items():
+        if text not in {"", NOTHING}:
+            yield label, text, tone if label == metric else ""
     if trial.error:
         yield "Why it failed", trial.error, "bad"
 
@@ -243,34 +260,19 @@ def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
     return list(zip(map(key_of, found), list_runs(found), strict=True))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Days:
-    """The last days of a study; `most` is how many regions the fullest of them had."""
-
-    days: tuple[DayView, ...]
-    endings: tuple[Ending, ...]
-    why: tuple[tuple[str, str, str], ...]
-
-    def share(self, day: DayView, ending: Ending) -> float:
-        """How much of a day's regions ended so, in percent."""
-        whole = sum(day.counts.values()) + day.open
-        return round(100 * day.counts[ending] / whole, 1) if whole else 0.0
+def share(day: DayView, ending: Ending) -> float:
+    """How much of a day's regions ended so, in percent."""
+    whole = sum(day.counts.values()) + day.open
+    return round(100 * day.counts[ending] / whole, 1) if whole else 0.0
 
 
-def days_of(study: str) -> Days | None:
-    """Return the last days of a study; None where it has none."""
+def days_of(study: str) -> tuple[DayView, ...]:
+    """Return the last days of a study; none where it doesn't run every day."""
     folder = DailyFolder.of(study)
     if not folder.journal.is_file():
-        return None
+        return ()
+    journal, now = Journal(folder.journal), datetime.now().astimezone()
     try:
-        shown = overview(
-            study, Journal(folder.journal), datetime.now().astimezone(), None, _SHOWN_DAYS
-        )
+        return overview(study, journal, now, None, _SHOWN_DAYS).days
     except TrialfleetError:
-        return None
-    newest = [one for one in shown.newest if one.why]
-    return Days(
-        days=shown.days,
-        endings=tuple(Ending),
-        why=tuple((one.region, one.ending.value, one.why) for one in newest),
-    )
+        return ()

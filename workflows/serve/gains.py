@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trialfleet.files import read_json
 from trialfleet.objective import Direction
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
-from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.models.verdict import CHALLENGER, CHAMPION, Verdict
+from trialfleet.workflows.report.analysis import compare
 from trialfleet.workflows.report.model import Comparison
 from trialfleet.workflows.report.tables import gain_tone
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.run_status import RegionStatus
-
-if TYPE_CHECKING:
-    from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.status.run_trials import trial_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +96,12 @@ def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """How much better a region's best trial is than that of the default settings: the report's."""
     study = snapshot.frozen.study
     metric = study.compared_metric
-    trials = snapshot.look.trials.get(region.name, ())
-    best = next((trial for trial in trials if trial.number == region.best_trial), None)
-    default = next((trial for trial in trials if trial.user_attrs.get("baseline") is True), None)
-    is_objective = metric == snapshot.look.status.metric
-    sides = [_value(trial, None if is_objective else metric) for trial in (best, default)]
-    return _gain(sides[0], sides[1], study.compared_direction, "default settings", metric)
-
-
-def _value(trial: StoredTrial | None, metric: str | None) -> float | None:
-    """What a completed trial reported of a metric; None: its objective."""
-    if trial is None or trial.state.name != "COMPLETE":
-        return None
-    found = trial.value if metric is None else (trial.user_attrs.get("metrics") or {}).get(metric)
-    return found if is_finite(found) else None
+    stored = snapshot.look.trials.get(region.name, ())
+    best = next((each for each in stored if each.number == region.best_trial), None)
+    default = next((each for each in stored if each.user_attrs.get("baseline") is True), None)
+    before, now = (trial_of(region.name, each, {}) if each else None for each in (default, best))
+    compared = compare(metric, study.compared_direction, before, now, study.objective.metric)
+    return Gain(compared=compared, over="default settings")
 
 
 def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:

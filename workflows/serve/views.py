@@ -113,8 +113,7 @@ def _money(snapshot: Snapshot) -> tuple[str, str, str]:
         known = [r.usd for r in snapshot.look.status.regions if r.usd is not None]
         if not known:
             return "Money", NOTHING, "no prices are known"
-        spent = sum(known)
-        return "Money", f"{spent:.{2 if spent >= 1 else 4}f} USD", "its jobs, by usd_per_hour"
+        return "Money", f"{usd(sum(known))} USD", "its jobs, by usd_per_hour"
     if money.cap is None:
         return "Money", f"{usd(money.spent)} USD", "no cap"
     return "Money", f"{usd(money.spent)} USD", f"of {usd(money.cap)}, {usd(money.left or 0.0)} left"

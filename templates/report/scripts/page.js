@@ -1,12 +1,10 @@
 // What the report and the live page share: draws pictures when they come into view and anew when the
-// theme, the width or a switch changes; sorts tables. Without it they have everything but pictures.
+// theme, the width or a switch changes; makes the tables of trials and sorts all tables.
 
 const PICTURES = {
   overview: overviewPicture,
   timeline: timelinePicture,
-  costs: costsPicture,
   history: historyPicture,
-  importance: importancePicture,
   curves: curvesPicture,
   parallel: parallelPicture,
   contour: (...given) => pairPicture(...given, "contour"),
@@ -18,7 +16,6 @@ const PICTURES = {
 const HEIGHTS = {
   overview: ({ rows }) => rows.length * rowHeight(rows) + 95,
   timeline: ({ rows }, place) => (place ? 200 : 76 + Math.min(640, 20 * rows.length)),
-  costs: ({ rows }) => rows.length * rowHeight(rows) + 69,
   history: 320,
   curves: 300,
   parallel: 380,
@@ -27,7 +24,7 @@ const HEIGHTS = {
   slice: 190,
 };
 
-const OF_ALL = ["overview", "timeline", "costs"]; // pictures of all regions together
+const OF_ALL = ["overview", "timeline"]; // pictures of all regions together
 const LEAST_WIDTH = 240; // narrower ones are drawn so wide and shrunk
 const drawn = new Map(); // figure to the width that it was drawn with
 
@@ -108,6 +105,25 @@ const widths = new ResizeObserver((entries) => {
     else if (drawn.has(target) && drawn.get(target) !== target.clientWidth) draw(target);
   }
 });
+
+// ---- The filter of regions ----
+
+const hidden = new Set(); // the places in the run of those that it leaves out
+
+function shown(region) {
+  return !hidden.has(region);
+}
+
+// Shows what is of the regions that are wanted, by their names in lower case and their places.
+function showWanted(isWanted) {
+  hidden.clear();
+  block("regions-data").names.forEach((name, at) => {
+    if (!isWanted(name.toLowerCase(), at)) hidden.add(at);
+  });
+  for (const each of document.querySelectorAll("[data-region]")) {
+    each.hidden = hidden.has(Number(each.dataset.region));
+  }
+}
 
 // ---- The theme ----
 
@@ -191,6 +207,7 @@ function watch(part = document) {
   root.classList.add("scripted");
   for (const each of part.querySelectorAll(".needs-script")) each.hidden = false;
   showTheme();
+  part.querySelectorAll("[data-trials]").forEach(fillTrials);
   for (const figure of part.querySelectorAll(".figure")) {
     figure.style.minHeight = `${heightOf(figure)}px`;
     seen.observe(figure);

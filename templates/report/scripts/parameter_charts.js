@@ -12,14 +12,11 @@ function parameterAxis(parameter, side, room, most = 5) {
     const along = side === "bottom" ? room : Infinity;
     return axisOf(side, scale, places, apart({ scale, places, texts, room: along }), false);
   }
-  const kind = parameter.log ? "log" : "linear";
-  const domain = padded(kind, parameter.low, parameter.high);
-  const made = ticks(kind, parameter.low, parameter.high, most, parameter.whole);
-  const places = made.places;
-  const scale = { type: kind, domain };
+  const { low, high, log, whole } = parameter;
+  const kind = log ? "log" : "linear";
   const along = side === "bottom" ? room : Infinity;
-  const texts = apart({ scale, places, texts: places.map(made.text), room: along });
-  return axisOf(side, scale, places, texts, true);
+  const axis = { most, whole, room: along, span: [low, high] };
+  return numberAxis(side, { kind, domain: padded(kind, low, high) }, axis);
 }
 
 // From 0 to 1 along a parameter's axis.

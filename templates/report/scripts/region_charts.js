@@ -6,36 +6,38 @@ function rowHeight(rows) {
   return rows.length > 30 ? 19 : ROW;
 }
 
-// A row per region: its name, which leads to it, what `marks` draw along an axis of numbers, and a
-// figure that is told at its end.
-function rowsPicture(rows, { width, scale, told, title, tipAt, lines, marks, ...more }) {
-  const { head = 0, padding = 0, toldColor = "var(--muted)" } = more;
+const OVERVIEW_HEAD = 26; // pixels over the rows
+
+// A row per region: its name, which leads to it, what `marks` draw along an axis of numbers, and its
+// gain.
+function rowsPicture(rows, { width, high, scale, title, tipAt, marks }) {
   const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
-  const side = Math.max(44, d3.max(rows, (row) => textWidth(told(row))) + 16);
+  const side = Math.max(44, d3.max(rows, (row) => textWidth(row.told)) + 16);
   const axis = { most: width < 500 ? 4 : 8, room: width - names - side };
   const bottom = numberAxis("bottom", scale, axis);
-  const hasTop = head && rows.length > 15;
   const y = (row) => String(row.region);
   const picture = frame({
     width,
-    height: rows.length * more.rowHeight + head + 44,
-    margin: [head, side, 44, names],
+    height: rows.length * high + OVERVIEW_HEAD + 44,
+    margin: [OVERVIEW_HEAD, side, 44, names],
     x: bottom.scale,
-    y: { type: "band", domain: rows.map(y), axis: null, padding },
+    y: { type: "band", domain: rows.map(y), axis: null, padding: 0 },
     marks: [
       ...bottom.marks,
-      ...(hasTop ? numberAxis("top", scale, { ...axis, grid: false }).marks : []),
+      ...(rows.length > 15 ? numberAxis("top", scale, { ...axis, grid: false }).marks : []),
       ...marks(y),
       besideRows(rows, "left", y, (row) => fitted(row.name, names - 14), {
-        href: (row) => (row.slug === null ? null : anchor(row.slug)),
+        href: (row) => anchor(row.slug),
         fill: "currentColor",
       }),
-      besideRows(rows, "right", y, told, { fill: toldColor }),
+      besideRows(rows, "right", y, "told", {
+        fill: (row) => (row.gain < 0 ? "var(--failed)" : "var(--muted)"),
+      }),
       axisName(title, "bottom"),
-      label(rows, Plot.pointerY, { x: tipAt, y }, lines),
+      label(rows, Plot.pointerY, { x: tipAt, y }, overviewLines),
     ],
   });
-  picture.addEventListener("click", () => picture.value?.slug && !coarse && go(picture.value.slug));
+  picture.addEventListener("click", () => picture.value && !coarse && go(picture.value.slug));
   return picture;
 }
 
@@ -66,14 +68,10 @@ function overviewPicture(data, width, id) {
   const better = gains ? "positive is better" : `${data.better} is better`;
   const picture = rowsPicture(rows, {
     width,
-    rowHeight: rowHeight(data.rows),
+    high: rowHeight(data.rows),
     scale: all,
-    head: 26,
-    told: (row) => row.told,
-    toldColor: (row) => (row.gain < 0 ? "var(--failed)" : "var(--muted)"),
     title: `${oneLine(data.metric, 30)}${gains ? ", gain" : ""} (${better})`,
     tipAt: place((row) => to(row) ?? from(row)),
-    lines: overviewLines,
     marks: (y) => [
       Plot.ruleY(rows, { y, stroke: "var(--rule)" }),
       gains ? Plot.ruleX([0], { stroke: "var(--default)" }) : null,
@@ -97,9 +95,9 @@ function overviewPicture(data, width, id) {
       besideRows(["gain"], "top-right", undefined, String, { dy: -15 }),
     ],
   });
-  const signs = [["dot tuned", "tuned settings"]];
-  if (!gains) signs.unshift(["dot default", "default settings"]);
-  if (compared.some((row) => row.gain < 0)) signs.push(["dot failed", "tuned is worse"]);
+  const signs = [["dot", "tuned", "tuned settings"]];
+  if (!gains) signs.unshift(["ring", "default", "default settings"]);
+  if (compared.some((row) => row.gain < 0)) signs.push(["dot", "failed", "tuned is worse"]);
   const result = [legend(signs), picture];
   if (beyond.length)
     result.push(note(`${count(beyond.length, "region")} beyond this view, at its edge.`));
@@ -116,63 +114,12 @@ function overviewLines(row) {
   ];
 }
 
-const COSTS = [
-  ["trials", "complete", "var(--tuned)"],
-  ["full training and gate", "full-training", "var(--default)"],
-  ["lost", "failed", "var(--failed)"],
-  ["boot", "running", "var(--running)"],
-  ["idle", "paused", "var(--rule)"],
-];
-
-// What the jobs of each region cost, a bar per region that the filter shows, the dearest first; and
-// one of the fleet, which is no region.
-function costsPicture(data, width) {
-  const rows = data.rows
-    .filter((row) => row.region === null || shown(row.region))
-    .sort((a, b) => (a.region === null) - (b.region === null) || b.usd - a.usd);
-  if (!rows.length) return [note("No region that is shown has a cost.")];
-  const bars = rows.flatMap((row) => {
-    let from = 0;
-    return row.parts.map((usd, at) => ({ row, at, from, to: (from += usd) }));
-  });
-  const picture = rowsPicture(rows, {
-    width,
-    rowHeight: rowHeight(data.rows),
-    scale: { kind: "linear", domain: [0, d3.max(rows, (row) => row.usd)] },
-    padding: 0.3,
-    told: (row) => row.told[0],
-    title: "USD",
-    tipAt: "usd",
-    lines: costLines,
-    marks: (y) => [
-      Plot.barX(bars, {
-        x1: "from",
-        x2: "to",
-        y: (bar) => y(bar.row),
-        fill: (bar) => COSTS[bar.at][2],
-        fillOpacity: 0.75,
-      }),
-    ],
-  });
-  const there = COSTS.filter((_, at) => rows.some((row) => row.parts[at] > 0));
-  return [legend(there.map(([text, mark]) => [`bar ${mark}`, text])), picture];
-}
-
-function costLines(row) {
-  const parts = COSTS.map(([text], at) => [text, row.parts[at], row.told[at + 1]]);
-  return [
-    oneLine(row.name, 60),
-    `${row.told[0]} USD`,
-    ...parts.filter(([, usd]) => usd > 0).map(([text, , told]) => `${text}: ${told}`),
-  ];
-}
-
 const STATE_COLORS = {
-  complete: "var(--tuned)",
-  "full training": "var(--default)",
-  gate: "var(--good)",
-  failed: "var(--failed)",
-  running: "var(--running)",
+  complete: "tuned",
+  "full training": "default",
+  gate: "good",
+  failed: "failed",
+  running: "running",
 };
 const LOST = ["failed attempt", "cut off"]; // executions of a job that was started again
 
@@ -195,7 +142,7 @@ function timelinePicture(data, width, id, place) {
   const start = d3.min(bars, (bar) => bar.from),
     end = Math.max(start + 1, d3.max(bars, (bar) => bar.to));
   const axis = timeAxis(data, start, end, width - left - 12);
-  const color = (bar) => STATE_COLORS[bar.state] ?? "var(--muted)";
+  const color = (state) => STATE_COLORS[state] ?? "muted";
   const sides = {
     x1: (bar) => axis.place(bar.from),
     x2: (bar) => Math.max(axis.place(bar.to), axis.place(bar.from) + axis.domain[1] / 900),
@@ -214,7 +161,7 @@ function timelinePicture(data, width, id, place) {
       Plot.ruleY(machines.slice(1), { y: "top", stroke: "var(--rule)" }),
       Plot.rect(bars, {
         ...sides,
-        fill: color,
+        fill: (bar) => `var(--${color(bar.state)})`,
         fillOpacity: 0.75,
         stroke: "var(--surface)",
         strokeWidth: size > 8 ? 1 : 0.3,
@@ -246,9 +193,9 @@ function timelinePicture(data, width, id, place) {
   });
   const signs = [...new Set(bars.map((bar) => bar.state))]
     .sort()
-    .map((state) => [`bar ${state.replace(" ", "-")}`, state]);
+    .map((state) => [LOST.includes(state) ? "lost bar" : "bar", color(state), state]);
   const paused = d3.sum(axis.pauses, ([from, to]) => to - from);
-  if (paused) signs.push(["bar paused", `paused for ${duration(paused)}, not to scale`]);
+  if (paused) signs.push(["solid bar", "rule", `paused for ${duration(paused)}, not to scale`]);
   return [legend(signs), picture];
 }
 

@@ -21,7 +21,6 @@ function fill(region) {
   const body = region.querySelector(".body");
   if (body.firstChild) return;
   body.innerHTML = block(`data-${region.dataset.region}`).html;
-  body.querySelectorAll("[data-trials]").forEach(fillTrials);
   watch(body);
 }
 
@@ -39,23 +38,12 @@ const filter = { text: "", group: "" };
 const regions = [...document.querySelectorAll("details.region")].sort(
   (a, b) => a.dataset.region - b.dataset.region,
 );
-const hidden = new Set();
-
-function shown(region) {
-  return !hidden.has(region);
-}
-
 function applyFilter() {
   const wanted = filter.text.trim().toLowerCase();
-  regions.forEach((region, at) => {
-    const named = block("regions-data").names[at].toLowerCase().includes(wanted);
-    const grouped = !filter.group || region.dataset.group === filter.group;
-    if (named && grouped) hidden.delete(at);
-    else hidden.add(at);
+  showWanted((name, at) => {
+    const grouped = !filter.group || regions[at].dataset.group === filter.group;
+    return grouped && name.includes(wanted);
   });
-  for (const each of document.querySelectorAll("[data-region]")) {
-    each.hidden = hidden.has(Number(each.dataset.region));
-  }
   for (const group of document.querySelectorAll(".group")) {
     group.hidden = !group.querySelector(".region:not([hidden])");
   }

@@ -49,8 +49,14 @@ function number(value, digits = 5) {
   if (size >= 1e-4 && size < 1e7) {
     return value.toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "−");
   }
+  return scientific(value, digits, Number);
+}
+
+// A number with a power of ten; `shortened` may change what stands before it.
+function scientific(value, digits, shortened = String) {
   const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
-  return `${String(Number(mantissa)).replace("-", "−")} × ${powerOfTen(Number(exponent))}`;
+  const before = String(shortened(mantissa)).replace("-", "−");
+  return `${before} × ${powerOfTen(Number(exponent))}`;
 }
 
 const RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹";
@@ -200,10 +206,10 @@ function layout(values, scale, { log, near }) {
 }
 
 // An axis of numbers: Plot's scale, the marks for its grid and texts, the width of its texts. On a
-// bottom axis, `room` pixels long, texts stay apart.
+// bottom axis, `room` pixels long, texts stay apart; they are within `span`.
 function numberAxis(side, { kind, domain }, choices = {}) {
-  const { most = 5, grid = true, room = Infinity, whole = false } = choices;
-  const { places, text } = ticks(kind, ...domain, most, whole);
+  const { most = 5, grid = true, room = Infinity, whole = false, span = domain } = choices;
+  const { places, text } = ticks(kind, ...span, most, whole);
   const scale = { type: kind, domain };
   const texts = apart({ scale, places, texts: places.map(text), room });
   return axisOf(side, scale, places, texts, grid);
@@ -292,12 +298,14 @@ function tip(points, channels, lines) {
   ];
 }
 
+function withRoles(data, { number }, name) {
+  const roles = [number === data.best && "best", number === data.baseline && "default settings"];
+  return [name, ...roles].filter(Boolean);
+}
+
 // What is told of a trial in any picture.
 function trialLines(data, trial) {
-  const roles = [];
-  if (trial.number === data.best) roles.push("best");
-  if (trial.number === data.baseline) roles.push("default settings");
-  const lines = [[`trial ${trial.number}`, ...roles].join(" · ")];
+  const lines = [withRoles(data, trial, `trial ${trial.number}`).join(" · ")];
   if (trial.value !== null) lines.push(`${oneLine(data.metric, 40)}: ${number(trial.value, 6)}`);
   if (trial.value === null)
     lines.push(trial.error ? `${trial.state}: ${trial.error}` : trial.state);
@@ -320,13 +328,14 @@ function element(tag, className, ...content) {
   return made;
 }
 
-// What the marks of a picture mean: pairs of a mark's class and its text.
+// What the marks of a picture mean: their shape (a class), their colour in the theme, and a text.
 function legend(items) {
   return element(
     "ul",
     "legend",
-    ...items.map(([mark, text]) => {
-      const sign = element("i", `mark ${mark}`);
+    ...items.map(([shape, color, text]) => {
+      const sign = element("i", `mark ${shape}`);
+      sign.style.color = `var(--${color})`;
       sign.setAttribute("aria-hidden", "true");
       return element("li", "", sign, text);
     }),

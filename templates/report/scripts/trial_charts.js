@@ -1,4 +1,4 @@
-// The pictures of one region's trials over time: history, learning curves; and importance.
+// The pictures of one region's trials over time: history and learning curves.
 
 // Each trial's objective, and the best so far.
 function historyPicture(data, width, id) {
@@ -55,13 +55,13 @@ function historyPicture(data, width, id) {
     ],
   });
   const signs = [
-    ["dot trial", "trial"],
-    ["dot tuned", "best"],
-    ["line tuned", "best so far"],
+    ["dot", "muted", "trial"],
+    ["dot", "tuned", "best"],
+    ["line", "tuned", "best so far"],
   ];
-  if (hasDefault) signs.push(["line default", "default settings"]);
-  if (failed.length) signs.push(["cross failed", "failed"]);
-  if (beyond.length) signs.push(["triangle", "outside this view"]);
+  if (hasDefault) signs.push(["dashed line", "default", "default settings"]);
+  if (failed.length) signs.push(["cross", "failed", "failed"]);
+  if (beyond.length) signs.push(["triangle", "muted", "outside this view"]);
   const result = [legend(signs), picture];
   if (beyond.length) {
     const missing =
@@ -104,38 +104,7 @@ function objective(data, id) {
   return { ...all, good };
 }
 
-function importancePicture(data, width) {
-  const rows = data.importance;
-  const names = Math.min(0.45 * width, d3.max(rows, ([name]) => textWidth(name)) + 14);
-  const y = ([name]) => name;
-  const part = ([, share]) => share;
-  return [
-    frame({
-      width,
-      height: ROW * rows.length + 12,
-      margin: [4, 110, 8, names],
-      x: { domain: [0, d3.max(rows, part)], axis: null },
-      y: { type: "band", domain: rows.map(y), axis: null, padding: 0.4 },
-      marks: [
-        Plot.barX(rows, { x: part, y, fill: "var(--tuned)" }),
-        besideRows(rows, "left", y, ([name]) => fitted(name, names - 14), {
-          title: y,
-          fill: "currentColor",
-        }),
-        Plot.text(rows, {
-          x: part,
-          y,
-          textAnchor: "start",
-          dx: 6,
-          text: ([, share, trials]) => `${Math.round(100 * share)}% · ${count(trials, "trial")}`,
-          fill: "var(--muted)",
-        }),
-      ],
-    }),
-  ];
-}
-
-const CURVE_COLORS = { failed: "var(--failed)", running: "var(--running)" };
+const COLORED = ["failed", "running"]; // states whose curves have the colour of that name
 
 // What trials reported while they trained, over their steps.
 function curvesPicture(data, width, id) {
@@ -169,7 +138,7 @@ function curvesPicture(data, width, id) {
       lines(
         points.filter((point) => !best(point)),
         {
-          stroke: (point) => CURVE_COLORS[point.trial.state] ?? "var(--muted)",
+          stroke: ({ trial: { state } }) => `var(--${COLORED.includes(state) ? state : "muted"})`,
           strokeOpacity: (point) => (point.trial.state === "running" ? 1 : 0.45),
           strokeWidth: 1.2,
         },
@@ -186,12 +155,12 @@ function curvesPicture(data, width, id) {
     ],
   });
   const signs = [
-    ["line trial", "trial"],
-    ["line tuned", "best trial"],
+    ["line", "muted", "trial"],
+    ["line", "tuned", "best trial"],
   ];
-  for (const state of Object.keys(CURVE_COLORS)) {
+  for (const state of COLORED) {
     if (points.some((point) => point.trial.state === state))
-      signs.push([`line ${state}`, `${state} trial`]);
+      signs.push(["line", state, `${state} trial`]);
   }
   return [legend(signs), picture];
 }

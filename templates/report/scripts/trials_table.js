@@ -25,7 +25,7 @@ function trialColumns(data) {
   const { reported, jobs } = data;
   return [
     ["Trial", "number", data.number, String],
-    ["State", "text", data.trials.map((trial) => trialRoles(data, trial)), String],
+    ["State", "text", data.trials.map((trial) => withRoles(data, trial, trial.state).join(", ")), String],
     [data.metric, "number", data.value, decimal(data.decimals)],
     ...(reported ? [[reported.metric, "number", reported.value, decimal(reported.decimals)]] : []),
     ...data.settings.map((name) => settingColumn(data, name)),
@@ -40,13 +40,6 @@ function trialColumns(data) {
   ];
 }
 
-function trialRoles(data, trial) {
-  const roles = [trial.state];
-  if (trial.number === data.best) roles.push("best");
-  if (trial.number === data.baseline) roles.push("default settings");
-  return roles.join(", ");
-}
-
 function settingColumn(data, name) {
   const at = data.parameters.findIndex((parameter) => parameter.name === name);
   if (at < 0) return [name, "plain", data.others[name], String];
@@ -54,19 +47,15 @@ function settingColumn(data, name) {
   const text = (value) => {
     if (choices) return choices[value];
     if (whole) return String(value).replace("-", "−");
-    return decimals === null ? scientific(value, digits) : fixed(value, decimals);
+    return decimals !== null ? fixed(value, decimals) : value ? scientific(value, digits) : "0";
   };
   return [name, "plain", data.params[at], (value) => (value === null ? "" : text(value))];
 }
 
-function scientific(value, digits) {
-  if (!value) return "0";
-  const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
-  return `${mantissa.replace("-", "−")} × ${powerOfTen(Number(exponent))}`;
-}
-
+// On the live page the newest trial comes first, with how far it has come, and leads to its own page.
 function fillTrials(table) {
-  const data = block(table.dataset.trials);
+  const { trials: id, path, progress } = table.dataset;
+  const data = block(id);
   const columns = trialColumns(data);
   const titles = columns.map(([title, kind]) => {
     const cell = element("th", "", kind === "plain" ? title : trialsButton(title));
@@ -78,8 +67,14 @@ function fillTrials(table) {
     const cells = columns.map(([title, kind, values, text]) => trialCell(values[at], kind, text));
     if (trial.number === data.best) for (const cell of cells.slice(0, 3)) cell.className = "strong";
     if (trial.state === "failed") cells[1].className = "bad";
+    if (path) lead(cells, trial, path + encodeURIComponent(data.node[at]));
     return element("tr", "", ...cells);
   });
+  if (progress) {
+    for (const [node, text] of Object.entries(JSON.parse(progress)))
+      rows[data.node.indexOf(node)]?.cells[1].append(`, ${text}`);
+    rows.reverse();
+  }
   const head = element("thead", "", element("tr", "", ...titles));
   table.replaceChildren(head, element("tbody", "", ...rows));
 }
@@ -95,4 +90,9 @@ function trialCell(value, kind, text) {
   const cell = element("td", "", told);
   if (kind === "number" && value !== null && told !== String(value)) cell.dataset.key = value;
   return cell;
+}
+
+function lead([cell], { number }, href) {
+  const link = Object.assign(element("a", "", cell.textContent), { id: `trial-${number}`, href });
+  cell.replaceChildren(link);
 }

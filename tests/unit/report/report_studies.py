@@ -18,9 +18,9 @@ from trialfleet.objective import Direction, best
 from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter, IntParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
-from trialfleet.workflows.report.model import RegionReport, Report
+from trialfleet.workflows.report.model import Head, RegionReport, Report
 from trialfleet.workflows.report.page import render_page
-from trialfleet.workflows.report.reading import RegionFacts, RunFacts, build_report
+from trialfleet.workflows.report.reading import RegionFacts, build_report
 from trialfleet.workflows.status import states
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, trial_of
@@ -182,7 +182,6 @@ def _status(
 def report_of(*regions: RegionFacts, **facts: Any) -> Report:
     """The report of a run of `regions`."""
     known: dict[str, Any] = {
-        "root": Path("/runs/r"),
         "study": "flights",
         "run": "r",
         "metric": "auc",
@@ -198,7 +197,10 @@ def report_of(*regions: RegionFacts, **facts: Any) -> Report:
         )
         for each in regions
     ]
-    return build_report(RunFacts(**({"report_direction": known["direction"]} | known)), with_best)
+    apart = {key: known.pop(key) for key in ("active", "stops") if key in known}
+    root = known.pop("root", Path("/runs/r"))
+    head = Head(**({"report_direction": known["direction"]} | known))
+    return build_report(head, with_best, root=root, **apart)
 
 
 def _best_of(trials: Iterable[Trial], direction: Direction) -> int | None:

@@ -21,14 +21,10 @@ from tests.unit.report.report_studies import (
 )
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.jobs.job_log import Job
+from trialfleet.workflows.report.chart_data import region_data
 from trialfleet.workflows.report.model import RegionReport, Report
 from trialfleet.workflows.report.summary import summary_table
-from trialfleet.workflows.report.tables import (
-    region_columns,
-    region_rows,
-    trial_columns,
-    trial_rows,
-)
+from trialfleet.workflows.report.tables import region_columns, region_rows
 from trialfleet.workflows.report.views import header
 from trialfleet.workflows.status import states as state_words
 
@@ -331,8 +327,7 @@ def test_what_jobs_cost_has_columns_where_it_is_known() -> None:
     assert ("Cost", "1.50 USD", "of all jobs") in header(report)
     place = [column.title for column in region_columns(report)].index("USD")
     assert [cells[place].text for _, cells in region_rows(report)] == ["1.50", ""]
-    titles = [title for title, _ in trial_columns(report, report.regions[0])]
-    assert trial_rows(report, report.regions[0])[0][titles.index("USD")].text == "0.2500"
+    assert region_data(report, report.regions[0], 8)["jobs"]["usd"] == [0.25]
     unpriced = report_of(free)
     assert unpriced.usd is None
     assert "USD" not in [column.title for column in region_columns(unpriced)]

@@ -13,7 +13,6 @@ from tests.unit.report.report_browser import Browser
 from tests.unit.report.report_studies import (
     DEFAULTS,
     attributes_of,
-    blocks_of,
     many_regions,
     ran,
     region_facts,
@@ -60,11 +59,14 @@ def test_every_kind_of_picture_is_drawn(browser: Browser, busy: Report) -> None:
         ".map(e => e.dataset.picture)"
     )
     assert sorted(drawn) == sorted(
-        ["overview", "timeline", "timeline", "history", "importance", "parallel", "contour",
+        ["overview", "timeline", "timeline", "history", "parallel", "contour",
          "curves", "slice", "slice", "slice", "slice"]
     )  # fmt: skip
     named = browser.run("return [...document.querySelectorAll('.figure')].map(e => e.ariaLabel)")
     assert all(named)
+    shares = browser.texts("details.region .bars td:last-child")
+    assert shares[0].endswith("% · 27 trials")
+    assert sum(int(text.split("%")[0]) for text in shares) == pytest.approx(100, abs=2)
 
 
 def test_the_times_of_a_run_of_a_blink_differ(browser: Browser) -> None:
@@ -79,7 +81,7 @@ def test_the_times_of_a_run_of_a_blink_differ(browser: Browser) -> None:
 
 def test_what_regions_cost_is_drawn_where_prices_are_known(browser: Browser, busy: Report) -> None:
     complete(browser, busy)
-    assert browser.run("return document.querySelector('[data-picture=costs]')") is None
+    assert browser.run("return document.querySelector('#costs')") is None
     regions = []
     for name, factor in (("JFK", 1.0), ("<b>LGA</b>", 5.0), ("free", 0.0)):
         trials = ran(tuned_trials(8))
@@ -89,18 +91,24 @@ def test_what_regions_cost_is_drawn_where_prices_are_known(browser: Browser, bus
         usd = 5.25 * factor or None  # a dollar of it for the full training
         regions.append(region_facts(name, trials, usd=usd))
     complete(browser, report_of(*regions))
-    figure = "[data-picture=costs]"
-    assert browser.texts(f"{figure} .legend li") == ["trials", "full training and gate", "lost"]
-    told = browser.texts(f"{figure} svg text")
-    assert [text for text in told if text in {"JFK", "<b>LGA</b>", "free"}] == ["<b>LGA</b>", "JFK"]
-    assert {"26.25", "5.25"} <= set(told)
-    widths = browser.run(
-        f"return [...document.querySelectorAll('{figure} [aria-label=bar] rect')]"
-        ".map(bar => Number(bar.getAttribute('width')))"
+    assert browser.texts("#costs-title ~ .legend li") == [
+        "trials", "full training and gate", "lost",
+    ]  # fmt: skip
+    assert browser.texts("#costs th") == ["<b>LGA</b>", "JFK"]
+    assert browser.texts("#costs td:last-child") == ["26.25 USD", "5.25 USD"]
+    titles = browser.run("return [...document.querySelectorAll('#costs tr')].map(e => e.title)")
+    assert titles[0] == "trials: 20.00, full training and gate: 5.00, lost: 1.25 USD"
+    tuning, full, lost_work = widths_of_costs(browser)[:3]
+    assert tuning / full == pytest.approx(4, rel=0.05)
+    assert full / lost_work == pytest.approx(4, rel=0.1)
+
+
+def widths_of_costs(browser: Browser) -> list[float]:
+    widths: list[float] = browser.run(
+        "return [...document.querySelectorAll('#costs rect')]"
+        ".map(bar => bar.getBoundingClientRect().width)"
     )
-    (trials, full, lost) = widths[:3]
-    assert trials / full == pytest.approx(4, rel=0.05)
-    assert full / lost == pytest.approx(4, rel=0.1)
+    return widths
 
 
 def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(browser: Browser) -> None:
@@ -109,24 +117,16 @@ def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(browser: Browse
         attributes_of(each)["job"] |= {"usd": 0.5, "lost_usd": 0.0}
     report = report_of(region_facts("JFK", trials, usd=2.0))
     complete(browser, replace(report, boot_usd=0.00005, idle_usd=1.0))
-    figure = "[data-picture=costs]"
-    assert browser.texts(f"{figure} .legend li") == ["trials", "boot", "idle"]
-    told = browser.texts(f"{figure} svg text")
-    assert [text for text in told if text in {"JFK", "fleet: boot, idle"}] == [
-        "JFK",
-        "fleet: boot, idle",
-    ]
-    assert {"2.00", "1.00"} <= set(told)
-    widths = browser.run(
-        f"return [...document.querySelectorAll('{figure} [aria-label=bar] rect')]"
-        ".map(bar => Number(bar.getAttribute('width')))"
-    )
+    assert browser.texts("#costs-title ~ .legend li") == ["trials", "boot", "idle"]
+    assert browser.texts("#costs th") == ["JFK", "fleet: boot, idle"]
+    assert browser.texts("#costs td:last-child") == ["2.00 USD", "1.00 USD"]
+    widths = widths_of_costs(browser)
     assert widths[0] / widths[-1] == pytest.approx(2, rel=0.05)
-    assert browser.run(f"return document.querySelectorAll('{figure} svg a').length") == 1
-    note = browser.run(f"return document.querySelector('{figure} ~ p').textContent")
+    assert browser.run("return document.querySelectorAll('#costs a').length") == 1
+    note = browser.run("return document.querySelector('#costs ~ p').textContent")
     assert "without a job until this page was written. Until now" in note
-    data = blocks_of((browser.folder / "report.html").read_text(encoding="utf-8"))[0]
-    assert data["costs"]["rows"][-1]["told"] == ["1.00", "0.00", "0.00", "0.00", "<0.0001", "1.00"]
+    title = browser.run("return [...document.querySelectorAll('#costs tr')].at(-1).title")
+    assert title == "boot: <0.0001, idle: 1.00 USD"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ OVERLAPS = """
     return found;
 """
 PICTURES = [
-    "overview", "timeline", "history", "importance", "parallel", "contour", "curves", "slice"
+    "overview", "timeline", "history", "parallel", "contour", "curves", "slice"
 ]  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from io import StringIO
 from typing import Any
@@ -34,7 +33,6 @@ from trialfleet.workflows.formatting import (
 )
 from trialfleet.workflows.report.model import Report
 from trialfleet.workflows.report.summary import summary_table
-from trialfleet.workflows.report.tables import trial_columns, trial_rows
 from trialfleet.workflows.report.views import early_stopping_note
 from trialfleet.workflows.status.states import Stage
 
@@ -185,19 +183,6 @@ def test_a_columns_numbers_share_their_decimals(values: list[Any], texts: list[s
 def test_a_parameters_values_share_their_precision(values: list[Any], texts: list[str]) -> None:
     text = alike(values)
     assert [text(value) for value in values] == texts
-
-
-def test_in_every_column_of_the_trials_numbers_have_the_same_form(tuned: Report) -> None:
-    region = tuned.regions[0]
-    titles = [title for title, _ in trial_columns(tuned, region)]
-    rows = trial_rows(tuned, region)
-    for title in ("auc", "test", "rate", "momentum"):
-        cells = [row[titles.index(title)].text for row in rows]
-        forms = {re.sub(r"\d+", lambda part: "0" * len(part[0]), text) for text in cells}
-        forms = {form.split(" × ")[0] for form in forms - {"", "–"}}
-        assert len({len(form.partition(".")[2]) for form in forms}) == 1, (title, cells)
-        scientific = {" × " in text for text in cells if text not in {"", "–"}}
-        assert len(scientific) == 1, (title, cells)
 
 
 def test_differences_have_a_sign_but_zero() -> None:

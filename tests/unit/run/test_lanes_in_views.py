@@ -25,7 +25,7 @@ from trialfleet.workflows.jobs.current import end_place, in_lane, place_at, shar
 from trialfleet.workflows.jobs.facts import read_jobs
 from trialfleet.workflows.jobs.job_log import read_executions
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report.chart_data import costs_data
+from trialfleet.workflows.report.chart_data import cost_bars
 from trialfleet.workflows.report.reading import read_report
 from trialfleet.workflows.scripts.budgets import region_spending
 from trialfleet.workflows.serve.details import trial_page
@@ -171,8 +171,8 @@ def test_trials_and_the_time_between_them_are_the_whole_bill(views: Views) -> No
     assert (work.seconds, work.lost_seconds) == (27, 0)
     (region,) = read_report(views.folder).regions
     assert region.between_usd == pytest.approx(7 * USD_PER_SECOND)
-    (row,) = costs_data(read_report(views.folder))["rows"]
-    assert row["parts"][0] == pytest.approx(17 * USD_PER_SECOND)  # with the trial that is told
+    (bar,) = cost_bars(read_report(views.folder))
+    assert bar.parts["trials"] == pytest.approx(17 * USD_PER_SECOND)  # with the trial that is told
 
 
 def test_of_a_job_that_was_cut_off_only_the_trial_that_it_was_at_is_lost(views: Views) -> None:
