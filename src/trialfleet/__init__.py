@@ -35,6 +35,7 @@ from trialfleet.errors import (
 )
 
 if TYPE_CHECKING:
+    from trialfleet.workflows.models.predict import predict
     from trialfleet.workflows.run.new_run import plan
     from trialfleet.workflows.run.records import BestSettings
     from trialfleet.workflows.run.run import Run
@@ -62,11 +63,13 @@ __all__ = [
     "TrialfleetError",
     "load_study",
     "plan",
+    "predict",
 ]
 
 _HOMES = {
     "workflows.run.records": ("BestSettings",),
     "workflows.run.new_run": ("plan",),
+    "workflows.models.predict": ("predict",),
     "workflows.run.run": ("Run",),
     "workflows.status.states": ("RunState", "Stage", "TrialState"),
     "workflows.status.run_trials": ("Trial",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from trialfleet.nodes.tabular.table import Columns
 
 
-def predict(folder: Path, rows: Iterable[Mapping[str, object]]) -> list[float] | list[str]:
+def predict(
+    folder: str | PathLike[str], rows: Iterable[Mapping[str, object]]
+) -> list[float] | list[str]:
     """Predict rows.
 
     Args:
@@ -44,7 +47,7 @@ def predict(folder: Path, rows: Iterable[Mapping[str, object]]) -> list[float] |
     """
     from trialfleet.nodes.tabular.predict import load_model
 
-    model = load_model(folder)
+    model = load_model(Path(folder))
     frame = pl.DataFrame(list(rows), infer_schema_length=None, strict=False)
     model.columns.check_header(frame.columns)
     return _predictions(model, frame, 1)

@@ -32,6 +32,8 @@ SIGNATURES = {
     "day: 'date | RunsDay | None' = None) -> 'Run'",
     "load_study": "(study: 'str | PathLike[str] | Mapping[str, Any]', day: 'date | None' = None, "
     "folder: 'str | PathLike[str]' = '.') -> 'Study'",
+    "predict": "(folder: 'str | PathLike[str]', rows: 'Iterable[Mapping[str, object]]') "
+    "-> 'list[float] | list[str]'",
     "Run": "(folder: 'str | PathLike[str]') -> 'None'",
     "Run.submit": "(self, *, anyway: 'bool' = False) -> 'str'",
     "Run.resume": "(self) -> 'str'",
