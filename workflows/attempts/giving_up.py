@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trialfleet import job_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.jobs.job_log import Job, is_executing, read_job
-from trialfleet.workflows.plan.matching import machines
+from trialfleet.workflows.plan.pool_slots import machines
 from trialfleet.workflows.status.causes import all_alike, failed_attempts, log_of, see
 
 if TYPE_CHECKING:

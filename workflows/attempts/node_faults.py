@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.collector import machine_named
 from trialfleet.workflows.attempts.resource_limits import CODES
-from trialfleet.workflows.plan.matching import machines
+from trialfleet.workflows.plan.pool_slots import machines
 from trialfleet.workflows.study.spec import Study
 
 MACHINE = "node"  # whose an attempt is, as it is noted

@@ -18,7 +18,11 @@ from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.checksums import Checksums
-from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
+from trialfleet.workflows.daily.fingerprints import (
+    data_fingerprint,
+    settings_fingerprint,
+    unchanged_regions,
+)
 from trialfleet.workflows.daily.pool_watch import PoolWatch
 from trialfleet.workflows.daily.region_outcomes import RunsEndings, data_not_there
 from trialfleet.workflows.daily.staleness import model_age, stalest_first
@@ -138,12 +142,8 @@ class Work:
         last = self.journal.last_models(attempt.date if is_dated else None)
         same = [
             name
-            for name in data
-            if name in last
-            and data[name] is not None
-            and last[name].fingerprint == data[name]
-            and last[name].settings == settings[name]
-            and model_age(study, name, self.clock()) is not None
+            for name in unchanged_regions(data, settings, last)
+            if model_age(study, name, self.clock()) is not None
         ]
         self._record(attempt, Ending.UNCHANGED, dict.fromkeys(same, ""), data, settings)
         return same

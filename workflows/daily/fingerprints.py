@@ -1,4 +1,4 @@
-"""What decides whether a region's model would come out as it did: its data, and all else."""
+"""Whether a region is unchanged: its model would come out as it did, by its data and all else."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.workflows.checksums import Checksums, files_of, sha256_of
+from trialfleet.workflows.journal.journal import Outcome
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 # What says when and where a study runs, and not what it trains.
@@ -16,6 +17,24 @@ _ELSEWHERE = {
     "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries", "team",
     "usd_per_hour", "keep", "export", "notify",
 }  # fmt: skip
+
+
+def unchanged_regions(
+    data: Mapping[str, str | None], settings: Mapping[str, str], last: Mapping[str, Outcome]
+) -> list[str]:
+    """Return the regions whose models would come out as their last ones did.
+
+    Args:
+        data: the fingerprint of each region's data, None where it isn't known.
+        settings: that of all else.
+        last: the last day of each region on which a model was trained.
+    """
+    return [
+        name
+        for name, known in data.items()
+        if known is not None and name in last
+        if (last[name].fingerprint, last[name].settings) == (known, settings[name])
+    ]
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:

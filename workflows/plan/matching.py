@@ -10,18 +10,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from trialfleet.classads import value
-from trialfleet.infra.pool.collector import slot_ads
+from trialfleet.workflows.plan.pool_slots import RESOURCES, holds, number_of
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
 
 _MEMORY_STEP = 128  # MB: HTCondor rounds what a job asks up to that, as it is shipped
-_RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 # What condor_submit adds for a resource: those are compared in words of their own.
 _OF_RESOURCE = re.compile(r"TARGET\.\w+ >= Request\w+|versionGE\(.*RequestDisk\)")
 _SHARES = re.compile(r"\(TrialfleetTrialsPerGpu \?: 1\) == (\d+)")
@@ -79,61 +76,6 @@ class Prospects:
         return f"; {are} divided among them: {self.concurrency} run at a time"
 
 
-class PoolSlots(NamedTuple):
-    """The pool's slots, those cut from others not among them.
-
-    Attributes:
-        whole: each as it is when no job runs on it.
-        free: those that no job has, as they are now.
-    """
-
-    whole: list[ClassAd]
-    free: list[ClassAd]
-
-
-def pool_slots() -> PoolSlots:
-    """Return the pool's slots.
-
-    Raises:
-        PoolError: no HTCondor is reachable.
-    """
-    slots = slot_ads('SlotType =!= "Dynamic"')
-    free = [copy(slot) for slot in slots if slot.get("State") == "Unclaimed"]
-    return PoolSlots([_whole(slot) for slot in slots], free)
-
-
-def machines(requirements: str = "true") -> set[str]:
-    """Return the pool's machines whose slots satisfy an expression, as the slots' names spell them.
-
-    Raises:
-        PoolError: no HTCondor is reachable.
-    """
-    import classad2
-
-    none = classad2.ClassAd()
-    slots = (slot for slot in pool_slots().whole if _holds(requirements, none, slot))
-    return {str(slot["Name"]).rpartition("@")[2] for slot in slots}
-
-
-def _whole(slot: ClassAd) -> ClassAd:
-    """A partitionable slot offers what jobs have taken from it, too, once they end."""
-    for name in _RESOURCES:
-        total = value(slot, f"TotalSlot{name}")
-        if isinstance(total, int | float):
-            slot[name] = total
-    return slot
-
-
-def has_gpu(slot: ClassAd) -> bool:
-    """Whether a slot says so by the attribute that trials ask for."""
-    return "HAS_GPU" in slot and slot.eval("HAS_GPU") is True
-
-
-def gpus(slot: ClassAd) -> int:
-    """How many GPUs a slot has, whatever it says of them."""
-    return int(_number(slot, "GPUs"))
-
-
 def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
     """Return where a job can run."""
     demands = [*_resources(job, slots), *_clauses(job, slots)]
@@ -164,9 +106,9 @@ class _Demand:
 
 
 def _resources(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
-    for name in _RESOURCES:
-        asked = _number(job, f"Request{name}")
-        has = [_number(slot, name) for slot in slots]
+    for name in RESOURCES:
+        asked = number_of(job, f"Request{name}")
+        has = [number_of(slot, name) for slot in slots]
         if asked and slots:
             yield _Demand(
                 f"{name.lower()}: needs {_amount(name, asked)}",
@@ -188,13 +130,7 @@ def _amount(name: str, number: float) -> str:
 def _clauses(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
     for clause in clauses(str(job.lookup("Requirements"))):
         if not _OF_RESOURCE.fullmatch(clause):
-            yield _Demand(_in_words(clause), tuple(_holds(clause, job, slot) for slot in slots))
-
-
-def _holds(clause: str, job: ClassAd, slot: ClassAd) -> bool:
-    import classad2
-
-    return classad2.ExprTree(clause).eval(job, slot) is True
+            yield _Demand(_in_words(clause), tuple(holds(clause, job, slot) for slot in slots))
 
 
 def _in_words(clause: str) -> str:
@@ -250,11 +186,6 @@ def _times(job: ClassAd, slot: ClassAd) -> int:
     """How many such jobs run in a slot at a time: of a partitionable one each takes its part."""
     if slot.get("PartitionableSlot") is not True:
         return 1
-    asked = {name: _number(job, f"Request{name}") for name in _RESOURCES}
+    asked = {name: number_of(job, f"Request{name}") for name in RESOURCES}
     asked["Memory"] = math.ceil(asked["Memory"] / _MEMORY_STEP) * _MEMORY_STEP
-    return min(int(_number(slot, name) // asked[name]) for name in _RESOURCES if asked[name])
-
-
-def _number(ad: ClassAd, name: str) -> float:
-    found = value(ad, name)
-    return float(found) if isinstance(found, int | float) else 0.0
+    return min(int(number_of(slot, name) // asked[name]) for name in RESOURCES if asked[name])

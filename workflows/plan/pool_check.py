@@ -15,7 +15,8 @@ from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import autoscale_of, graph_of
-from trialfleet.workflows.plan.matching import Prospects, pool_slots, prospects
+from trialfleet.workflows.plan.matching import Prospects, prospects
+from trialfleet.workflows.plan.pool_slots import pool_slots
 from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.regions import gangs_of

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import embedded_folder
-from trialfleet.workflows.plan.matching import gpus, has_gpu, pool_slots
+from trialfleet.workflows.plan.pool_slots import gpus, has_gpu, pool_slots
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import Study
 

@@ -12,7 +12,8 @@ from trialfleet.files import shell_quoted
 from trialfleet.infra.pool import schedd
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.matching import pool_slots, prospects
+from trialfleet.workflows.plan.matching import prospects
+from trialfleet.workflows.plan.pool_slots import pool_slots
 
 _SHOWN_RUNS = 3
 

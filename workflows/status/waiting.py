@@ -11,7 +11,8 @@ from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.plan import access_point
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.matching import pool_slots, prospects
+from trialfleet.workflows.plan.matching import prospects
+from trialfleet.workflows.plan.pool_slots import pool_slots
 from trialfleet.workflows.status.spending import scaling_notes
 from trialfleet.workflows.study.frozen import FrozenStudy
 

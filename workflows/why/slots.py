@@ -11,7 +11,8 @@ from trialfleet.infra.pool.collector import machine_named
 from trialfleet.infra.pool.machines import machines_of
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.matching import pool_slots, prospects
+from trialfleet.workflows.plan.matching import prospects
+from trialfleet.workflows.plan.pool_slots import pool_slots
 from trialfleet.workflows.why.facts import Queued
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from trialfleet.infra.pool.machines import machines_of
 from trialfleet.nodes.agent import condor
 from trialfleet.nodes.probe import privileged_readings
 from trialfleet.workflows.dagman.files import NodeStatus, read_node_status
-from trialfleet.workflows.plan import matching
+from trialfleet.workflows.plan import matching, pool_slots
 from trialfleet.workflows.why import slots
 
 NOTHING, ERROR = classad2.Value.Undefined, classad2.Value.Error
@@ -61,7 +61,7 @@ def test_a_slot_that_does_not_say_what_it_has_holds_no_job() -> None:
     job = ad(RequestCpus=1, Requirements=True)
     found = matching.prospects(job, [ad(Cpus=NOTHING), ad(Cpus=("NoSuch",)), ad(Cpus=1)])
     assert (found.slots, found.fit) == (3, 1)
-    assert matching.gpus(ad(GPUs=NOTHING)) == 0
+    assert pool_slots.gpus(ad(GPUs=NOTHING)) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""The slots of the pool, as they are and as they would be if no job ran on them."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, NamedTuple
+
+from trialfleet.classads import value
+from trialfleet.infra.pool.collector import slot_ads
+
+if TYPE_CHECKING:
+    from classad2 import ClassAd
+
+RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
+
+
+class PoolSlots(NamedTuple):
+    """The pool's slots, those cut from others not among them.
+
+    Attributes:
+        whole: each as it is when no job runs on it.
+        free: those that no job has, as they are now.
+    """
+
+    whole: list[ClassAd]
+    free: list[ClassAd]
+
+
+def pool_slots() -> PoolSlots:
+    """Return the pool's slots.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    slots = slot_ads('SlotType =!= "Dynamic"')
+    free = [copy(slot) for slot in slots if slot.get("State") == "Unclaimed"]
+    return PoolSlots([_whole(slot) for slot in slots], free)
+
+
+def machines(requirements: str = "true") -> set[str]:
+    """Return the pool's machines whose slots satisfy an expression, as the slots' names spell them.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    import classad2
+
+    none = classad2.ClassAd()
+    slots = (slot for slot in pool_slots().whole if holds(requirements, none, slot))
+    return {str(slot["Name"]).rpartition("@")[2] for slot in slots}
+
+
+def _whole(slot: ClassAd) -> ClassAd:
+    """A partitionable slot offers what jobs have taken from it, too, once they end."""
+    for name in RESOURCES:
+        total = value(slot, f"TotalSlot{name}")
+        if isinstance(total, int | float):
+            slot[name] = total
+    return slot
+
+
+def has_gpu(slot: ClassAd) -> bool:
+    """Whether a slot says so by the attribute that trials ask for."""
+    return "HAS_GPU" in slot and slot.eval("HAS_GPU") is True
+
+
+def gpus(slot: ClassAd) -> int:
+    """How many GPUs a slot has, whatever it says of them."""
+    return int(number_of(slot, "GPUs"))
+
+
+def holds(clause: str, job: ClassAd, slot: ClassAd) -> bool:
+    """Whether an expression of a job's is true of a slot."""
+    import classad2
+
+    return classad2.ExprTree(clause).eval(job, slot) is True
+
+
+def number_of(ad: ClassAd, name: str) -> float:
+    """Return a number of an ad; 0 where it has none by this name."""
+    found = value(ad, name)
+    return float(found) if isinstance(found, int | float) else 0.0
