@@ -7,8 +7,7 @@ from pathlib import Path
 from trialfleet.objective import is_better
 from trialfleet.workflows.models.card import card_of, verdict_of
 from trialfleet.workflows.models.folders import previous_model
-from trialfleet.workflows.models.gate_decision import rule_of
-from trialfleet.workflows.models.verdict import CHALLENGER, CHAMPION
+from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
 from trialfleet.workflows.study.spec import Study
 
 

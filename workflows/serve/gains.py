@@ -8,8 +8,7 @@ from trialfleet.files import read_json
 from trialfleet.objective import Direction
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
-from trialfleet.workflows.models.gate_decision import rule_of
-from trialfleet.workflows.models.verdict import CHALLENGER, CHAMPION, Verdict
+from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
 from trialfleet.workflows.report.analysis import compare
 from trialfleet.workflows.report.model import Comparison
 from trialfleet.workflows.report.tables import gain_tone

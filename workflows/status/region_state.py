@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.models.gate_decision import Passed, passed_of, rule_of
-from trialfleet.workflows.models.verdict import Verdict
+from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.status.causes import see
 from trialfleet.workflows.status.region_records import EndFiles, RegionRecords
