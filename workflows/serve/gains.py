@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trialfleet.files import read_json
+from trialfleet.files import read_json, unless_damaged
 from trialfleet.objective import Direction
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
-from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
+from trialfleet.workflows.models.gate_decision import Verdict, rule_of
 from trialfleet.workflows.report.model import Comparison
 from trialfleet.workflows.report.tables import gain_tone
 from trialfleet.workflows.serve.live import Snapshot
@@ -76,7 +76,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     verdict = verdict_of(snapshot, region.slug)
     if verdict and verdict.champion:
         sides = [
-            verdict.metrics.get(side, {}).get(verdict.metric) for side in (CHALLENGER, CHAMPION)
+            side.metrics.get(verdict.metric) for side in (verdict.challenger, verdict.champion)
         ]
         over = "the former model" if verdict.promoted else "the model in force"
         if sides[0] is not None and sides[1] is not None:
@@ -131,7 +131,5 @@ def _gain(
 
 def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
     """Return what the gate said in this run; None where it hasn't said anything."""
-    try:
-        return Verdict.read(read_json(snapshot.folder.region(slug).verdict))
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+    file = snapshot.folder.region(slug).verdict
+    return unless_damaged(lambda: Verdict.read(read_json(file)), None)

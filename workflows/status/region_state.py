@@ -14,7 +14,7 @@ from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
 from trialfleet.workflows.jobs.agent_words import read_order
 from trialfleet.workflows.jobs.current import current_trial
-from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
+from trialfleet.workflows.models.gate_decision import Passed, passed_of, rule_of
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.record_shapes import Result
@@ -213,13 +213,13 @@ def gate_of(records: RegionRecords, study: Study) -> Passed | None:
     """Return what the gate found of a published model that it let pass, past a champion."""
     if study.gate is None or records.verdict is None:
         return None
-    return passed_of(rule_of(study), Verdict.read(records.verdict))
+    return passed_of(rule_of(study), records.verdict)
 
 
 def kept_by_gate(records: RegionRecords) -> str | None:
     """Return why the gate kept the model in force instead of the region's own, if it did."""
-    verdict = records.verdict or {}
-    return str(verdict.get("why")) if verdict.get("verdict") == "kept" else None
+    verdict = records.verdict
+    return verdict.why if verdict and not verdict.promoted else None
 
 
 def noted(path: Path, key: str) -> str | None:

@@ -176,11 +176,6 @@ class WitnessedRegion(RegionStatus):
     waiting: Queued | None = None
     day: Outcome | None = None
 
-    @property
-    def verdict(self) -> Mapping[str, Any]:
-        """The gate's on its model; empty without one."""
-        return self.records.verdict or {}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Life:

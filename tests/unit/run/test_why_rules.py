@@ -16,7 +16,7 @@ from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
 from trialfleet.workflows.journal.journal import Ending, Outcome
-from trialfleet.workflows.models.gate_decision import Passed
+from trialfleet.workflows.models.gate_decision import ComparedModel, Passed, Verdict
 from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.matching import Prospects
@@ -267,8 +267,20 @@ def test_the_check_of_another_run_tries_the_region_that_failed() -> None:
     assert why_node(RUN, REGION, node).command == "trialfleet run /s/study.yaml --check-region B"
 
 
+def kept_for(why: str) -> Verdict:
+    return Verdict(
+        verdict="kept",
+        why=why,
+        metric="loss",
+        champion=ComparedModel(run="r0"),
+        challenger=ComparedModel(run="r1"),
+        baseline=None,
+        interval=None,
+    )
+
+
 def test_what_ended_well() -> None:
-    kept = {"verdict": "kept", "why": "loss 0.4, champion 0.1", "champion": {"run": "r0"}}
+    kept = kept_for("loss 0.4, champion 0.1")
     published: dict[str, Any] = {"stage": Stage.PUBLISHED, "published": "/m/A/r1"}
     assert region(**published).kind is Kind.WELL
     assert region(**published, records=RegionRecords(verdict=kept)).kind is Kind.GATE_KEPT
@@ -276,7 +288,7 @@ def test_what_ended_well() -> None:
     assert what_else(facts, why_region(RUN, facts)) == [
         "A: the gate kept the former model (run r0), not this one: loss 0.4, champion 0.1"
     ]
-    unmeasured = {**kept, "why": "the gate's job failed: exit code 1"}
+    unmeasured = kept_for("the gate's job failed: exit code 1")
     assert region(**published, records=RegionRecords(verdict=unmeasured)).kind is Kind.GATE_FAILED
     later = region(**published, not_latest="latest stays with r2: planned later; to change that: x")
     assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
@@ -319,8 +331,8 @@ def test_what_ended_well() -> None:
     ],
 )
 def test_what_to_do_about_a_model_that_was_kept_out_depends_on_why(why: str, step: str) -> None:
-    verdict = {"verdict": "kept", "why": why, "champion": {"run": "r0"}}
-    answer = region(stage=Stage.KEPT, published="/m/A/r1", records=RegionRecords(verdict=verdict))
+    kept = RegionRecords(verdict=kept_for(why))
+    answer = region(stage=Stage.KEPT, published="/m/A/r1", records=kept)
     assert "kept the former model (run r0), not this one" in answer.why
     assert answer.lines()[1] == f"next: {step}: trialfleet promote r1/A"
 
