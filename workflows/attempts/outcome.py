@@ -212,6 +212,14 @@ def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[
     return metrics
 
 
+def reported_metrics(place: TrialFolder) -> dict[str, float]:
+    """Return the metrics in a trial's or full training's result; none before its end."""
+    try:
+        return finite_metrics(load_result(place.result)["metrics"])
+    except ValueError:
+        return {}
+
+
 def _number(value: Any) -> float | None:
     """`value` if it is a number that a float holds and is finite."""
     if not isinstance(value, int | float) or isinstance(value, bool):

@@ -27,8 +27,7 @@ LOST = {End.FAILED: "failed attempt", End.EVICTED: "cut off"}  # executions that
 OVERLAP = 1.0  # seconds that one job's end and the next one's start may overlap in their logs
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """One execution of a job on its machine; times are Unix seconds.
 
     Attributes:
@@ -37,7 +36,8 @@ class Bar:
         state: the trial's state; of an execution that was lost, how it was (`LOST`).
         start: when it began.
         end: when it ended.
-        row: its row in the timeline.
+        machine: where it was.
+        row: its row in the timeline, once it has one.
     """
 
     region: int
@@ -45,7 +45,8 @@ class Bar:
     state: str
     start: float
     end: float
-    row: int
+    machine: str
+    row: int = -1
 
 
 @dataclass(frozen=True)
@@ -111,17 +112,6 @@ class Timeline:
         return {bar.region for bar in self.bars}
 
 
-class Occupancy(NamedTuple):
-    """One execution of a job on its machine, as a `Bar`, before it has a row."""
-
-    region: int
-    trial: int | None
-    state: str
-    start: float
-    end: float
-    machine: str
-
-
 def timeline_of(report: Report) -> Timeline:
     """The jobs of a run, as its report has them."""
     until = _until(report)
@@ -135,14 +125,12 @@ def timeline_of(report: Report) -> Timeline:
         each
         for at, region in enumerate(report.regions)
         for job in _jobs(region)
-        for each in occupancies(at, *job, until)
+        for each in bars_of(at, *job, until)
     ]
     return lay_out(found, report.pauses, undrawn)
 
 
-def lay_out(
-    found: Iterable[Occupancy], pauses: tuple[Span, ...] = (), undrawn: int = 0
-) -> Timeline:
+def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 0) -> Timeline:
     """Jobs in as few rows per machine as they need: each takes the first free one."""
     machines: dict[str, _Rows] = defaultdict(_Rows)
     for each in sorted(found, key=lambda each: (each.start, each.end)):
@@ -151,7 +139,7 @@ def lay_out(
     bars: list[Bar] = []
     for machine in sorted(machines, key=_natural):
         for row in machines[machine].rows:
-            bars += [Bar(*each[:-1], len(rows)) for each in row]
+            bars += [each._replace(row=len(rows)) for each in row]
             rows.append(machine)
     return Timeline(tuple(rows), tuple(bars), pauses, undrawn)
 
@@ -160,11 +148,11 @@ class _Rows:
     """The rows of a machine while they are filled, job by job as they began."""
 
     def __init__(self) -> None:
-        self.rows: list[list[Occupancy]] = []
+        self.rows: list[list[Bar]] = []
         self._taken: list[tuple[float, int]] = []  # until when, and which row
         self._free: list[int] = []
 
-    def take(self, job: Occupancy) -> None:
+    def take(self, job: Bar) -> None:
         """Put a job into the first row that is free, or into a new one."""
         latest = job.start + min(OVERLAP, (job.end - job.start) / 2)
         while self._taken and self._taken[0][0] <= latest:
@@ -187,9 +175,9 @@ def _until(report: Report) -> float:
     return latest + TO_COME * (latest - min(times, default=0.0))
 
 
-def occupancies(
+def bars_of(
     at: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
-) -> Iterable[Occupancy]:
+) -> Iterable[Bar]:
     """Where a job executed, and when.
 
     Args:
@@ -211,21 +199,20 @@ def occupancies(
     if job.ended is not None and job.last_wall_seconds is not None:
         start = max(start, job.ended - job.last_wall_seconds)
     machine = job.machine or (job.slot or "").rpartition("@")[2] or "unknown machine"
-    yield Occupancy(at, number, state, min(start, end), end, machine)
+    yield Bar(at, number, state, min(start, end), end, machine)
 
 
 def _executions(
     at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
-) -> Iterable[Occupancy]:
+) -> Iterable[Bar]:
     """Every stay of a job in a slot: the last is as the trial is, those before it were lost."""
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
         how = state if counts else LOST.get(stay.end, LOST[End.FAILED])
         end = max(until, stay.ended) if stay.end is End.RUNNING else stay.ended
-        yield Occupancy(
-            at, number, how, min(stay.began, end), end, stay.machine or "unknown machine"
-        )
+        machine = stay.machine or "unknown machine"
+        yield Bar(at, number, how, min(stay.began, end), end, machine)
 
 
 def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[Stay]]]:

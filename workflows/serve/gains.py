@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.objective import Direction
-from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
+from trialfleet.workflows.attempts.outcome import reported_metrics
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
 from trialfleet.workflows.models.gate_decision import Verdict, rule_of
@@ -88,7 +88,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
         study = snapshot.frozen.study
         metric = study.compared_metric
         before = champion.metrics.get(metric)
-        final = _final(snapshot, region.slug).get(metric)
+        final = reported_metrics(snapshot.folder.region(region.slug).best).get(metric)
         if before is not None and final is not None:
             return _gain(final, before, study.compared_direction, "the model in force", metric)
     return _gain_of_trials(snapshot, region)
@@ -112,14 +112,6 @@ def _value(trial: StoredTrial | None, metric: str | None) -> float | None:
         return None
     found = trial.value if metric is None else (trial.user_attrs.get("metrics") or {}).get(metric)
     return found if is_finite(found) else None
-
-
-def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
-    """What a region's full training measured in this run; nothing before its end."""
-    try:
-        return finite_metrics(load_result(snapshot.folder.region(slug).best.result)["metrics"])
-    except ValueError:
-        return {}
 
 
 def _gain(

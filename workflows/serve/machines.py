@@ -11,7 +11,7 @@ from trialfleet import job_files
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.workflows.jobs.job_log import Job, job_fields, stays_of
 from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.report.timeline import GATE, Occupancy, Timeline, lay_out, occupancies
+from trialfleet.workflows.report.timeline import GATE, Bar, Timeline, bars_of, lay_out
 from trialfleet.workflows.serve.live import Snapshot
 from trialfleet.workflows.status.job_costs import noted_job
 from trialfleet.workflows.status.run_status import RegionStatus
@@ -20,14 +20,14 @@ from trialfleet.workflows.status.states import TrialState, trial_state
 _MOST_KNOWN = 5_000  # regions whose finished trials are kept
 
 # The executions of finished trials, by run and region: a trial that is finished stays as it is.
-_known: dict[tuple[Path, str], dict[int, tuple[StoredTrial, tuple[Occupancy, ...]]]] = {}
+_known: dict[tuple[Path, str], dict[int, tuple[StoredTrial, tuple[Bar, ...]]]] = {}
 
 
 def timeline_of_run(snapshot: Snapshot) -> Timeline:
     """Return what the jobs of a run noted when they ended, and those that run."""
     if len(_known) > _MOST_KNOWN:
         _known.clear()
-    found: list[Occupancy] = []
+    found: list[Bar] = []
     for at, region in enumerate(snapshot.look.status.regions):
         known = _known.setdefault((snapshot.folder.root, region.slug), {})
         for trial in snapshot.look.trials.get(region.name, ()):
@@ -42,16 +42,16 @@ def timeline_of_run(snapshot: Snapshot) -> Timeline:
     return lay_out(found)
 
 
-def _of_trial(at: int, trial: StoredTrial) -> Iterator[Occupancy]:
+def _of_trial(at: int, trial: StoredTrial) -> Iterator[Bar]:
     state = trial_state(trial.state.name, "", {}, stopped_early=is_stopped_early(trial))
     return _noted(at, trial.number, state, trial.user_attrs.get("job") or {})
 
 
-def _noted(at: int, number: int | None, state: str, job: dict[str, Any]) -> Iterator[Occupancy]:
-    yield from occupancies(at, number, state, Job(**job_fields(job)), stays_of(job), 0.0)
+def _noted(at: int, number: int | None, state: str, job: dict[str, Any]) -> Iterator[Bar]:
+    yield from bars_of(at, number, state, Job(**job_fields(job)), stays_of(job), 0.0)
 
 
-def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Occupancy]:
+def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
     """What of a region runs now, until now."""
     graph, now = snapshot.graph[region.slug], snapshot.now.timestamp()
     trials: Sequence[StoredTrial] = snapshot.look.trials.get(region.name, ())
@@ -62,10 +62,10 @@ def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Oc
             continue
         state = ends.get(each.node, TrialState.RUNNING.value)
         job = Job(started=each.started, ended=max(each.started, now), slot=each.slot)
-        yield from occupancies(at, numbers.get(each.node), state, job, (), now)
+        yield from bars_of(at, numbers.get(each.node), state, job, (), now)
 
 
-def _ends(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Occupancy]:
+def _ends(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
     """A region's full training and its gate, once they are over."""
     files, running = snapshot.folder.region(region.slug), {t.node for t in region.running_trials}
     graph = snapshot.graph[region.slug]

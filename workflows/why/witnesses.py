@@ -16,7 +16,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import OptimizerError, PoolError
-from trialfleet.files import read_record
+from trialfleet.files import object_or_empty, read_record
 from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
@@ -171,7 +171,7 @@ class RunWitnesses:
     def _failures(self, trial: StoredTrial | None, place: TrialFolder) -> dict[str, Any]:
         if trial is not None:
             return dict(trial.user_attrs.get(FAILURES, {}))
-        return _json(place.failures)
+        return object_or_empty(lambda: job_files.read_json(place.failures, job_files.MOST_NOTES))
 
     def _state(
         self,
@@ -293,14 +293,6 @@ def _skipped(log: Path, *names: str) -> str:
     text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
     found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", text, re.MULTILINE)
     return found[-1] if found else ""
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = job_files.read_json(path, job_files.MOST_NOTES)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _life(place: TrialFolder) -> Life:
