@@ -15,6 +15,7 @@ from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
+from trialfleet.workflows.jobs.executions import Execution
 from trialfleet.workflows.journal.journal import Ending, Outcome
 from trialfleet.workflows.models.gate_decision import ComparedModel, Passed, Verdict
 from trialfleet.workflows.models.history import Change
@@ -33,7 +34,6 @@ from trialfleet.workflows.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.why.attempt_causes import kind_of_attempt
 from trialfleet.workflows.why.facts import (
     InstanceFacts,
-    Life,
     NodeFacts,
     Queued,
     Scaling,
@@ -353,7 +353,14 @@ def test_a_day_without_a_run(ending: Ending, why: str, kind: Kind) -> None:
 
 # --- nodes ----------------------------------------------------------------------------------------
 
-EVICTED = Life(how="JOB_EVICTED", reason="startd is draining", slot="slot1_1@ip-10")
+EVICTED = Execution(
+    slot="slot1_1@ip-10",
+    began=0.0,
+    ended=9.0,
+    is_over=True,
+    ended_by="JOB_EVICTED",
+    reason="startd is draining",
+)
 
 
 @pytest.mark.parametrize(
@@ -371,22 +378,22 @@ EVICTED = Life(how="JOB_EVICTED", reason="startd is draining", slot="slot1_1@ip-
         ({"state": TrialState.QUEUED, "queued": QUEUED}, Kind.BUSY, Blame.NOBODY),
         ({"held": "via condor_hold", "job": "7.0"}, Kind.HELD, Blame.PERSON),
         (
-            {"queued": QUEUED, "life": EVICTED, "leaving": "spot interruption: soon"},
+            {"queued": QUEUED, "last": EVICTED, "leaving": "spot interruption: soon"},
             Kind.SPOT,
             Blame.SPOT,
         ),
         (
-            {"queued": QUEUED, "life": EVICTED, "leaving": "3 jobs failed here within 60 s"},
+            {"queued": QUEUED, "last": EVICTED, "leaving": "3 jobs failed here within 60 s"},
             Kind.EATS_JOBS,
             Blame.NODE,
         ),
         (
-            {"queued": QUEUED, "life": replace(EVICTED, how="JOB_RECONNECT_FAILED")},
+            {"queued": QUEUED, "last": replace(EVICTED, ended_by="JOB_RECONNECT_FAILED")},
             Kind.LOST,
             Blame.NODE,
         ),
         (
-            {"queued": QUEUED, "life": replace(EVICTED, reason="via condor_vacate_job")},
+            {"queued": QUEUED, "last": replace(EVICTED, reason="via condor_vacate_job")},
             Kind.REMOVED,
             Blame.PERSON,
         ),
