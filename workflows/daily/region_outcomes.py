@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import date
 
 from trialfleet import job_files
-from trialfleet.files import read_record
 from trialfleet.workflows.daily.fingerprints import fingerprint_of
 from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.models.gate_decision import read_verdict
 from trialfleet.workflows.models.latest import why_not_latest
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
@@ -24,7 +24,6 @@ _DURING = {  # the phases of `RegionStatus`
     "publish": "before its model was published",
     "done": "after it was done",
 }
-_KEPT = "kept"  # the gate's word for a model that was trained and isn't the champion
 
 
 class RunsEndings:
@@ -76,9 +75,9 @@ class RunsEndings:
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
     """Return how a region ended that has published a model, and why where that is kept."""
-    verdict = read_record(files.verdict) if files.verdict.exists() else {}
-    if verdict.get("verdict") == _KEPT:
-        return Ending.KEPT, str(verdict.get("why") or "")
+    verdict = read_verdict(files.verdict) if files.verdict.exists() else None
+    if verdict and not verdict.promoted:
+        return Ending.KEPT, verdict.why
     if not_latest := why_not_latest(files.published):
         return Ending.KEPT, not_latest
     return Ending.PUBLISHED, ""
