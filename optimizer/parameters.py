@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, LiteralString, S
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
+from trialfleet.objective import is_number
 from trialfleet.sections import Section, refuse
 
 if TYPE_CHECKING:  # optuna takes a second to import: reading a study file needs none of it
@@ -151,7 +152,7 @@ class FloatParameter(Parameter):
 
     def resolve(self, value: object) -> float | None:
         """Return `value` as a float on the grid, or None if it isn't in range and on it."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             return None
         nearest = self.nearest(value)
         tolerance = 0.0 if self.step is None else ON_GRID * self.step
@@ -238,7 +239,7 @@ class IntParameter(Parameter):
 
     def resolve(self, value: object) -> int | None:
         """Return `value` as an int, or None if it isn't in range and on the grid."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             return None
         return self.nearest(value) if self.nearest(value) == value else None
 

@@ -23,6 +23,18 @@ Entries = list[dict[str, Any]]
 READS = 3  # of a file that changes while it is read
 
 
+def read_copy(path: Path) -> dict[str, Any]:
+    """Return what the copy of a frozen study in JSON holds, which lies beside its file.
+
+    Raises one of `files.DAMAGED` where there is no copy of the file as it is.
+    """
+    copy = json.loads(path.with_suffix(".json").read_bytes())
+    if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
+        raise ValueError(f"{path} was written since its copy was made")
+    frozen: dict[str, Any] = copy["frozen"]
+    return frozen
+
+
 class FileState(NamedTuple):
     """A file at one moment."""
 

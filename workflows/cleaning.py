@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
+from trialfleet.objective import is_number
 from trialfleet.workflows.names import TURNING
 
 TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)")
@@ -33,11 +34,9 @@ def clean(value: Any) -> Any:
     return value
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> TypeGuard[int | float]:
     """Whether `value` is a number, no truth value, that a float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max
+    return is_number(value) and abs(value) <= sys.float_info.max
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from trialfleet.objective import is_number
 from trialfleet.workflows.cleaning import is_finite
 
 MINUS = "\N{MINUS SIGN}"
@@ -128,7 +129,7 @@ def setting(value: Any) -> str:
     """A parameter's value: numbers as `number`, text as it is, the rest as JSON."""
     if isinstance(value, str):
         return value if value.strip() else json.dumps(value)
-    if isinstance(value, bool) or value is None or not isinstance(value, int | float):
+    if not is_number(value):
         return json.dumps(value, ensure_ascii=False)
     return number(value) if isinstance(value, float) else _signs(str(value))
 

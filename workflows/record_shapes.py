@@ -90,27 +90,6 @@ class FailingScripts(TypedDict):
     scripts: list[FailingNotes]
 
 
-class _Model(TypedDict):
-    run: str
-    metrics: Metrics
-
-
-class _Baseline(TypedDict):
-    metrics: Metrics
-
-
-class GateVerdict(TypedDict):
-    """gate.json; see `gate_decision.Verdict`."""
-
-    verdict: Literal["promoted", "kept"]
-    why: str
-    metric: str
-    champion: _Model | None
-    challenger: _Model
-    baseline: _Baseline | None
-    interval: tuple[float, float] | None
-
-
 class Ordered(TypedDict):
     """trial.json of a full training, as far as others than the trial read it."""
 

@@ -166,11 +166,14 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)  # what reading it raises
+
+
 def unless_damaged(read: Callable[[], T], default: U) -> T | U:
     """Return what `read` finds in a file; the default where that is missing or damaged."""
     try:
         return read()
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except DAMAGED:
         return default
 
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Literal, TypeVar
+from typing import Literal, TypeGuard, TypeVar
 
 Direction = Literal["minimize", "maximize"]
 
 T = TypeVar("T")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number; a truth value is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def loss(result: float | None, direction: Direction) -> float:

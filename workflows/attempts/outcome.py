@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY
+from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, StoppedEarly, Unpaid
 from trialfleet.workflows.attempts import node_faults, resource_limits
-from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.cleaning import clean, is_finite
 from trialfleet.workflows.jobs.agent_words import read_ended, read_order
 from trialfleet.workflows.jobs.executions import events_of, submissions
 from trialfleet.workflows.jobs.troubles import EVICTED, STUCK
@@ -83,7 +83,7 @@ def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
         order = job_files.parsed(job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null")
     except (OSError, ValueError):
         return None
-    usable = isinstance(order, dict) and _number(order.get("predicted")) is not None
+    usable = isinstance(order, dict) and is_finite(order.get("predicted"))
     return order if usable and order.get("trial", folder.root.name) == folder.root.name else None
 
 
@@ -102,17 +102,17 @@ def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
         reason = one_line(result.get("error") or "") or one_line(_why_not_complete(result, metric))
         return Failed(error=reason, final=True)
     given = result["metrics"]
-    if _number(given.get(metric)) is None:
+    if not is_finite(given.get(metric)):
         return Failed(error=one_line(_why_no_objective(result, metric)), final=True)
     return Complete(**_figures(result, metric))
 
 
 def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
     """What a result says of a training: its metrics, seconds and device."""
-    seconds = _number(result.get("seconds"))
+    seconds = result.get("seconds")
     return {
         "metrics": finite_metrics(result["metrics"], metric),
-        "seconds": seconds if seconds is not None and seconds >= 0 else None,
+        "seconds": float(seconds) if is_finite(seconds) and seconds >= 0 else None,
         "device": one_line(result["device"]) if result.get("device") else None,
     }
 
@@ -163,7 +163,7 @@ def _shape(metric: str) -> str:
 
 def _beside(result: dict[str, Any], metric: str) -> str:
     """What is wrong where the objective's number isn't where it belongs."""
-    found = _number(result.get(metric)) is not None and metric not in result["metrics"]
+    found = is_finite(result.get(metric)) and metric not in result["metrics"]
     return f', and {metric!r} stands beside "metrics", not in it' if found else ""
 
 
@@ -177,7 +177,7 @@ def _why_not_complete(result: dict[str, Any], metric: str) -> str:
 def _why_no_objective(result: dict[str, Any], metric: str) -> str:
     given = result["metrics"]
     value = given.get(metric)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if is_number(value):
         return f"{metric} is {one_line(value)}"
     if wrong := wrong_type(given, metric) or wrong_type(result, metric):
         return f"{wrong}; {_shape(metric)}"
@@ -191,7 +191,7 @@ def _why_no_objective(result: dict[str, Any], metric: str) -> str:
 def wrong_type(given: Mapping[str, Any], metric: str) -> str:
     """Return what a metric is that isn't a number, with its value; empty for a number or none."""
     value = given.get(metric)
-    if metric not in given or (isinstance(value, int | float) and not isinstance(value, bool)):
+    if metric not in given or is_number(value):
         return ""
     if value is None:
         return f"{one_line(metric)!r} is null"
@@ -204,23 +204,20 @@ def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[
     """Return the finite ones by their cleaned names; no other takes the objective's name."""
     metrics = {}
     for name, value in given.items():
-        number, key = _number(value), name if name == objective else one_line(name)
-        if number is None or not key or len(name) > _LONGEST_NAME:
+        key = name if name == objective else one_line(name)
+        if not is_finite(value) or not key or len(name) > _LONGEST_NAME:
             continue
         if name == objective or key != objective:
-            metrics[key] = number
+            metrics[key] = float(value)
     return metrics
 
 
-def _number(value: Any) -> float | None:
-    """`value` if it is a number that a float holds and is finite."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
+def reported_metrics(place: TrialFolder) -> dict[str, float]:
+    """Return the metrics in a trial's or full training's result; none before its end."""
     try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+        return finite_metrics(load_result(place.result)["metrics"])
+    except ValueError:
+        return {}
 
 
 def one_line(value: Any) -> str:

@@ -166,10 +166,10 @@ def _all_days_but(days: set[date], first: int) -> list[str]:
     return found
 
 
-def lingers(run: Callable[[list[str]], str] = run_command) -> bool:
+def lingers() -> bool:
     """Tell whether the user's systemd runs while nobody is logged in."""
     try:
         asked = ["loginctl", "show-user", str(os.getuid()), "--property=Linger", "--value"]
-        return run(asked).strip() == "yes"
+        return run_command(asked).strip() == "yes"
     except PoolError:
         return False

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet import job_files
+from trialfleet.objective import is_number
 
 _LARGEST_STEP = 2**31 - 1  # what a database's integer holds
 
@@ -66,7 +67,7 @@ def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
     if not isinstance(report, dict):
         return None
     step, metrics = report.get("step"), report.get("metrics", {})
-    if isinstance(step, bool) or not isinstance(step, int | float) or not isinstance(metrics, dict):
+    if not is_number(step) or not isinstance(metrics, dict):
         return None
     if not 0 <= step <= _LARGEST_STEP or step != int(step):
         return None
@@ -75,7 +76,7 @@ def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 def _number(value: Any) -> float:
     """`value` as a float; NaN where it is no number: JSON writes NaN and infinity as null."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         return math.nan
     try:
         return float(value)

@@ -20,12 +20,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from trialfleet.files import read_record
 from trialfleet.workflows.models.folders import why_not_latest
+from trialfleet.workflows.models.gate_decision import read_verdict
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.sqlite_file import opened
-
-_KEPT = "kept"  # the gate's word for a model that was trained and isn't the champion
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempts (
@@ -192,9 +190,9 @@ def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
     """Return how a region ended that has published a model, and why where that is kept."""
-    verdict = read_record(files.verdict) if files.verdict.exists() else {}
-    if verdict.get("verdict") == _KEPT:
-        return Ending.KEPT, str(verdict.get("why") or "")
+    verdict = read_verdict(files.verdict) if files.verdict.exists() else None
+    if verdict and not verdict.promoted:
+        return Ending.KEPT, verdict.why
     if not_latest := why_not_latest(files.published):
         return Ending.KEPT, not_latest
     return Ending.PUBLISHED, ""

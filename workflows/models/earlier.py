@@ -7,7 +7,7 @@ from pathlib import Path
 from trialfleet.objective import is_better
 from trialfleet.workflows.models.card import card_of, verdict_of
 from trialfleet.workflows.models.folders import previous_model
-from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
+from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.study.spec import Study
 
 
@@ -23,8 +23,9 @@ def better_before(published: Path, study: Study) -> Path | None:
     verdict = verdict_of(published)
     if study.gate and verdict:
         metric, direction = rule_of(study).metric, rule_of(study).direction
-        before = published.parent / verdict.champion if verdict.champion else None
-        old, new = (verdict.metrics.get(name, {}) for name in (CHAMPION, CHALLENGER))
+        before = published.parent / verdict.former if verdict.former else None
+        old = verdict.champion.metrics if verdict.champion else {}
+        new = verdict.challenger.metrics
     else:
         metric, direction = study.compared_metric, study.compared_direction
         before = previous_model(published)

@@ -36,9 +36,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from trialfleet.files import checker, read_record
 from trialfleet.objective import Direction, loss
 
 if TYPE_CHECKING:
@@ -88,60 +90,71 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What decided of the constant prediction that a new model has to beat."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedModel(Compared):
+    """What decided of a model, by its run; no metrics where it could not be measured."""
+
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the gate decided.
+    """What the gate decided: the content of gate.json.
 
     Attributes:
-        promoted: whether the challenger takes the champion's place.
+        verdict: whether the challenger takes the champion's place.
         why: in a line, for people.
         metric: what decided; its name.
-        champion: the run of the model in force; None: there was none.
-        challenger: the run of the new model.
-        metrics: of champion, challenger and baseline, as far as they were measured.
+        champion: the model in force; None: there was none.
+        challenger: the new model.
+        baseline: None where it was not measured.
         interval: of the mean difference of the losses, challenger - champion: the two ends of
             one-sided intervals; None without losses.
     """
 
-    promoted: bool
+    schema: int = 1
+    verdict: Literal["promoted", "kept"]
     why: str
     metric: str
-    champion: str | None
-    challenger: str
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    interval: tuple[float, float] | None = None
+    champion: ComparedModel | None
+    challenger: ComparedModel
+    baseline: Compared | None
+    interval: tuple[float, float] | None
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the challenger takes the champion's place."""
+        return self.verdict == "promoted"
+
+    @property
+    def former(self) -> str | None:
+        """The run of the model in force; None: there was none."""
+        return self.champion.run if self.champion else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of gate.json."""
-
-        def model(name: str, run: str | None) -> dict[str, Any] | None:
-            return {"run": run, "metrics": dict(self.metrics.get(name, {}))} if run else None
-
-        baseline = self.metrics.get(BASELINE)
-        return {
-            "schema": 1,
-            "verdict": "promoted" if self.promoted else "kept",
-            "why": self.why,
-            "metric": self.metric,
-            CHAMPION: model(CHAMPION, self.champion),
-            CHALLENGER: model(CHALLENGER, self.challenger),
-            BASELINE: None if baseline is None else {"metrics": dict(baseline)},
-            "interval": self.interval,
-        }
+        return asdict(self)
 
     @staticmethod
-    def read(noted: Mapping[str, Any]) -> Verdict:
-        """Return the verdict that `to_json` wrote."""
-        models = {name: noted[name] for name in (CHAMPION, CHALLENGER, BASELINE) if noted[name]}
-        low_and_high = noted["interval"]
-        return Verdict(
-            promoted=noted["verdict"] == "promoted",
-            why=noted["why"],
-            metric=noted["metric"],
-            champion=noted[CHAMPION] and noted[CHAMPION]["run"],
-            challenger=noted[CHALLENGER]["run"],
-            metrics={name: model["metrics"] for name, model in models.items()},
-            interval=(low_and_high[0], low_and_high[1]) if low_and_high else None,
-        )
+    def read(noted: Any) -> Verdict:
+        """Return the verdict that `to_json` wrote; ValueError where it is none."""
+        found: Verdict = checker(Verdict).validate_python(noted)
+        return found
+
+
+def read_verdict(file: Path) -> Verdict:
+    """Return the verdict in a region's gate.json.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    return Verdict.read(read_record(file, shape=Verdict))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +180,8 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
     """Return what there is to tell of a verdict that let a model pass; None of others."""
     if not verdict.promoted or verdict.champion is None:
         return None
-    new, old = (verdict.metrics[name] for name in (CHALLENGER, CHAMPION))
-    return Passed(why=verdict.why, is_worse=_worse_by(rule, new, old) > 0)
+    worse = _worse_by(rule, verdict.challenger.metrics, verdict.champion.metrics)
+    return Passed(why=verdict.why, is_worse=worse > 0)
 
 
 def kept_words(champion: str | None) -> str:
@@ -205,15 +218,14 @@ def decide(
     if note := measured[CHAMPION].note:
         doubt = _doubt(rule, measured) if promoted else None
         promoted, why = promoted and not doubt, f"{doubt or why}; {note}"
+    metrics = {name: dict(each.metrics) for name, each in measured.items()}
     return Verdict(
-        promoted=promoted,
+        verdict="promoted" if promoted else "kept",
         why=why,
         metric=rule.metric,
-        champion=champion,
-        challenger=challenger,
-        metrics={
-            name: each.metrics for name, each in measured.items() if name not in SEEN.values()
-        },
+        champion=ComparedModel(run=champion, metrics=metrics[CHAMPION]),
+        challenger=ComparedModel(run=challenger, metrics=metrics[CHALLENGER]),
+        baseline=Compared(metrics=metrics[BASELINE]) if BASELINE in metrics else None,
         interval=interval,
     )
 

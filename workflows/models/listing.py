@@ -18,7 +18,7 @@ from trialfleet.workflows.models.folders import (
     models_in,
     provenance_of,
 )
-from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict
+from trialfleet.workflows.models.gate_decision import Verdict
 from trialfleet.workflows.models.history import changes, target_of
 
 PAST = 5  # evaluations before a band is drawn
@@ -117,9 +117,9 @@ def drift_of(models_folder: Path, run: str | None) -> str | None:
 
 
 def _model(path: Path, verdicts: Sequence[Verdict], standing: Standing) -> PublishedModel:
-    evaluations = _evaluations(path.name, verdicts)
+    metric = verdicts[-1].metric if verdicts else ""  # the last gate's
+    evaluations = _evaluations(path.name, verdicts, metric)
     drifted = drift([value for _, value in evaluations])
-    metric = verdicts[-1].metric if verdicts else ""
     return PublishedModel(
         path=path,
         run=path.name,
@@ -134,14 +134,14 @@ def _model(path: Path, verdicts: Sequence[Verdict], standing: Standing) -> Publi
     )
 
 
-def _evaluations(run: str, verdicts: Sequence[Verdict]) -> list[tuple[str, float]]:
-    """Each gate's run and what it measured of a model, in the metric that the last gate had."""
+def _evaluations(run: str, verdicts: Sequence[Verdict], metric: str) -> list[tuple[str, float]]:
+    """Each gate's run and what it measured of a model."""
     found = []
     for verdict in verdicts:
-        sides = {verdict.challenger: CHALLENGER, verdict.champion: CHAMPION}
-        value = verdict.metrics.get(sides.get(run, ""), {}).get(verdicts[-1].metric)
+        sides = (side for side in (verdict.champion, verdict.challenger) if side)
+        value = next((side.metrics.get(metric) for side in sides if side.run == run), None)
         if value is not None:
-            found.append((verdict.challenger, value))
+            found.append((verdict.challenger.run, value))
     return found
 
 

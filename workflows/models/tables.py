@@ -94,9 +94,9 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     yield "trained", f"{card.get('device') or ''}  {seconds}".strip()
     yield "versions", pairs(card.get("versions") or {}, 5)
     if verdict:
-        words = "promoted" if verdict.promoted else kept_words(verdict.champion)
+        words = "promoted" if verdict.promoted else kept_words(verdict.former)
         yield "gate", f"{words}: {verdict.why}"
-        yield "against", (verdict.champion or "") if verdict.promoted else ""
+        yield "against", (verdict.former or "") if verdict.promoted else ""
     yield "measured", "  ".join(result_text(*each) for each in model.evaluations)
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
@@ -126,7 +126,7 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
     if model.standing is Standing.ROLLED_BACK:
         return "rolled back"
     if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
-        former = f" ({model.verdict.champion})" if model.verdict.champion else ""
+        former = f" ({model.verdict.former})" if model.verdict.former else ""
         return f"kept the former{former}: {model.verdict.why}"
     is_older = champion and model.created and champion.created and model.created < champion.created
     if champion and (is_older or model.standing is Standing.BEFORE):

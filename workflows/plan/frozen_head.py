@@ -1,18 +1,18 @@
-"""Where a run was planned, its day, and where its models lie, by a few words of its study.yaml.
+"""Where a run was planned, its day, and where its models lie, by a few words of its frozen study.
 
-They are read without the study's types and without the rest of the file: pydantic takes longer to
-import than all of `trialfleet rollback` takes, and a study of a thousand regions longer to parse.
+They are read without the study's types: pydantic takes longer to import than all of `trialfleet
+rollback` takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
 from trialfleet.errors import InputError
+from trialfleet.files import DAMAGED
+from trialfleet.workflows.checksums import read_copy
 from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.plan.folder import RunFolder
 
@@ -58,59 +58,26 @@ def head_of(folder: RunFolder) -> FrozenHead:
     Raises:
         InputError: the folder holds no run, or was moved since it was planned.
     """
-    try:
-        head = read_head(folder.study)
-    except (OSError, ValueError):  # of another release; or it can say what is wrong with it
-        from trialfleet.workflows.study.frozen import load_frozen
-
-        frozen = load_frozen(folder.study)
-        study = frozen.study
-        head = FrozenHead(frozen.run, frozen.folder, frozen.of_day, study.name, study.publish)
+    head = read_head(folder.study)
     check_place(folder.root, Path(head.folder))
     return head
 
 
-_WANTED = ("run:", "folder:", "created:", "day:", "  date:", "study:", "  name:", "  publish:")
-
-
 def read_head(path: Path) -> FrozenHead:
-    """Return what a run's study.yaml says, wherever it lies.
+    """Return what a run's study.yaml says, wherever it lies, by its copy in JSON if that is whole.
 
     Raises:
-        ValueError: the file is no frozen study.
-        OSError: it can't be read.
+        InputError: the file is no frozen study.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    with path.open(encoding="utf-8") as file:
-        text = "".join(_wanted(file))
-    reader: Any = YAML(typ="safe", pure=True)
     try:
-        tree = reader.load(text)
-        study, day = tree["study"], tree.get("day")
-        planned = datetime.fromisoformat(tree["created"]).astimezone()
+        frozen = read_copy(path)
+        study, day = frozen["study"], frozen.get("day")
+        planned = datetime.fromisoformat(frozen["created"]).astimezone()
         of_day = date.fromisoformat(day["date"]) if day else planned.date()
-        run, folder, name, publish = tree["run"], tree["folder"], study["name"], study["publish"]
-    except (YAMLError, LookupError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path}: no frozen study: {error}") from error
-    if not all(isinstance(each, str) for each in (run, folder, name, publish)):
-        raise ValueError(f"{path}: no frozen study: its names are no texts")
-    return FrozenHead(run, folder, of_day, name, publish)
+        return FrozenHead(frozen["run"], frozen["folder"], of_day, study["name"], study["publish"])
+    except DAMAGED:  # of another release; or it can say what is wrong with it
+        from trialfleet.workflows.study.frozen import load_frozen
 
-
-def _wanted(lines: Iterable[str]) -> Iterator[str]:
-    """The lines of the keys that are wanted, and those on which their values go on.
-
-    Only a key of the study, or of the day, stands behind two blanks: what belongs to such a key
-    stands behind more.
-    """
-    in_part = is_wanted = False
-    for line in lines:
-        indent = len(line) - len(line.lstrip(" "))
-        if indent == 0:
-            in_part = line.startswith(("day:", "study:"))
-        if indent == 0 or (in_part and indent == 2):
-            is_wanted = line.startswith(_WANTED)
-        if is_wanted:
-            yield line
+        found = load_frozen(path)
+        study = found.study
+        return FrozenHead(found.run, found.folder, found.of_day, study.name, study.publish)

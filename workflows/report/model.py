@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from trialfleet.objective import Direction, gain
+from trialfleet.objective import Direction, gain, is_number
 from trialfleet.workflows.jobs.job_log import Job, Stay
 from trialfleet.workflows.status.run_trials import Trial
 
@@ -40,7 +40,7 @@ class ParameterRange:
         """Where a number lies between `low` (0) and `high` (1); None for anything else."""
         if self.low is None or self.high is None or self.low >= self.high:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             return None
         low, high, at = self.low, self.high, min(self.high, max(self.low, value))
         if self.log:

@@ -15,7 +15,7 @@ import numpy as np
 
 from trialfleet import job_files
 from trialfleet.errors import InputError
-from trialfleet.files import read_record, write_json
+from trialfleet.files import write_json
 from trialfleet.nodes.job.packages import TooLargeError, pack
 from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.may_begin import Facts, refusal
@@ -38,15 +38,17 @@ from trialfleet.workflows.models.gate_decision import (
     CHALLENGER,
     CHAMPION,
     SEEN,
+    ComparedModel,
     Losses,
     Measured,
     Verdict,
     decide,
+    read_verdict,
     rule_of,
 )
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
-from trialfleet.workflows.record_shapes import GateVerdict, Ordered
+from trialfleet.workflows.record_shapes import Ordered
 from trialfleet.workflows.scripts.publish import check_model
 from trialfleet.workflows.status.causes import log_of, see
 from trialfleet.workflows.status.spending import read_unpaid
@@ -184,7 +186,7 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     if frozen.study.gate is None:
         return None
     if files.verdict.exists():
-        return Verdict.read(read_record(files.verdict, shape=GateVerdict))
+        return read_verdict(files.verdict)
     # of a publication that was killed, whose DAGMan was lost with the note of it
     published = verdict_of(models_folder_of(frozen.study, slug) / frozen.run)
     found = published or _decide(frozen, files)
@@ -220,11 +222,13 @@ def _unmeasured(
 ) -> Verdict:
     """The verdict on a model that is not compared: the one in force is kept, if there is one."""
     return Verdict(
-        promoted=promoted,
+        verdict="promoted" if promoted else "kept",
         why=one_line(why),
         metric=rule_of(frozen.study).metric,
-        champion=champion,
-        challenger=frozen.run,
+        champion=ComparedModel(run=champion) if champion else None,
+        challenger=ComparedModel(run=frozen.run),
+        baseline=None,
+        interval=None,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import InputError
-from trialfleet.files import read_json, sync, write_json
+from trialfleet.files import read_json, sync, unless_damaged, write_json
 from trialfleet.optimizer.region_types import Complete
 from trialfleet.workflows.attempts.outcome import load_result, one_line, outcome_of
 from trialfleet.workflows.models.card import CARD, card
@@ -91,10 +91,10 @@ def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
     if champion == published:  # a person made it the latest
         return None
     if not verdict.promoted:
-        kept, why = verdict.champion, verdict.why
-    elif champion and champion.name != verdict.champion:
+        kept, why = verdict.former, verdict.why
+    elif champion and champion.name != verdict.former:
         kept = champion.name
-        why = f"it came into force since the gate measured {verdict.champion or 'nothing'}"
+        why = f"it came into force since the gate measured {verdict.former or 'nothing'}"
     else:
         return None
     promote = f"trialfleet promote {shlex.quote(str(published))}"
@@ -168,10 +168,7 @@ def _files(root: Path) -> set[Path]:
 
 
 def _origin(published: Path) -> dict[str, Any] | None:
-    try:
-        return {**read_json(published / PROVENANCE), "versions": None}
-    except (OSError, ValueError, TypeError):
-        return None
+    return unless_damaged(lambda: {**read_json(published / PROVENANCE), "versions": None}, None)
 
 
 def _result(study: Study, best: TrialFolder) -> Complete:

@@ -49,7 +49,7 @@ def publish_region(folder: RunFolder, slug: str) -> int:
             raise
         return _stopped(files, slug, str(error))
     record = {"path": str(published.path), "not_latest": published.not_latest}
-    if drifted := found and drift_of(published.path.parent, found.champion):
+    if drifted := found and drift_of(published.path.parent, found.former):
         record["drift"] = drifted
     write_json(files.published, record)
     if found:

@@ -11,7 +11,8 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import TrialfleetError
-from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
+from trialfleet.files import object_or_empty
+from trialfleet.workflows.attempts.outcome import reported_metrics
 from trialfleet.workflows.daily.overview import DayView, overview
 from trialfleet.workflows.formatting import (
     NOTHING,
@@ -163,7 +164,7 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
         return None  # nothing else of an address becomes a path
     place = files.of_node(node)
     params = trial.params if trial else _params_in(place)
-    metrics = trial.metrics if trial else _metrics_in(place)
+    metrics = trial.metrics if trial else reported_metrics(place)
     running = _progress(region).get(node)
     return TrialPage(
         node=node,
@@ -223,18 +224,8 @@ def _trial_facts(
 
 
 def _params_in(place: TrialFolder) -> dict[str, Any]:
-    try:
-        found = job_files.read_json(place.trial_json, job_files.MOST_NOTES)["params"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _metrics_in(place: TrialFolder) -> dict[str, float]:
-    try:
-        return finite_metrics(load_result(place.result)["metrics"])
-    except ValueError:
-        return {}
+    order = place.trial_json
+    return object_or_empty(lambda: job_files.read_json(order, job_files.MOST_NOTES)["params"])
 
 
 def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:

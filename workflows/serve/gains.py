@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trialfleet.files import read_json
+from trialfleet.files import read_json, unless_damaged
 from trialfleet.objective import Direction
-from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
+from trialfleet.workflows.attempts.outcome import reported_metrics
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
-from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
+from trialfleet.workflows.models.gate_decision import Verdict, rule_of
 from trialfleet.workflows.report.analysis import compare
 from trialfleet.workflows.report.model import Comparison
 from trialfleet.workflows.report.tables import gain_tone
@@ -73,7 +73,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     verdict = verdict_of(snapshot, region.slug)
     if verdict and verdict.champion:
         sides = [
-            verdict.metrics.get(side, {}).get(verdict.metric) for side in (CHALLENGER, CHAMPION)
+            side.metrics.get(verdict.metric) for side in (verdict.challenger, verdict.champion)
         ]
         over = "the former model" if verdict.promoted else "the model in force"
         if sides[0] is not None and sides[1] is not None:
@@ -85,7 +85,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
         study = snapshot.frozen.study
         metric = study.compared_metric
         before = champion.metrics.get(metric)
-        final = _final(snapshot, region.slug).get(metric)
+        final = reported_metrics(snapshot.folder.region(region.slug).best).get(metric)
         if before is not None and final is not None:
             return _gain(final, before, study.compared_direction, "the model in force", metric)
     return _gain_of_trials(snapshot, region)
@@ -103,14 +103,6 @@ def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
     return Gain(compared=compared, over="default settings")
 
 
-def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
-    """What a region's full training measured in this run; nothing before its end."""
-    try:
-        return finite_metrics(load_result(snapshot.folder.region(slug).best.result)["metrics"])
-    except ValueError:
-        return {}
-
-
 def _gain(
     now: float | None, before: float | None, direction: Direction, over: str, metric: str
 ) -> Gain:
@@ -120,7 +112,5 @@ def _gain(
 
 def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
     """Return what the gate said in this run; None where it hasn't said anything."""
-    try:
-        return Verdict.read(read_json(snapshot.folder.region(slug).verdict))
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+    file = snapshot.folder.region(slug).verdict
+    return unless_damaged(lambda: Verdict.read(read_json(file)), None)

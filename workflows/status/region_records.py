@@ -13,8 +13,9 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.files import folder_stamp, read_record
 from trialfleet.workflows.dagman.failing import FailingScript, failing_scripts
+from trialfleet.workflows.models.gate_decision import Verdict, read_verdict
 from trialfleet.workflows.plan.folder import RegionFolder
-from trialfleet.workflows.record_shapes import GateVerdict, Published, Result, Stopped
+from trialfleet.workflows.record_shapes import Published, Result, Stopped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class RegionRecords:
     is_submitted: bool = False
     stopped: Mapping[str, Any] | None = None
     published: Mapping[str, Any] | None = None
-    verdict: Mapping[str, Any] | None = None
+    verdict: Verdict | None = None
     spent: str | None = None
     changed: str | None = None
     restart: str | None = None
@@ -65,14 +66,9 @@ class EndFiles:
 
 
 class RecordsReader:
-    """Reads the records of regions again and again, those of a folder that changed.
+    """Reads the records of regions again and again, those of a folder that changed."""
 
-    Args:
-        gated: whether their study has a gate: then its verdicts have to be whole.
-    """
-
-    def __init__(self, *, gated: bool) -> None:
-        self._gated = gated
+    def __init__(self) -> None:
         self._known: dict[Path, tuple[int, RegionRecords]] = {}
 
     def read(self, files: RegionFolder) -> RegionRecords:
@@ -85,14 +81,14 @@ class RecordsReader:
         known = self._known.get(files.root)
         if known and known[0] == changed:
             return known[1]
-        found = read_records(files, gated=self._gated)
+        found = read_records(files)
         if changed:
             self._known[files.root] = changed, found
         return found
 
 
-def read_records(files: RegionFolder, *, gated: bool = False) -> RegionRecords:
-    """Return a region's records; `gated` as above.
+def read_records(files: RegionFolder) -> RegionRecords:
+    """Return a region's records.
 
     Raises:
         InputError: one of them is damaged.
@@ -111,7 +107,7 @@ def read_records(files: RegionFolder, *, gated: bool = False) -> RegionRecords:
         is_submitted=files.dag_files.submit.name in names,
         stopped=record(files.stopped, shape=Stopped),
         published=published,
-        verdict=record(files.verdict, shape=GateVerdict if gated else None) if published else None,
+        verdict=read_verdict(files.verdict) if published and files.verdict.name in names else None,
         spent=reason(files.spent),
         changed=reason(files.changed),
         restart=str(reason(files.restart)) if files.restart.name in names else None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.dagman.files import NodeStatus
 from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.models.gate_decision import Passed, Verdict, passed_of, rule_of
+from trialfleet.workflows.models.gate_decision import Passed, passed_of, rule_of
 from trialfleet.workflows.plan.graph import RegionGraph
 from trialfleet.workflows.status.causes import see
 from trialfleet.workflows.status.region_records import EndFiles, RegionRecords
@@ -168,10 +168,10 @@ def gate_of(records: RegionRecords, study: Study) -> Passed | None:
     """Return what the gate found of a published model that it let pass, past a champion."""
     if study.gate is None or records.verdict is None:
         return None
-    return passed_of(rule_of(study), Verdict.read(records.verdict))
+    return passed_of(rule_of(study), records.verdict)
 
 
 def kept_by_gate(records: RegionRecords) -> str | None:
     """Return why the gate kept the model in force instead of the region's own, if it did."""
-    verdict = records.verdict or {}
-    return str(verdict.get("why")) if verdict.get("verdict") == "kept" else None
+    verdict = records.verdict
+    return verdict.why if verdict and not verdict.promoted else None

@@ -124,7 +124,7 @@ class StatusReader:
         self._trials = RunTrials(folder, self._frozen, brief=brief)
         self._waiting = Waiting(folder, self._frozen)
         self._work = WorkReader(folder, self._frozen.study)
-        self._records = RecordsReader(gated=self._frozen.study.gate is not None)
+        self._records = RecordsReader()
         self._holdouts: dict[str, str | None] = {}
         self._names = {region.slug: region.name for region in self._graph.regions}
 

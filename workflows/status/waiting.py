@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from trialfleet.classads import JobStatus
+from trialfleet.classads import JobStatus, Universe
 from trialfleet.errors import PoolError
 from trialfleet.workflows.dagman import job_queue
 from trialfleet.workflows.dagman.job_queue import QueuedRun
@@ -17,7 +17,6 @@ from trialfleet.workflows.status.spending import scaling_notes
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
-_VANILLA = 5  # JobUniverse
 
 
 class Waiting:
@@ -50,7 +49,7 @@ class Waiting:
 
     def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:
         """All trials of a run ask for the same: while one runs, the others wait for their turn."""
-        waits = any(ad["JobUniverse"] == _VANILLA for ad in idle)
+        waits = any(ad["JobUniverse"] == Universe.VANILLA for ad in idle)
         if not waits or queued.running:
             return ()
         if fleet := self._frozen.study.fleet:  # what its nodes can't hold, its autoscaler knows

@@ -15,6 +15,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from trialfleet.objective import is_number
 from trialfleet.render import has_macro, is_transferable
 from trialfleet.sections import matches, not_empty, one_line, refusal, schema_of
 from trialfleet.workflows.names import check_region_name
@@ -117,7 +118,7 @@ def _gpus(value: Any) -> int | float:
     """Whole GPUs; or a share 1/N, in text or as a number that people have rounded."""
     fraction = re.fullmatch(r"1 ?/ ?([1-9][0-9]?)", value) if isinstance(value, str) else None
     gpus = 1 / int(fraction[1]) if fraction else value
-    if isinstance(gpus, bool) or not isinstance(gpus, int | float):
+    if not is_number(gpus):
         raise refusal(GPUS)
     if gpus > MOST_CORES:  # before float(): there are greater ints than floats
         raise refusal(f"must be at most {MOST_CORES:,}")

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+from contextlib import suppress
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from trialfleet.errors import InputError
+from trialfleet.files import unless_damaged
 from trialfleet.sections import FROM_FILE
+from trialfleet.workflows.checksums import read_copy
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.spec import Study
 
@@ -122,8 +125,9 @@ def load_frozen(path: Path) -> FrozenStudy:
         )
     if "study" not in tree and "search_space" in tree:
         raise NoRunError(f"{path} is a study, and no run of it")
-    # before there was such a key, each trial was a job
-    tree.get("study", {}).get("budget", {}).setdefault("trials_per_job", 1)
+    with suppress(LookupError, AttributeError, TypeError):  # what is no study is told below
+        # before there was such a key, each trial was a job
+        tree["study"]["budget"].setdefault("trials_per_job", 1)
     frozen = validated(FrozenStudy, path, tree)
     _known.clear()
     _known[path] = stamp, frozen
@@ -132,13 +136,9 @@ def load_frozen(path: Path) -> FrozenStudy:
 
 def _copied(path: Path) -> FrozenStudy | None:
     """The study by its copy in JSON; None where that is none of the file as it is."""
-    try:
-        found = json.loads(path.with_suffix(".json").read_bytes())
-        if found["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest():
-            return FrozenStudy.model_validate(found["frozen"], context=FROM_FILE)
-    except (OSError, ValueError, LookupError, TypeError):  # the file itself says what is wrong
-        pass
-    return None
+    return unless_damaged(  # the file itself says what is wrong
+        lambda: FrozenStudy.model_validate(read_copy(path), context=FROM_FILE), None
+    )
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
+from trialfleet.objective import is_number
 from trialfleet.sections import Section, not_empty, refusal, refuse
 
 DEFAULT_SHARES = [0.7, 0.15, 0.15]
@@ -61,8 +62,7 @@ def _shares(value: list[float]) -> list[float]:
 
 
 def _as_text(value: object) -> object:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if is_number else value
+    return str(value) if is_number(value) else value
 
 
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.machines import Machine
 from trialfleet.workflows.dagman.job_queue import HeldJob
+from trialfleet.workflows.jobs.executions import Execution
 from trialfleet.workflows.journal.journal import Outcome
 from trialfleet.workflows.missing_modules import how_to_install
 from trialfleet.workflows.models.history import Change
@@ -176,33 +177,6 @@ class WitnessedRegion(RegionStatus):
     waiting: Queued | None = None
     day: Outcome | None = None
 
-    @property
-    def verdict(self) -> Mapping[str, Any]:
-        """The gate's on its model; empty without one."""
-        return self.records.verdict or {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Life:
-    """How the last stay of a job in a slot ended, by its event log.
-
-    Attributes:
-        how: HTCondor's word for the event, such as JOB_EVICTED.
-        reason: in its words.
-        slot: where it was.
-        executing: it runs there still.
-    """
-
-    how: str = ""
-    reason: str = ""
-    slot: str = ""
-    executing: bool = False
-
-    @property
-    def machine(self) -> str:
-        """The host of that slot."""
-        return self.slot.rpartition("@")[2]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
@@ -222,7 +196,7 @@ class NodeFacts:
         skipped: why it was passed over.
         held: the hold reason of its job, if it is on hold.
         job: the id of its job, while that is in the queue.
-        life: the last stay of its job in a slot.
+        last: the last stay of its job in a slot, by its event log; None: it never had one.
         leaving: what the machine says of itself on which it was: why it drains, or is sick.
         gang: how far its ranks are, where it has several.
         lacks_slots: fewer of them have a slot than the gang needs.
@@ -242,7 +216,7 @@ class NodeFacts:
     held: str = ""
     job: str = ""
     queued: Queued | None = None
-    life: Life = Life()
+    last: Execution | None = None
     leaving: str = ""
     log: str = ""
     gang: str = ""

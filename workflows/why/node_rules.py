@@ -80,7 +80,8 @@ def _prediction(order: Mapping[str, Any]) -> str:
 def _by_error(run: WitnessedRun, node: NodeFacts, why: str) -> Answer:
     kind = kind_of_attempt(node.error)
     if node.blame == Blame.NODE:
-        sentence = f"{why} (the fault of {node.life.machine or 'the machine'}: it costs no retry)"
+        machine = node.last.machine if node.last else "the machine"
+        sentence = f"{why} (the fault of {machine}: it costs no retry)"
         return _answer(node, Kind.NODE, Blame.NODE, sentence, command="trialfleet pool status")
     advice = run.mending(node.error) or advice_for(kind, run.frozen.places)
     return _answer(node, kind, blame_of(kind), why, advice, run.frozen.again_for(node.region))
@@ -109,7 +110,7 @@ def _lacks_slots(run: WitnessedRun, node: NodeFacts) -> Answer | None:
 def _runs(node: NodeFacts) -> Answer | None:
     if node.state is not TrialState.RUNNING:
         return None
-    where = f" in {node.life.slot}" if node.life.slot else ""
+    where = f" in {node.last.slot}" if node.last else ""
     where = f": {node.gang}" if node.gang else where
     before = f"; {node.attempts} attempt(s) before failed, the last: {node.error}"
     why = f"nothing is wrong: it runs{where}{before if node.attempts else ''}"
@@ -132,21 +133,21 @@ def _blocked(run: WitnessedRun, region: WitnessedRegion, node: NodeFacts) -> Ans
 
 def _came_back(run: WitnessedRun, node: NodeFacts) -> Answer | None:
     """Its job was cut off where it ran, and waits for another slot: nothing is charged to it."""
-    life = node.life
-    if not life.how or life.executing or node.queued is None:
+    last = node.last
+    if last is None or not (last.is_over and last.ended_by) or node.queued is None:
         return None
-    if _BY_HAND.search(life.reason):
-        why = f"a person had it leave {life.machine} ({life.reason}); it goes on in another slot"
+    if _BY_HAND.search(last.reason):
+        why = f"a person had it leave {last.machine} ({last.reason}); it goes on in another slot"
         return _answer(node, Kind.REMOVED, Blame.PERSON, why)
     leaving = kind_of_leaving(node.leaving)
     if leaving is Kind.SPOT:
         why = f"AWS took its node back ({node.leaving}); it goes on elsewhere and costs no retry"
         return _waiting_beneath(run, node, Kind.SPOT, Blame.SPOT, why)
     if leaving is not None:
-        why = f"its node {life.machine} gave it up: {node.leaving}; it goes on elsewhere"
+        why = f"its node {last.machine} gave it up: {node.leaving}; it goes on elsewhere"
         return _waiting_beneath(run, node, leaving, Blame.NODE, why)
-    if life.how in _GONE:
-        why = f"its node {life.machine} was lost: {life.reason}; it goes on and costs no retry"
+    if last.ended_by in _GONE:
+        why = f"its node {last.machine} was lost: {last.reason}; it goes on and costs no retry"
         return _waiting_beneath(run, node, Kind.LOST, Blame.NODE, why)
     return None
 

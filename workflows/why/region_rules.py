@@ -16,7 +16,7 @@ from pathlib import Path
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE
 from trialfleet.workflows.journal.journal import Ending, Outcome
-from trialfleet.workflows.models.gate_decision import kept_words
+from trialfleet.workflows.models.gate_decision import Verdict, kept_words
 from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.status.causes import SEE
 from trialfleet.workflows.status.states import RunState, Stage
@@ -98,8 +98,8 @@ def _ended_well(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
         return _no_longer_in_force(run, region, region.moved)
     if region.moved and region.moved.by != "publish" and region.moved.time:
         return _put_in_force(region, region.moved)
-    if region.verdict.get("verdict") == "kept":
-        return _kept(run, region)
+    if region.records.verdict and not region.records.verdict.promoted:
+        return _kept(run, region, region.records.verdict)
     if region.not_latest:
         why = region.not_latest.partition("; to change that")[0]
         answer = Answer(
@@ -148,10 +148,10 @@ def _since(moved: Change) -> str:
 
 def _had_kept(region: WitnessedRegion) -> str:
     """What the gate had found of a model that a person put in force all the same."""
-    if region.verdict.get("verdict") != "kept":
+    verdict = region.records.verdict
+    if verdict is None or verdict.promoted:
         return ""
-    kept = kept_words((region.verdict.get("champion") or {}).get("run"))
-    return f"; the gate had {kept}: {region.verdict.get('why') or 'no reason was noted'}"
+    return f"; the gate had {kept_words(verdict.former)}: {verdict.why}"
 
 
 def what_else(region: WitnessedRegion, answer: Answer) -> list[str]:
@@ -174,9 +174,8 @@ def _notes(region: WitnessedRegion) -> tuple[str, ...]:
     return tuple(filter(None, (region.holdout, region.changed)))
 
 
-def _kept(run: WitnessedRun, region: WitnessedRegion) -> Answer:
-    why = str(region.verdict.get("why") or "no reason was noted")
-    kept = kept_words((region.verdict.get("champion") or {}).get("run"))
+def _kept(run: WitnessedRun, region: WitnessedRegion, verdict: Verdict) -> Answer:
+    why, kept = verdict.why, kept_words(verdict.former)
     promote = _promote(run, region)
     all_the_same = "to have the new model in force all the same"
     if _UNMEASURED.search(why):

@@ -16,7 +16,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import OptimizerError, PoolError
-from trialfleet.files import read_record
+from trialfleet.files import object_or_empty, read_record
 from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
@@ -24,6 +24,7 @@ from trialfleet.workflows.dagman.files import removal
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
 from trialfleet.workflows.gang.records import in_words
 from trialfleet.workflows.jobs.current import current_trial, end_place
+from trialfleet.workflows.jobs.executions import Execution
 from trialfleet.workflows.jobs.job_log import read_starts
 from trialfleet.workflows.models.folders import LATEST
 from trialfleet.workflows.models.history import Change, last_move
@@ -40,14 +41,13 @@ from trialfleet.workflows.status.storage import other_manager
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.why.facts import (
     Htcondor,
-    Life,
     NodeFacts,
     Queued,
     Scaling,
     WitnessedRegion,
     WitnessedRun,
 )
-from trialfleet.workflows.why.slots import queued_job
+from trialfleet.workflows.why.slots import queued_job, word_of_machine
 
 _TAIL = 60_000  # bytes of a region's scripts' log that are looked at
 
@@ -131,7 +131,7 @@ class RunWitnesses:
         failures = self._failures(trial, place)
         last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
         ad = self._ad(node) if own in {node, current} else None
-        life = _life(place)
+        stay = _last_stay(place)
         gang, lacks_slots = self._gang(graph, node, place)
         return NodeFacts(
             node=name,
@@ -154,8 +154,8 @@ class RunWitnesses:
             else self._idle(node)
             if ad
             else None,
-            life=life,
-            leaving=self._leaving(life.slot),
+            last=stay,
+            leaving=word_of_machine(stay.machine) if stay else "",
             log=str(place.log) if place.log.exists() else "",
             gang=gang,
             lacks_slots=lacks_slots,
@@ -171,7 +171,7 @@ class RunWitnesses:
     def _failures(self, trial: StoredTrial | None, place: TrialFolder) -> dict[str, Any]:
         if trial is not None:
             return dict(trial.user_attrs.get(FAILURES, {}))
-        return _json(place.failures)
+        return object_or_empty(lambda: job_files.read_json(place.failures, job_files.MOST_NOTES))
 
     def _state(
         self,
@@ -215,11 +215,6 @@ class RunWitnesses:
         before = lane[: lane.index(node)] if lane else graph.trial_nodes
         log = self.files.region(graph.slug).scripts_log
         return next((one for one in before if one not in over and not _skipped(log, one)), "")
-
-    def _leaving(self, slot: str) -> str:
-        from trialfleet.workflows.why.slots import word_of_machine
-
-        return word_of_machine(slot.rpartition("@")[2]) if slot else ""
 
 
 # -- witnesses ---------------------------------------------------------------------------------
@@ -295,21 +290,9 @@ def _skipped(log: Path, *names: str) -> str:
     return found[-1] if found else ""
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = job_files.read_json(path, job_files.MOST_NOTES)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _life(place: TrialFolder) -> Life:
+def _last_stay(place: TrialFolder) -> Execution | None:
     """The last stay of a job in a slot."""
-    starts = [start for start in read_starts(place) if start.slot]
-    if not starts:
-        return Life()
-    last = starts[-1]
-    return Life(how=last.ended_by, reason=last.reason, slot=last.slot, executing=not last.is_over)
+    return next((start for start in reversed(read_starts(place)) if start.slot), None)
 
 
 def _moved(published: str | None) -> Change | None:

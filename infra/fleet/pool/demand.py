@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from trialfleet.classads import IN_SLOT, JobStatus
+from trialfleet.classads import IN_SLOT, JobStatus, Universe
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.machines import Machine, Room, moment, number, room
 
 # A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
-TRIALS = "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined && JobUniverse == 5"
+TRIALS = (
+    "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined "
+    f"&& JobUniverse == {Universe.VANILLA}"
+)
 NAMES = ["GlobalJobId", "TrialfleetRun", "TrialfleetRegion", "TrialfleetNode"]
 JOB_ATTRIBUTES = [
     *("JobStatus", "ClusterId", "RequestCpus", "RequestGPUs", "RequestMemory", "Requirements"),

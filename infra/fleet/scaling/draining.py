@@ -69,13 +69,7 @@ def _tool() -> str:
     return found
 
 
-def drain_instances(
-    instances: Sequence[Instance],
-    reason: str,
-    progress: Progress,
-    *,
-    seconds: float = DRAIN_SECONDS,
-) -> list[str]:
+def drain_instances(instances: Sequence[Instance], reason: str, progress: Progress) -> list[str]:
     """Drain the nodes of instances and wait until their trials have left.
 
     Instances that are not in the pool have nothing to lose. A pool that does not answer is said,
@@ -93,17 +87,20 @@ def drain_instances(
             answers = threads.map(drain, joined, orders, repeat(program))
             refused = list(zip(joined, answers, strict=True))
         asked = {node.instance for node, refusal in refused if not refusal}
-        _wait(asked, progress, seconds)
+        _wait(asked, progress)
         left = undrained(asked, fleet_machines(named=True))
     except PoolError as error:
         return [f"the nodes can't be drained: {error}"]
     return [
         *(f"{node.instance} can't be drained: {refusal}" for node, refusal in refused if refusal),
-        *(f"{node.instance} still runs {described(node)} after {seconds:.0f} s" for node in left),
+        *(
+            f"{node.instance} still runs {described(node)} after {DRAIN_SECONDS:.0f} s"
+            for node in left
+        ),
     ]
 
 
-def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
+def _wait(asked: set[str], progress: Progress) -> None:
     last_printed = ""
 
     def gone() -> bool:
@@ -115,7 +112,7 @@ def _wait(asked: set[str], progress: Progress, seconds: float) -> None:
         last_printed = text
         return not left
 
-    wait_until(gone, seconds=seconds, poll=1.0)
+    wait_until(gone, seconds=DRAIN_SECONDS, poll=1.0)
 
 
 def described(node: Machine) -> str:

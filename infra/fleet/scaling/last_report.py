@@ -7,7 +7,7 @@ from typing import Any
 
 import platformdirs
 
-from trialfleet.files import read_json
+from trialfleet.files import object_or_empty, read_json
 
 
 def default_report(fleet: str) -> Path:
@@ -17,11 +17,7 @@ def default_report(fleet: str) -> Path:
 
 def read_report(path: Path) -> dict[str, Any] | None:
     """Return what the autoscaler last reported; None if it never did."""
-    try:
-        report: dict[str, Any] = read_json(path)
-    except (OSError, ValueError):
-        return None
-    return report
+    return object_or_empty(lambda: read_json(path)) or None
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:

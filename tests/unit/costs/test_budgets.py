@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.conftest import MakeRun
 from tests.unit.report.report_studies import text_of
 from trialfleet import Run
+from trialfleet.errors import InputError
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, usd_budget
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
@@ -279,5 +280,5 @@ def test_the_day_of_a_run_is_read_from_the_head_of_its_file(
     assert str(read_head(RunFolder(dated(run, "2026-01-02").folder).study).of_day) == "2026-01-02"
     for text in ("", "study:", "study:\n  name: x\n", "{", "run: [", "a\nstudy:\n  name: x"):
         (tmp_path / "study.yaml").write_text(text)
-        with pytest.raises(ValueError, match="no frozen study"):
+        with pytest.raises(InputError):
             read_head(tmp_path / "study.yaml")

@@ -38,7 +38,7 @@ from trialfleet.workflows.daily.staleness import age_points, stalest_first
 from trialfleet.workflows.daily.units import Units
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
-from trialfleet.workflows.models.gate_decision import Passed
+from trialfleet.workflows.models.gate_decision import ComparedModel, Passed, Verdict
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.status.states import RunState, Stage
@@ -439,8 +439,18 @@ def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: Make
     for region, note in {"new": None, "gated": None, "passed": None, "late": "b is newer"}.items():
         content = {"path": str(run.folder / "model"), "not_latest": note}
         write_json(files.region(region).published, content)
-    write_json(files.region("gated").verdict, {"verdict": "kept", "why": "worse by 3%"})
-    write_json(files.region("passed").verdict, {"verdict": "promoted", "why": "better"})
+    kept = Verdict(
+        verdict="kept",
+        why="worse by 3%",
+        metric="loss",
+        champion=ComparedModel(run="r0"),
+        challenger=ComparedModel(run="r1"),
+        baseline=None,
+        interval=None,
+    )
+    write_json(files.region("gated").verdict, kept.to_json())
+    passed = replace(kept, verdict="promoted", why="better")
+    write_json(files.region("passed").verdict, passed.to_json())
     write_json(files.region("failed").stopped, {"reason": "4 trials failed"})
     one = Attempt(
         date=DAY, attempt=1, run="r1", regions=tuple(run.study.region_table), started=NOON,

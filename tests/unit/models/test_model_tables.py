@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from trialfleet.workflows.models.gate_decision import Verdict
+from trialfleet.workflows.models.gate_decision import ComparedModel, Verdict
 from trialfleet.workflows.models.latest import promote
 from trialfleet.workflows.models.listing import models_on
 from trialfleet.workflows.models.tables import champions_table, history_table
@@ -44,7 +44,13 @@ def models_folder(tmp_path: Path) -> Path:
         (models_folder / run).mkdir(parents=True)
         (models_folder / run / "provenance.json").write_text(json.dumps(origin))
     verdict = Verdict(
-        promoted=False, why="too bad", metric="loss", champion="by-hand", challenger="2026-11-22"
+        verdict="kept",
+        why="too bad",
+        metric="loss",
+        champion=ComparedModel(run="by-hand"),
+        challenger=ComparedModel(run="2026-11-22"),
+        baseline=None,
+        interval=None,
     )
     card = {**origin, "gate": verdict.to_json()}
     (models_folder / "2026-11-22" / "card.json").write_text(json.dumps(card))

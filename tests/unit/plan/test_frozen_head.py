@@ -8,7 +8,6 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet.errors import InputError
-from trialfleet.workflows.plan import frozen_head
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.frozen_head import FrozenHead, head_of
 from trialfleet.workflows.study.frozen import load_frozen
@@ -33,12 +32,13 @@ def test_it_is_what_the_study_says(
     assert head_of(folder).publishes == frozen.study.publishes
 
 
-def test_a_file_that_it_does_not_understand_is_read_as_a_study(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("copy", [None, "", "{}", "[1]", '{"sha256": 1, "frozen": {}}'])
+def test_a_run_without_a_copy_of_its_study_is_read_by_the_study(
+    make_run: MakeRun, copy: str | None
 ) -> None:
     folder = RunFolder(make_run().folder)
     known = head_of(folder)
-    monkeypatch.setattr(frozen_head, "_WANTED", ())
+    folder.study_copy.unlink() if copy is None else folder.study_copy.write_text(copy)
     assert head_of(folder) == known
     folder.study.write_text("run: [r1")
     with pytest.raises(InputError, match=r"study\.yaml"):

@@ -15,8 +15,9 @@ from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.dagman.failing import FailingScript
 from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
+from trialfleet.workflows.jobs.executions import Execution
 from trialfleet.workflows.journal.journal import Ending, Outcome
-from trialfleet.workflows.models.gate_decision import Passed
+from trialfleet.workflows.models.gate_decision import ComparedModel, Passed, Verdict
 from trialfleet.workflows.models.history import Change
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.matching import Prospects
@@ -33,7 +34,6 @@ from trialfleet.workflows.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.why.attempt_causes import kind_of_attempt
 from trialfleet.workflows.why.facts import (
     InstanceFacts,
-    Life,
     NodeFacts,
     Queued,
     Scaling,
@@ -267,8 +267,20 @@ def test_the_check_of_another_run_tries_the_region_that_failed() -> None:
     assert why_node(RUN, REGION, node).command == "trialfleet run /s/study.yaml --check-region B"
 
 
+def kept_for(why: str) -> Verdict:
+    return Verdict(
+        verdict="kept",
+        why=why,
+        metric="loss",
+        champion=ComparedModel(run="r0"),
+        challenger=ComparedModel(run="r1"),
+        baseline=None,
+        interval=None,
+    )
+
+
 def test_what_ended_well() -> None:
-    kept = {"verdict": "kept", "why": "loss 0.4, champion 0.1", "champion": {"run": "r0"}}
+    kept = kept_for("loss 0.4, champion 0.1")
     published: dict[str, Any] = {"stage": Stage.PUBLISHED, "published": "/m/A/r1"}
     assert region(**published).kind is Kind.WELL
     assert region(**published, records=RegionRecords(verdict=kept)).kind is Kind.GATE_KEPT
@@ -276,7 +288,7 @@ def test_what_ended_well() -> None:
     assert what_else(facts, why_region(RUN, facts)) == [
         "A: the gate kept the former model (run r0), not this one: loss 0.4, champion 0.1"
     ]
-    unmeasured = {**kept, "why": "the gate's job failed: exit code 1"}
+    unmeasured = kept_for("the gate's job failed: exit code 1")
     assert region(**published, records=RegionRecords(verdict=unmeasured)).kind is Kind.GATE_FAILED
     later = region(**published, not_latest="latest stays with r2: planned later; to change that: x")
     assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
@@ -319,8 +331,8 @@ def test_what_ended_well() -> None:
     ],
 )
 def test_what_to_do_about_a_model_that_was_kept_out_depends_on_why(why: str, step: str) -> None:
-    verdict = {"verdict": "kept", "why": why, "champion": {"run": "r0"}}
-    answer = region(stage=Stage.KEPT, published="/m/A/r1", records=RegionRecords(verdict=verdict))
+    kept = RegionRecords(verdict=kept_for(why))
+    answer = region(stage=Stage.KEPT, published="/m/A/r1", records=kept)
     assert "kept the former model (run r0), not this one" in answer.why
     assert answer.lines()[1] == f"next: {step}: trialfleet promote r1/A"
 
@@ -341,7 +353,14 @@ def test_a_day_without_a_run(ending: Ending, why: str, kind: Kind) -> None:
 
 # --- nodes ----------------------------------------------------------------------------------------
 
-EVICTED = Life(how="JOB_EVICTED", reason="startd is draining", slot="slot1_1@ip-10")
+EVICTED = Execution(
+    slot="slot1_1@ip-10",
+    began=0.0,
+    ended=9.0,
+    is_over=True,
+    ended_by="JOB_EVICTED",
+    reason="startd is draining",
+)
 
 
 @pytest.mark.parametrize(
@@ -359,22 +378,22 @@ EVICTED = Life(how="JOB_EVICTED", reason="startd is draining", slot="slot1_1@ip-
         ({"state": TrialState.QUEUED, "queued": QUEUED}, Kind.BUSY, Blame.NOBODY),
         ({"held": "via condor_hold", "job": "7.0"}, Kind.HELD, Blame.PERSON),
         (
-            {"queued": QUEUED, "life": EVICTED, "leaving": "spot interruption: soon"},
+            {"queued": QUEUED, "last": EVICTED, "leaving": "spot interruption: soon"},
             Kind.SPOT,
             Blame.SPOT,
         ),
         (
-            {"queued": QUEUED, "life": EVICTED, "leaving": "3 jobs failed here within 60 s"},
+            {"queued": QUEUED, "last": EVICTED, "leaving": "3 jobs failed here within 60 s"},
             Kind.EATS_JOBS,
             Blame.NODE,
         ),
         (
-            {"queued": QUEUED, "life": replace(EVICTED, how="JOB_RECONNECT_FAILED")},
+            {"queued": QUEUED, "last": EVICTED._replace(ended_by="JOB_RECONNECT_FAILED")},
             Kind.LOST,
             Blame.NODE,
         ),
         (
-            {"queued": QUEUED, "life": replace(EVICTED, reason="via condor_vacate_job")},
+            {"queued": QUEUED, "last": EVICTED._replace(reason="via condor_vacate_job")},
             Kind.REMOVED,
             Blame.PERSON,
         ),
