@@ -23,6 +23,7 @@ from trialfleet.workflows.jobs.executions import (
     executions_of,
     submissions,
     time_of,
+    without_marks,
 )
 from trialfleet.workflows.jobs.parts import KEPT_LOGS, attempts_of, parts_of
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -211,9 +212,7 @@ def _whole(
     """
     events = events_of(log)
     marks = [event for event in events if isinstance(event, MarkEvent)]
-    last = marks[-1] if marks else None  # the last that was heard of a job that goes on
-    others = [event for event in events if event is last or not isinstance(event, MarkEvent)]
-    executions = (executions_of(part) for part in submissions(others))
+    executions = (executions_of(part) for part in submissions(without_marks(events)))
     attempts = [found for found in executions if found]
     told = b"\n".join(mark.raw for mark in marks)
     ends = {name for name in ENDS if b" %s " % name.encode() in told}
