@@ -15,6 +15,10 @@ CONTROL = re.compile(
 )
 
 
+_NUMBERS = (int, float)
+_LARGEST = sys.float_info.max
+
+
 def clean(value: Any) -> Any:
     """`value` with every text in it printable: no terminal colours, no control characters.
 
@@ -26,8 +30,11 @@ def clean(value: Any) -> Any:
             return value
         text = TERMINAL_SEQUENCE.sub("", value.replace("\r\n", "\n"))
         return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    if value is None or type(value) in _NUMBERS:  # most are; what follows takes longer
+        return value
     if isinstance(value, Mapping):
-        return {clean(str(key)): clean(item) for key, item in value.items()}
+        # interned: the names are the same in thousands of trials
+        return {sys.intern(clean(str(key))): clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [clean(item) for item in value]
     return value
@@ -35,9 +42,9 @@ def clean(value: Any) -> Any:
 
 def is_finite(value: Any) -> bool:
     """Whether `value` is a number, no truth value, that a float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) not in _NUMBERS and (isinstance(value, bool) or not isinstance(value, _NUMBERS)):
         return False
-    return abs(value) <= sys.float_info.max
+    return abs(value) <= _LARGEST  # type: ignore[no-any-return]
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, float]:

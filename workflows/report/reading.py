@@ -126,7 +126,8 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     look = StatusReader(folder).look()
     if look.storage_away:
         raise OptimizerError(look.storage_away)
-    return _report(folder, load_frozen(folder.study), look, look.status.regions, finished)
+    frozen, regions = load_frozen(folder.study), look.status.regions
+    return _report(folder, frozen, look, regions, finished, is_last=True)
 
 
 def report_of_region(folder: RunFolder, frozen: FrozenStudy, look: Look, slug: str) -> Report:
@@ -141,7 +142,10 @@ def _report(
     look: Look,
     regions: Sequence[RegionStatus],
     finished: datetime | None,
+    *,
+    is_last: bool = False,
 ) -> Report:
+    """The report of some regions; `is_last` where nobody needs the look's trials behind it."""
     study = frozen.study
     facts = RunFacts(
         root=folder.root,
@@ -160,7 +164,12 @@ def _report(
         nodes=overhead(folder, finished or datetime.now(UTC)),
     )
     now = None if finished or look.status.ended else datetime.now(UTC).timestamp()
-    return build_report(facts, [_facts_of(folder, frozen, each, look, now) for each in regions])
+    made = []
+    for each in regions:
+        made.append(_facts_of(folder, frozen, each, look, now))
+        for trial in look.trials[each.name] if is_last else ():
+            trial.forget()
+    return build_report(facts, made)
 
 
 def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:
