@@ -21,6 +21,7 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
+from sys import intern
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -121,6 +122,11 @@ class StoredTrial:
             None if start is None or end is None else (float(start), max(float(start), float(end)))
         )
 
+    def forget(self) -> None:
+        """Free the memory of what was parsed of its attributes; it is parsed again when asked."""
+        if isinstance(self.user_attrs, Attributes):
+            self.user_attrs.forget()
+
 
 class Attributes(Mapping[str, Any]):
     """A trial's attributes, each parsed when it is asked for: most of most trials never are."""
@@ -135,6 +141,10 @@ class Attributes(Mapping[str, Any]):
             except ValueError as error:
                 raise OptimizerError(f"a trial's {key!r} in the storage is no JSON") from error
         return self._parsed[key]
+
+    def forget(self) -> None:
+        """Free the memory of what was parsed."""
+        self._parsed = {}
 
     def text(self, key: str) -> str:
         """Return the JSON of an attribute, not parsed; empty where there is none."""
@@ -274,7 +284,7 @@ def _trials(
     ids = [row[0] for row in rows]
     attributes: dict[int, dict[str, str]] = {}
     for key, name, value in _of_trials(database, _BRIEF if brief else _ATTRIBUTES, ids):
-        attributes.setdefault(key, {})[name] = value
+        attributes.setdefault(key, {})[intern(name)] = value
     values = {key: _number(*stored) for key, *stored in _of_trials(database, _VALUES, ids)}
     steps: dict[int, dict[int, float]] = {}
     for key, step, *stored in () if brief else _of_trials(database, _STEPS, ids):

@@ -14,6 +14,8 @@ TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x0
 CONTROL = re.compile(
     rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{TURNING}\ud800-\udfff\ufffe\uffff]"
 )
+_NUMBERS = (int, float)
+_LARGEST = sys.float_info.max
 
 
 def clean(value: Any) -> Any:
@@ -27,8 +29,11 @@ def clean(value: Any) -> Any:
             return value
         text = TERMINAL_SEQUENCE.sub("", value.replace("\r\n", "\n"))
         return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    if value is None or type(value) in _NUMBERS:  # most are; what follows takes longer
+        return value
     if isinstance(value, Mapping):
-        return {clean(str(key)): clean(item) for key, item in value.items()}
+        # interned: the names are the same in thousands of trials
+        return {sys.intern(clean(str(key))): clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [clean(item) for item in value]
     return value
@@ -36,7 +41,7 @@ def clean(value: Any) -> Any:
 
 def is_finite(value: Any) -> TypeGuard[int | float]:
     """Whether `value` is a number, no truth value, that a float can hold."""
-    return is_number(value) and abs(value) <= sys.float_info.max
+    return (type(value) in _NUMBERS or is_number(value)) and abs(value) <= _LARGEST
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, float]:

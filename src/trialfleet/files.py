@@ -44,13 +44,15 @@ def write_atomic(
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
+def replacing(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
     """Give a file to write text to that replaces `path` once the block has ended.
+
+    Its permission bits are those of `mode` that the process's mask lets pass.
 
     Raises:
         OSError: the folder is missing, full or not writable; `path` is then unchanged.
     """
-    with _beside(path, 0o666) as file:
+    with _beside(path, mode) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         yield text
         text.detach()  # it flushes, and doesn't close the file before that is on the disk

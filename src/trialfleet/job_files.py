@@ -164,7 +164,7 @@ def size_of(path: Path) -> int:
 def stamp_of(path: Path) -> tuple[int, int]:
     """Return size and time of a file; zeros of what is no regular file."""
     try:
-        found = path.lstat()
+        found = os.lstat(path)  # Path's own takes twice the time
     except OSError:
         return 0, 0
     return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else (0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 from collections.abc import Collection
 from itertools import islice
@@ -57,6 +58,8 @@ def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
 
 def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
     """Return the lane whose job has a region's full training or gate, or had; None if none."""
+    if not os.path.lexists(end.by_lane):
+        return None
     most = job_files.MOST_NOTES
     node = unless_damaged(lambda: job_files.read_json(end.by_lane, most)["node"], None)
     return next((name for name in shared_nodes(files) if name == node), None)

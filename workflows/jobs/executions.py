@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType, SimpleNamespace
@@ -93,35 +94,34 @@ class MarkEvent:
 
     type = SimpleNamespace(name="GENERIC")
 
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
+    def __init__(self, found: re.Match[bytes]) -> None:
+        self._found = found  # by `_GENERIC`
 
-    @cached_property
-    def _parsed(self) -> dict[str, Any]:
-        found = _GENERIC.match(self.raw)
-        assert found, "only what matches becomes one"
-        text = {name: value.decode(errors="replace") for name, value in found.groupdict().items()}
-        return text | {"Cluster": int(text["Cluster"]), "Proc": int(text["Proc"])}
+    @property
+    def raw(self) -> bytes:
+        """Its text."""
+        return self._found[0]
 
     @property
     def cluster(self) -> int:
         """Of the job."""
-        return int(self._parsed["Cluster"])
+        return int(self._found["Cluster"])
 
     @property
     def proc(self) -> int:
         """Likewise."""
-        return int(self._parsed["Proc"])
+        return int(self._found["Proc"])
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an attribute of the event."""
-        return self._parsed.get(name, default)
+        return default if name not in _GENERIC.groupindex else self[name]
 
     def __getitem__(self, name: str) -> Any:
-        return self._parsed[name]
+        text = self._found[name].decode(errors="replace")
+        return int(text) if name in {"Cluster", "Proc"} else text
 
     def __contains__(self, name: str) -> bool:
-        return name in self._parsed
+        return name in _GENERIC.groupindex
 
     @cached_property
     def mark(self) -> Mark | None:
@@ -188,7 +188,8 @@ class _Reader:
         new = new[: new.rfind(_EVENT_ENDS) + len(_EVENT_ENDS)] if _EVENT_ENDS in new else b""
         self._at += len(new)
         texts = new.split(_EVENT_ENDS)[:-1]
-        marks = [MarkEvent(text) if _GENERIC.match(text) else None for text in texts]
+        matches = map(_GENERIC.match, texts)
+        marks = [MarkEvent(found) if found else None for found in matches]
         others = [text for text, mark in zip(texts, marks, strict=True) if mark is None]
         parsed = _parsed_by_htcondor(others) if others else iter(())
         found: list[Any] = []
@@ -226,6 +227,18 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
             submitted.add(job)
         parts[-1].append(event)
     return parts
+
+
+def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
+    """The events that tell when executions began and ended.
+
+    Of marks in a row the last is one: what goes on was heard of by then.
+    """
+    return [
+        event
+        for event, following in pairwise([*events, None])
+        if not (isinstance(event, MarkEvent) and isinstance(following, MarkEvent))
+    ]
 
 
 def executions_of(events: Iterable[JobEvent]) -> list[Execution]:

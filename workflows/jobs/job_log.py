@@ -23,6 +23,7 @@ from trialfleet.workflows.jobs.executions import (
     executions_of,
     submissions,
     time_of,
+    without_marks,
 )
 from trialfleet.workflows.jobs.parts import KEPT_LOGS, attempts_of, parts_of
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -195,26 +196,27 @@ def read_job_stays(
 
     `price` and `now` are as of `read_stays`.
     """
-    attempts, ends = _whole(log, job_files.stamp_of(log))
-    own = [*attempts]
-    if own and now is not None:
-        own[-1] = _until(now, own[-1])
-    return _stays(own, price, failed=False), ends
+    attempts, stays, ends = _whole(log, price, job_files.stamp_of(log))
+    if attempts and now is not None:
+        stays = _stays([*attempts[:-1], _until(now, attempts[-1])], price, failed=False)
+    return stays, ends
 
 
 @lru_cache(maxsize=KEPT_LOGS)
 def _whole(
-    log: Path, _changed: tuple[int, int]
-) -> tuple[Sequence[Sequence[Execution]], frozenset[str]]:
-    """The executions of each attempt, and the ends: most marks aren't even parsed for that."""
+    log: Path, price: float | None, _changed: tuple[int, int]
+) -> tuple[Sequence[Sequence[Execution]], list[Stay], frozenset[str]]:
+    """The executions of each attempt, what they cost by their last events, and the ends.
+
+    Most marks aren't even parsed for that.
+    """
     events = events_of(log)
     marks = [event for event in events if isinstance(event, MarkEvent)]
-    last = marks[-1] if marks else None  # the last that was heard of a job that goes on
-    others = [event for event in events if event is last or not isinstance(event, MarkEvent)]
-    found = [executions_of(part) for part in submissions(others)]
+    executions = (executions_of(part) for part in submissions(without_marks(events)))
+    attempts = [found for found in executions if found]
     told = b"\n".join(mark.raw for mark in marks)
     ends = {name for name in ENDS if b" %s " % name.encode() in told}
-    return [each for each in found if each], frozenset(ends)
+    return attempts, _stays(attempts, price, failed=False), frozenset(ends)
 
 
 def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:

@@ -23,6 +23,7 @@ from trialfleet.workflows.jobs.executions import (
     mark_of,
     submissions,
     time_of,
+    without_marks,
 )
 from trialfleet.workflows.jobs.marks import Mark, MarkKind
 from trialfleet.workflows.plan.folder import TrialFolder
@@ -98,7 +99,8 @@ class _Division:
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.trials: dict[str, list[list[Execution]]] = {}
         self.between: list[Execution] = []
-        for execution, marks in zip(executions_of(events), _marks_of(events), strict=True):
+        executions = executions_of(without_marks(events))
+        for execution, marks in zip(executions, _marks_of(events), strict=True):
             self._add(execution, marks)
 
     def _add(self, execution: Execution, marks: Iterable[tuple[float, Mark]]) -> None:

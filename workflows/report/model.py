@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -298,9 +298,20 @@ class Report(Head):
 
     def to_json(self) -> str:
         """The content of report.json: see the module's text for its schema."""
-        content = {"schema": SCHEMA, **vars(self)}
-        form: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
-        return json.dumps(content, allow_nan=False, default=_plain, **form) + "\n"
+        return "".join(self.json_parts())
+
+    def json_parts(self) -> Iterator[str]:
+        """The same piece by piece: of a large run, one text of it all takes much memory."""
+        whole = _json({"schema": SCHEMA, **vars(self), "regions": ()})
+        yield whole.removesuffix("]}")
+        for at, region in enumerate(self.regions):
+            yield f"{',' if at else ''}{_json(region)}"
+        yield "]}\n"
+
+
+def _json(value: Any) -> str:
+    form: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+    return json.dumps(value, allow_nan=False, default=_plain, **form)
 
 
 def _plain(value: Any) -> Any:

@@ -87,7 +87,8 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     look = StatusReader(folder).look()
     if look.storage_away:
         raise OptimizerError(look.storage_away)
-    return _report(folder, load_frozen(folder.study), look, look.status.regions, finished)
+    frozen, regions = load_frozen(folder.study), look.status.regions
+    return _report(folder, frozen, look, regions, finished, is_last=True)
 
 
 def report_of_region(folder: RunFolder, frozen: FrozenStudy, look: Look, slug: str) -> Report:
@@ -102,7 +103,10 @@ def _report(
     look: Look,
     regions: Sequence[RegionStatus],
     finished: datetime | None,
+    *,
+    is_last: bool = False,
 ) -> Report:
+    """The report of some regions; `is_last` where nobody needs the look's trials behind it."""
     study = frozen.study
     nodes = overhead(folder, finished or datetime.now(UTC))
     head = Head(
@@ -120,9 +124,14 @@ def _report(
         notice=_notice(folder, look.status.regions),
     )
     now = None if finished or look.status.ended else datetime.now(UTC).timestamp()
+    made = []
+    for each in regions:
+        made.append(_facts_of(folder, frozen, each, look, now))
+        for trial in look.trials[each.name] if is_last else ():
+            trial.forget()
     return build_report(
         head,
-        [_facts_of(folder, frozen, each, look, now) for each in regions],
+        made,
         root=folder.root,
         active=[span for files in folder.all_dags() for span in read_executions(files.log)],
         stops=read_removals(folder.dag_files.log),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import write_atomic
+from trialfleet.files import replacing, write_atomic
 from trialfleet.workflows.dagman.failing import noting
 from trialfleet.workflows.disk_space import when_there_is_space
 from trialfleet.workflows.output import say
@@ -31,7 +31,8 @@ def write_report(folder: RunFolder, finished: datetime | None) -> Report:
         OptimizerError: as `read_report`; a page that is there stays as it is.
     """
     report = read_report(folder, finished)
-    write_atomic(folder.report_data, report.to_json())
+    with replacing(folder.report_data, mode=0o644) as file:
+        file.writelines(report.json_parts())
     write_atomic(folder.report_page, render_page(report))
     return report
 

@@ -178,12 +178,15 @@ class LiveRun:
             with self._changed:
                 if now - self._watched > _UNWATCHED:
                     return
-            stamp = self._look_for_change()
-            is_old = now - looked > _AGAIN
-            if now >= earliest and (stamp != self._stamp or self._snapshot is None or is_old):
-                cost = self._look(stamp)
-                looked = time.monotonic()
-                earliest = looked + min(_LONGEST, cost / _SHARE)
+            cpu = time.thread_time()
+            if now >= earliest:  # else it would not be looked at anyway
+                stamp = self._look_for_change()
+                cost = time.thread_time() - cpu
+                is_old = now - looked > _AGAIN
+                if stamp != self._stamp or self._snapshot is None or is_old:
+                    cost = self._look(stamp)
+                    looked = time.monotonic()
+                earliest = time.monotonic() + min(_LONGEST, cost / _SHARE)
             time.sleep(_CHECK)
 
     def _look(self, stamp: object) -> float:

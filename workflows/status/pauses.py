@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,13 +86,12 @@ def seconds_left(
 
     The time while the run was paused is none in which a trial could have finished.
     """
-    begun = [t.datetime_start.timestamp() for t in trials if t.datetime_start]
-    finished = sum(t.state.is_finished() for t in trials)
-    if not begun or not finished:
+    first, finished = _first_start(trials), sum(t.state.is_finished() for t in trials)
+    if first is None or not finished:
         return None
     now = time.time()
-    spent = now - min(begun)
-    left = (spent - paused_within(pauses, min(begun), now)) / finished * max(0, budget - finished)
+    spent = now - first
+    left = (spent - paused_within(pauses, first, now)) / finished * max(0, budget - finished)
     return left if hours is None else min(left, max(0.0, hours * 3600 - spent))
 
 
@@ -118,5 +118,10 @@ def seconds_left_of_run(
 
 def begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
     """Return when the first trial of all regions was asked for, in Unix seconds."""
-    asked = (t.datetime_start for each in trials.values() for t in each if t.datetime_start)
-    return min((moment.timestamp() for moment in asked), default=None)
+    return _first_start(chain.from_iterable(trials.values()))
+
+
+def _first_start(trials: Iterable[StoredTrial]) -> float | None:
+    """When the first of some trials was asked for, in Unix seconds."""
+    first = min(filter(None, (trial.datetime_start for trial in trials)), default=None)
+    return first.timestamp() if first else None

@@ -151,15 +151,18 @@ def phase_of(
     """
     if records.is_done:
         return "done"
-    jobs = queued.running | queued.idle if queued else frozenset()
-    if region.best in jobs:
+
+    def has_job(node: str) -> bool:
+        return queued is not None and (node in queued.running or node in queued.idle)
+
+    if has_job(region.best):
         return "best"
     if finished >= region.trials and region.publishes:
         left = ends()
         if not left.is_trained:
             return "best"
         # the gate's job goes on or is about to: a first model, say, is promoted without
-        measures = not left.is_measured and (region.gate in jobs or left.gate_begins)
+        measures = not left.is_measured and (has_job(region.gate) or left.gate_begins)
         return "gate" if region.gated and measures else "publish"
     return "trials" if finished or records.is_submitted else "waiting"
 

@@ -76,6 +76,7 @@ class WorkReader:
     def __init__(self, folder: RunFolder, study: Study) -> None:
         self._folder, self._study = folder, study
         self._trials: dict[tuple[str, int], tuple[str, _Part]] = {}  # those that are over
+        self._lost_nothing: dict[tuple[str, int], str] = {}  # of such trials, the nodes
         self._regions: dict[str, tuple[object, list[_Part]]] = {}  # those without jobs
 
     def read(
@@ -135,7 +136,7 @@ class WorkReader:
         }
         found = [*jobs.values()]
         for trial in trials:
-            if has_lost_nothing(trial) and _node_of(region, trial) in jobs:
+            if self._lost_nothing_at(region, trial) in jobs:
                 continue  # all of it is in its job's executions
             node, part = self._of_trial(files, region, trial, running, useless, now)
             found.append(_lost_of(part) if node in jobs else part)
@@ -155,6 +156,13 @@ class WorkReader:
                     found.append(_lost_of(_sum(stays, checkpointed=lane not in useless)))
         self._regions[region.slug] = stamp, found
         return found
+
+    def _lost_nothing_at(self, region: RegionGraph, trial: StoredTrial) -> str | None:
+        """The node that trained a trial which is over and has lost nothing; None of any other."""
+        key = (region.slug, trial.number)
+        if key not in self._lost_nothing and has_lost_nothing(trial):
+            self._lost_nothing[key] = _node_of(region, trial)
+        return self._lost_nothing.get(key)
 
     def _of_trial(
         self,

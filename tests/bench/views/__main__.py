@@ -36,6 +36,7 @@ def main() -> None:
         sizes = [(int(r), int(t)) for r, _, t in (size.partition("x") for size in given.sizes)]
     base = given.keep or platformdirs.user_cache_path("trialfleet") / "bench-views"
     os.environ["TRIALFLEET_POOL"] = str(base / "pool")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # people have compiled modules
     try:
         for regions, trials in sizes:
             _measure(base / f"{regions}x{trials}", regions, trials)
