@@ -11,7 +11,6 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import TrialfleetError
-from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.daily.overview import DayView, overview
 from trialfleet.workflows.formatting import (
     NOTHING,
@@ -163,7 +162,7 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
         return None  # nothing else of an address becomes a path
     place = files.of_node(node)
     params = trial.params if trial else _params_in(place)
-    metrics = trial.metrics if trial else _metrics_in(place)
+    metrics = trial.metrics if trial else gains.metrics_in(place)
     running = _progress(region).get(node)
     return TrialPage(
         node=node,
@@ -199,11 +198,11 @@ def _trial_facts(
     tone = "strong" if "best" in roles else ""
     yield "Trial", str(trial.trial), tone
     yield "State", ", ".join([trial.state, *roles]), "bad" if trial.state == "failed" else tone
-    metric = study.objective.metric
+    if trial.value is not None:
+        yield study.objective.metric, number(trial.value), tone
     started = datetime.fromtimestamp(trial.started, UTC) if trial.started else None
     memory = f"{number(round(trial.memory_mb))} MB" if trial.memory_mb else ""
     known = {
-        metric: number(trial.value),
         "Started (UTC)": f"{started:%d %b %H:%M:%S}" if started else "",
         "Time": duration(trial.compute_seconds),
         "CPU time": duration(trial.cpu_seconds),
@@ -217,7 +216,7 @@ def _trial_facts(
     }
     for label, text in known.items():
         if text not in {"", NOTHING}:
-            yield label, text, tone if label == metric else ""
+            yield label, text, ""
     if trial.error:
         yield "Why it failed", trial.error, "bad"
 
@@ -228,13 +227,6 @@ def _params_in(place: TrialFolder) -> dict[str, Any]:
     except (OSError, ValueError, LookupError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _metrics_in(place: TrialFolder) -> dict[str, float]:
-    try:
-        return finite_metrics(load_result(place.result)["metrics"])
-    except ValueError:
-        return {}
 
 
 def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:

@@ -9,6 +9,7 @@ from trialfleet.objective import Direction
 from trialfleet.workflows.attempts.outcome import finite_metrics, load_result
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
 from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, Verdict, rule_of
+from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.report.analysis import compare
 from trialfleet.workflows.report.model import Comparison
 from trialfleet.workflows.report.tables import gain_tone
@@ -85,7 +86,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
         study = snapshot.frozen.study
         metric = study.compared_metric
         before = champion.metrics.get(metric)
-        final = _final(snapshot, region.slug).get(metric)
+        final = metrics_in(snapshot.folder.region(region.slug).best).get(metric)
         if before is not None and final is not None:
             return _gain(final, before, study.compared_direction, "the model in force", metric)
     return _gain_of_trials(snapshot, region)
@@ -103,10 +104,10 @@ def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
     return Gain(compared=compared, over="default settings")
 
 
-def _final(snapshot: Snapshot, slug: str) -> dict[str, float]:
-    """What a region's full training measured in this run; nothing before its end."""
+def metrics_in(place: TrialFolder) -> dict[str, float]:
+    """Return what a job's training measured; nothing before its end."""
     try:
-        return finite_metrics(load_result(snapshot.folder.region(slug).best.result)["metrics"])
+        return finite_metrics(load_result(place.result)["metrics"])
     except ValueError:
         return {}
 
