@@ -40,6 +40,11 @@ def number(value: float | None, digits: int = DIGITS) -> str:
     return _signs(text.rstrip("0").rstrip(".") if "." in text else text)
 
 
+def counted(many: int, noun: str) -> str:
+    """A number of things: 1 trial, 1,200 trials."""
+    return f"{many:,} {noun}{'' if many == 1 else 's'}"
+
+
 def result_text(name: str, result: float) -> str:
     """A result in a sentence: val_auc 0.91235."""
     return f"{name} {result:.5g}"

@@ -161,26 +161,15 @@ document.addEventListener("keydown", (event) => {
 });
 
 function goTo(event) {
-  const from = document.activeElement.closest(".region-tile");
-  if (!from) return;
-  const here = middle(from);
-  const sideways = event.key === "ArrowLeft" || event.key === "ArrowRight";
-  const sign = event.key === "ArrowLeft" || event.key === "ArrowUp" ? -1 : 1;
-  const distance = (tile) => {
-    const [x, y] = middle(tile);
-    const [along, across] = sideways ? [x - here[0], y - here[1]] : [y - here[1], x - here[0]];
-    return along * sign > 1 ? Math.abs(along) + 3 * Math.abs(across) : Infinity;
-  };
   const tiles = [...document.querySelectorAll(".regions > li:not([hidden]) .region-tile")];
-  const nearest = tiles.reduce((best, tile) => (distance(tile) < distance(best) ? tile : best), from);
-  if (nearest === from) return;
+  const at = tiles.indexOf(document.activeElement);
+  if (at < 0) return;
+  const row = tiles.filter((tile) => tile.offsetTop === tiles[0].offsetTop).length;
+  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -row, ArrowDown: row };
+  const tile = tiles[at + steps[event.key]];
+  if (!tile) return;
   event.preventDefault();
-  nearest.focus();
-}
-
-function middle(tile) {
-  const box = tile.getBoundingClientRect();
-  return [box.left + box.width / 2, box.top + box.height / 2];
+  tile.focus();
 }
 
 begin();

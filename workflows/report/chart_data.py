@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialfleet.objective import Direction, best
 from trialfleet.optimizer.downsampling import thinned
@@ -44,7 +44,6 @@ FAR_REGION = 40.0  # a region is far from the others only beyond this: each shou
 CHOICE_LENGTH = 40
 ERROR_LENGTH = 90
 CURVE_POINTS = 40_000  # of all curves of the page, together
-FLEET = "fleet: boot, idle"  # the bar of what no job had of the nodes
 COST_COLORS = {  # of a bar's parts, as the theme calls them
     "trials": "tuned",
     "full training and gate": "default",
@@ -109,20 +108,16 @@ def scale_of_gains(report: Report) -> Scale:
     return scale_of([0.0, *gains], 0.0, FAR_REGION)
 
 
-@dataclass(frozen=True)
-class CostBar:
+class CostBar(NamedTuple):
     """What a region's jobs cost, or the fleet's nodes without one.
 
     Attributes:
-        region: its place in the report; None: it is the fleet.
-        name: as it is called.
-        slug: of its anchor; None as above.
+        place: the region's in the report; None: it is the fleet.
+        usd: the sum.
         parts: what it consists of, in USD; nothing that cost nothing.
     """
 
-    region: int | None
-    name: str
-    slug: str | None
+    place: int | None
     usd: float
     parts: dict[str, float]
 
@@ -134,14 +129,11 @@ class CostBar:
 
 def cost_bars(report: Report) -> list[CostBar]:
     """What each region's jobs cost, the dearest first, and what no job had of the fleet's nodes."""
-    bars = [
-        CostBar(at, row.name, row.slug, row.usd, _parts_of_cost(row))
-        for at, row in enumerate(report.regions)
-        if row.usd
-    ]
+    regions = enumerate(report.regions)
+    bars = [CostBar(at, row.usd, _parts_of_cost(row)) for at, row in regions if row.usd]
     bars.sort(key=lambda bar: -bar.usd)
     boot, idle = report.boot_usd or 0.0, report.idle_usd or 0.0
-    fleet = CostBar(None, FLEET, None, boot + idle, _known({"boot": boot, "idle": idle}))
+    fleet = CostBar(None, boot + idle, _known({"boot": boot, "idle": idle}))
     return [*bars, *([fleet] if fleet.usd else [])]
 
 

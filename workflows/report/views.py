@@ -22,7 +22,7 @@ from trialfleet.workflows.report.chart_data import (
     parameters_not_drawn,
 )
 from trialfleet.workflows.report.groups import group_of
-from trialfleet.workflows.report.model import Comparison, RegionReport, Report
+from trialfleet.workflows.report.model import Comparison, Importance, RegionReport, Report
 from trialfleet.workflows.report.scales import Scale
 from trialfleet.workflows.report.summary import report_decimals
 from trialfleet.workflows.report.tables import FULL_MEANS, FULL_TRAINING
@@ -53,12 +53,12 @@ def header(report: Report) -> list[tuple[str, str, str]]:
     middle, unit = _median_gain(report)
     helped = f"{unit}{better} of {len(gains)} better" if unit else helped
     return [
-        ("Regions tuned", f"{tuned:,}", f"of {counted(len(regions), 'region')}")
+        ("Regions tuned", f"{tuned:,}", f"of {f.counted(len(regions), 'region')}")
         if tuned
         else (
             "Models published",
             f"{published:,}",
-            f"of {counted(len(regions), 'region')}" + (f" · {kept:,} kept out" if kept else ""),
+            f"of {f.counted(len(regions), 'region')}" + (f" · {kept:,} kept out" if kept else ""),
         ),
         ("Trials completed", f"{report.complete:,}", trials),
         (f"Median gain, {report.report_metric}", middle, helped if gains else "nothing to compare"),
@@ -272,7 +272,7 @@ def verdict(row: RegionReport) -> str:
     """What a reader may otherwise miss: that nothing beat the default settings."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
-    return f"None of {counted(row.complete - 1, 'other trial')} beat the default settings."
+    return f"None of {f.counted(row.complete - 1, 'other trial')} beat the default settings."
 
 
 @dataclass(frozen=True)
@@ -315,15 +315,15 @@ def costs_note(report: Report) -> str:
 
 def timeline_note(timeline: Timeline) -> str:
     """What the rows of the whole run's timeline are, and how busy they were."""
-    jobs, rows = counted(timeline.jobs, "job"), counted(len(timeline.rows), "row")
-    machines = counted(len(set(timeline.rows)), "machine")
+    jobs, rows = f.counted(timeline.jobs, "job"), f.counted(len(timeline.rows), "row")
+    machines = f.counted(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
     if timeline.lost:
-        lost = counted(timeline.lost, "execution")
+        lost = f.counted(timeline.lost, "execution")
         caption += f" {lost} failed or were cut off, and are drawn with a dashed edge."
     if timeline.undrawn:
         whose = "each job's last is drawn, without"
-        caption += f" Of some jobs {whose} {counted(timeline.undrawn, 'attempt')} before it."
+        caption += f" Of some jobs {whose} {f.counted(timeline.undrawn, 'attempt')} before it."
     if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
         return caption
     left_out = f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
@@ -333,6 +333,11 @@ def timeline_note(timeline: Timeline) -> str:
         f"{caption} Busy {timeline.busy:.0%}: the jobs took {share}, from the first job's start to "
         f"the last one's end{left_out}."
     )
+
+
+def share(item: Importance) -> str:
+    """How much a parameter counts, and what that rests on."""
+    return f"{item.share:.0%} · {f.counted(item.trials, 'trial')}"
 
 
 def importance_note(row: RegionReport) -> str:
@@ -358,7 +363,7 @@ def pair_note(pair: Pair) -> str:
             f"Smoothed over {pair.trials} trials; blank where none is near. The ring is the best."
         )
     if pair.kind == "scatter" and pair.trials < PAIR_TRIALS:
-        few = f"{counted(pair.trials, 'trial')}, too few for a surface (from {PAIR_TRIALS})"
+        few = f"{f.counted(pair.trials, 'trial')}, too few for a surface (from {PAIR_TRIALS})"
         return f"{few}. The ring is the best trial."
     if pair.kind == "scatter":
         return "One dot per trial: between choices there is no surface. The ring is the best trial."
@@ -367,16 +372,10 @@ def pair_note(pair: Pair) -> str:
 
 def slices_note(row: RegionReport) -> str:
     """Below the pictures of single parameters."""
-    left_out = parameters_not_drawn(row)
-    more = (
-        f" {counted(left_out, 'less important parameter')} in the table alone." if left_out else ""
-    )
-    return f"The filled dot is the best trial.{more}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things in words."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    best = "The filled dot is the best trial."
+    if not (left_out := parameters_not_drawn(row)):
+        return best
+    return f"{best} {f.counted(left_out, 'less important parameter')} in the table alone."
 
 
 def _moment(time: datetime) -> str:

@@ -200,11 +200,11 @@ def _trial_facts(
     tone = "strong" if "best" in roles else ""
     yield "Trial", str(trial.trial), tone
     yield "State", ", ".join([trial.state, *roles]), "bad" if trial.state == "failed" else tone
-    metric = study.objective.metric
+    if trial.value is not None:
+        yield study.objective.metric, number(trial.value), tone
     started = datetime.fromtimestamp(trial.started, UTC) if trial.started else None
     memory = f"{number(round(trial.memory_mb))} MB" if trial.memory_mb else ""
     known = {
-        metric: number(trial.value),
         "Started (UTC)": f"{started:%d %b %H:%M:%S}" if started else "",
         "Time": duration(trial.compute_seconds),
         "CPU time": duration(trial.cpu_seconds),
@@ -218,7 +218,7 @@ def _trial_facts(
     }
     for label, text in known.items():
         if text not in {"", NOTHING}:
-            yield label, text, tone if label == metric else ""
+            yield label, text, ""
     if trial.error:
         yield "Why it failed", trial.error, "bad"
 

@@ -24,8 +24,6 @@ from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.states import RunState, Stage
 
 _NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
-_FINISHED = ("complete", "failed", "pruned", "stopped early")
-_UNDER_WAY = ("running", "queued", "held")
 
 
 def exposition(snapshots: Iterable[Snapshot], nodes: PoolNodes, accept: str) -> tuple[bytes, str]:
@@ -100,9 +98,9 @@ class _Metrics(Collector):
                 own = [snapshot.look.status.study, region.name]
                 for stage in Stage:
                     state.add_metric([*own, stage.value], region.stage is stage)
-                for word, count in _counts(region, _FINISHED):
+                for word, count in _finished(region).items():
                     trials.add_metric([*own, word], count)
-                for word, count in _counts(region, _UNDER_WAY):
+                for word, count in _under_way(region).items():
                     pending.add_metric([*own, word], count)
                 budget.add_metric(own, region.budget)
                 if region.best is not None:
@@ -133,14 +131,14 @@ def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"trialfleet_{name}", meaning, labels=("study", *labels))
 
 
-def _counts(region: RegionStatus, words: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    counts = {
+def _finished(region: RegionStatus) -> dict[str, int]:
+    return {
         "complete": region.done,
         "failed": region.failed,
         "pruned": region.pruned,
         "stopped early": region.stopped_early,
-        "running": region.running,
-        "queued": region.queued,
-        "held": region.on_hold,
     }
-    return ((word, counts[word]) for word in words)
+
+
+def _under_way(region: RegionStatus) -> dict[str, int]:
+    return {"running": region.running, "queued": region.queued, "held": region.on_hold}

@@ -6,12 +6,12 @@ here too. The guard lets GET and HEAD pass alone, which shuts every route of its
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -71,20 +71,10 @@ def _answering(application: Application) -> Callable[[Request], Response]:
 
 
 def _environ(request: Request) -> dict[str, Any]:
-    return {
-        "REQUEST_METHOD": "GET",
-        "SCRIPT_NAME": "",
+    environ: dict[str, Any] = {
         "PATH_INFO": request.url.path.encode().decode("latin-1"),
         "QUERY_STRING": request.url.query,
-        "SERVER_NAME": "localhost",
-        "SERVER_PORT": "80",
-        "SERVER_PROTOCOL": "HTTP/1.1",
         "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", "identity"),
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
-        "wsgi.input": io.BytesIO(),
-        "wsgi.errors": io.StringIO(),
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
     }
+    setup_testing_defaults(environ)  # a GET without a body, from this machine
+    return environ

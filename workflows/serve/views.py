@@ -47,7 +47,7 @@ class Tile:
     gain: Gain
     age: str
     trials: str
-    shares: tuple[float, float, float]
+    shares: tuple[float, ...]
     why: str
 
 
@@ -56,15 +56,15 @@ class Concern:
     """Something that a person should look at.
 
     Attributes:
+        why: the reason, in a line.
         what: the region, node or job that it is of; empty: the whole run.
         region: the slug of its region; empty where it is of none.
-        why: the reason, in a line.
         command: what to type to learn more, or to mend it; empty where nothing is known.
     """
 
-    what: str
-    region: str
     why: str
+    what: str = ""
+    region: str = ""
     command: str = ""
 
 
@@ -93,14 +93,13 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     failed = sum(r.failed for r in regions)
     notes = [f"{running} running", *([f"{queued} queued"] if queued else [])]
     notes += [f"{failed} failed"] if failed else []
-    figures = [
+    return [
         ("Run", status.state.value.capitalize(), _time_left(status)),
         ("Regions", f"{good} of {len(regions)}", "done"),
         ("Trials", f"{finished:,} of {budget:,}", ", ".join(notes)),
+        _money(snapshot),
+        _nodes(snapshot),
     ]
-    figures.append(_money(snapshot))
-    figures.append(_nodes(snapshot))
-    return figures
 
 
 def _time_left(status: RunStatus) -> str:
@@ -148,8 +147,7 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
     under_way += [f"{region.on_hold} on hold"] if region.on_hold else []
     under_way += [f"{region.failed} failed"] if region.failed else []
     under_way += [f"{region.stopped_early} stopped early"] if region.stopped_early else []
-    scale = 100 / region.budget
-    shares = (region.done + region.stopped_early, region.failed + region.pruned, region.running)
+    parts = (region.done + region.stopped_early, region.failed + region.pruned, region.running)
     in_force = was_rolled_back(Path(region.published)) if region.published else None
     return Tile(
         name=region.name,
@@ -159,11 +157,7 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
         gain=gain_of(snapshot, region),
         age=_age(snapshot, region),
         trials=" · ".join([f"{region.finished} of {region.budget}", *under_way]),
-        shares=(
-            round(shares[0] * scale, 1),
-            round(shares[1] * scale, 1),
-            round(shares[2] * scale, 1),
-        ),
+        shares=tuple(round(100 * part / region.budget, 1) for part in parts),
         why=f"{in_force}'s model is in force" if in_force else shortened(_why(region), _REASON),
     )
 
@@ -205,14 +199,12 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
     """What a person should look at, the whole run first."""
     _ANSWERS.begin()
     status = snapshot.look.status
-    found = [Concern(what="", region="", why=status.notice)] if status.notice else []
+    found = [Concern(why=status.notice)] if status.notice else []
     if status.money and (status.money.trouble or status.money.ended):
-        found.append(
-            Concern(what="", region="", why=status.money.ended or status.money.trouble or "")
-        )
-    found += [Concern(what="", region="", why=trouble) for trouble in status.run_troubles]
+        found.append(Concern(why=status.money.ended or status.money.trouble or ""))
+    found += [Concern(why=trouble) for trouble in status.run_troubles]
     if status.work.is_much_lost:
-        found.append(Concern(what="", region="", why=str(status.work)))
+        found.append(Concern(why=str(status.work)))
     found += [
         Concern(what=trouble.node, region=trouble.region, why=trouble.what)
         for trouble in status.job_troubles

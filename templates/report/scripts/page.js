@@ -149,9 +149,9 @@ dark.addEventListener("change", changeTheme);
 
 // ---- What the reader does ----
 
-// One of a switch's options is pressed at a time.
+// One of a group's options is pressed at a time.
 function press(option) {
-  for (const each of option.closest("[data-switch]").querySelectorAll("button")) {
+  for (const each of option.closest("[role=group]").querySelectorAll("button")) {
     each.setAttribute("aria-pressed", String(each === option));
   }
 }
@@ -192,7 +192,7 @@ const seen = new IntersectionObserver(
 );
 
 function heightOf({ dataset: { picture, place } }) {
-  const height = HEIGHTS[picture] ?? 0;
+  const height = HEIGHTS[picture];
   return typeof height === "number" ? height : height(block("regions-data")[picture], place);
 }
 

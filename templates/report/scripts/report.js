@@ -34,38 +34,32 @@ document.addEventListener(
 
 // ---- The filter: text and state ----
 
-const filter = { text: "", group: "" };
 const regions = [...document.querySelectorAll("details.region")].sort(
   (a, b) => a.dataset.region - b.dataset.region,
 );
+const search = document.getElementById("filter");
+
 function applyFilter() {
-  const wanted = filter.text.trim().toLowerCase();
+  const wanted = search.value.trim().toLowerCase();
+  const group = document.querySelector("[data-chip][aria-pressed=true]").dataset.chip;
   showWanted((name, at) => {
-    const grouped = !filter.group || regions[at].dataset.group === filter.group;
+    const grouped = !group || regions[at].dataset.group === group;
     return grouped && name.includes(wanted);
   });
-  for (const group of document.querySelectorAll(".group")) {
-    group.hidden = !group.querySelector(".region:not([hidden])");
+  for (const each of document.querySelectorAll(".group")) {
+    each.hidden = !each.querySelector(".region:not([hidden])");
   }
-  for (const chip of document.querySelectorAll("[data-chip]")) {
-    chip.setAttribute("aria-pressed", String(chip.dataset.chip === filter.group));
-  }
-  const told = document.getElementById("shown");
-  if (told) told.textContent = `${regions.length - hidden.size} of ${regions.length} regions shown`;
+  const told = `${regions.length - hidden.size} of ${regions.length} regions shown`;
+  document.getElementById("shown").textContent = told;
   redraw(isOfAll);
 }
 
-function setFilter(change) {
-  Object.assign(filter, change);
-  applyFilter();
-}
-
-const search = document.getElementById("filter");
-search?.addEventListener("input", () => setFilter({ text: search.value }));
+search?.addEventListener("input", applyFilter);
 
 function clearFilter() {
-  if (search) search.value = "";
-  setFilter({ text: "", group: "" });
+  search.value = "";
+  press(document.querySelector("[data-chip]"));
+  applyFilter();
 }
 
 // ---- Opening regions ----
@@ -113,7 +107,10 @@ function openPointed(picture) {
 
 document.addEventListener("click", (event) => {
   const chip = event.target.closest?.("[data-chip]");
-  if (chip) setFilter({ group: chip.dataset.chip });
+  if (chip) {
+    press(chip);
+    applyFilter();
+  }
   const all = event.target.closest?.("[data-open-all]");
   if (all) openAll(all.dataset.openAll === "true");
 });

@@ -108,22 +108,16 @@ function ticks(kind, low, high, most = 5, whole = false) {
     const places = d3.ticks(low, high, most).filter((at) => !whole || Number.isInteger(at));
     return { places, text: linearText(places) };
   }
-  const first = Math.floor(Math.log10(low)),
-    last = Math.ceil(Math.log10(high));
-  const inside = (place) => place >= low && place <= high;
-  const decades = d3
-    .range(first, last + 1)
-    .map((at) => Number(`1e${at}`))
-    .filter(inside);
+  const exponents = d3.range(Math.floor(Math.log10(low)), Math.ceil(Math.log10(high)) + 1);
+  const at = (steps) =>
+    exponents
+      .flatMap((exponent) => steps.map((step) => Number(`${step}e${exponent}`)))
+      .filter((place) => place >= low && place <= high);
+  const decades = at([1]);
   let places = decades.filter((_, at) => at % Math.ceil(decades.length / most) === 0);
   if (decades.length < 3) {
-    const choices = [d3.range(1, 10), [1, 2, 5], [1, 3], [1]].map((steps) =>
-      d3
-        .range(first, last + 1)
-        .flatMap((at) => steps.map((step) => Number(`${step}e${at}`)))
-        .filter(inside),
-    );
-    places = choices.find((made) => made.length <= most + 1) ?? choices.at(-1);
+    const choices = [at(d3.range(1, 10)), at([1, 2, 5]), at([1, 3]), decades];
+    places = choices.find((made) => made.length <= most + 1) ?? decades;
     if (places.length < 2) places = choices[2].length < 2 ? choices[0] : choices[2];
   }
   const powers = places.length > 1 && places.every((place) => decades.includes(place));
@@ -191,17 +185,14 @@ function layout(values, scale, { log, near }) {
   const kind = log ? "log" : "linear";
   const view = near && scale.view ? scale.view : d3.extent(values);
   const domain = padded(kind, ...view);
-  const fraction = (value) =>
-    kind === "log"
-      ? Math.log(value / view[0]) / Math.log(view[1] / view[0])
-      : (value - view[0]) / (view[1] - view[0]);
+  const place = (kind === "log" ? d3.scaleLog() : d3.scaleLinear()).domain(view).clamp(true);
   return {
     kind,
     view,
     domain,
     outside: (value) => value < domain[0] || value > domain[1],
     clamp: (value) => Math.min(domain[1], Math.max(domain[0], value)),
-    fraction: (value) => (view[0] === view[1] ? 1 : Math.min(1, Math.max(0, fraction(value)))),
+    fraction: (value) => (view[0] === view[1] ? 1 : place(value)),
   };
 }
 

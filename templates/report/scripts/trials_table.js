@@ -23,9 +23,10 @@ function trialColumns(data) {
   const decimal = (decimals) => (value) =>
     decimals === null ? number(value, 4) : fixed(value, decimals);
   const { reported, jobs } = data;
+  const states = data.trials.map((trial) => withRoles(data, trial, trial.state).join(", "));
   return [
     ["Trial", "number", data.number, String],
-    ["State", "text", data.trials.map((trial) => withRoles(data, trial, trial.state).join(", ")), String],
+    ["State", "text", states, String],
     [data.metric, "number", data.value, decimal(data.decimals)],
     ...(reported ? [[reported.metric, "number", reported.value, decimal(reported.decimals)]] : []),
     ...data.settings.map((name) => settingColumn(data, name)),
@@ -58,7 +59,7 @@ function fillTrials(table) {
   const data = block(id);
   const columns = trialColumns(data);
   const titles = columns.map(([title, kind]) => {
-    const cell = element("th", "", kind === "plain" ? title : trialsButton(title));
+    const cell = element("th", "", kind === "plain" ? title : element("button", "", title));
     cell.scope = "col";
     cell.dataset.kind = kind;
     return cell;
@@ -77,12 +78,6 @@ function fillTrials(table) {
   }
   const head = element("thead", "", element("tr", "", ...titles));
   table.replaceChildren(head, element("tbody", "", ...rows));
-}
-
-function trialsButton(title) {
-  const button = element("button", "", title);
-  button.type = "button";
-  return button;
 }
 
 function trialCell(value, kind, text) {

@@ -158,6 +158,7 @@ def test_pictures_follow_the_run_and_keep_what_the_reader_chose(
     browser.driver.get(f"{opened}runs/r1/regions/north")
     browser.wait("return document.querySelector('[data-picture=history] svg')")
     browser.open_everything("details.none")
+    assert browser.texts(".trials tbody td:first-child") == list("543210")  # the newest first
     for picture in ("history", "curves", "timeline", "slice"):
         assert browser.run(f"return document.querySelector('[data-picture={picture}] svg')")
     log = "document.querySelector('[data-switch=scale-data-0] [value=log]')"

@@ -13,7 +13,7 @@ from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup import first_led
 from trialfleet.optimizer.stopping import FLOOR
-from trialfleet.workflows.formatting import duration, rough_duration, usd
+from trialfleet.workflows.formatting import counted, duration, rough_duration, usd
 from trialfleet.workflows.models.gate_decision import rule_of
 from trialfleet.workflows.models.needed_columns import lacking
 from trialfleet.workflows.plan.folder import RunFolder
@@ -266,16 +266,12 @@ def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     return (
         f"about {rough_duration(whole)}: {', '.join(parts)}, {expected['concurrency']} at a time, "
         f"take {rough_duration(jobs)}{rest}; "
-        f"by {known} trial{_s(known)} of {runs} earlier run{_s(runs)}"
+        f"by {counted(known, 'trial')} of {counted(runs, 'earlier run')}"
     )
 
 
 def _of_time(many: int, what: str, seconds: float) -> str:
-    return f"{many} {what}{_s(many)} of {duration(seconds)}"
-
-
-def _s(number: int) -> str:
-    return "" if number == 1 else "s"
+    return f"{counted(many, what)} of {duration(seconds)}"
 
 
 def _cost(study: Study) -> dict[str, Any] | None:
