@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trialfleet.workflows.models.folders import why_not_latest
-from trialfleet.workflows.models.gate_decision import read_verdict
+from trialfleet.workflows.models.verdict import read_verdict
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.sqlite_file import opened
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.files import object_or_empty, read_json, unless_damaged
-from trialfleet.workflows.models.gate_decision import Verdict
+from trialfleet.workflows.models.verdict import Verdict
 
 CARD = "card.json"
 _IDENTITIES = ("sha256", "version", "etag")

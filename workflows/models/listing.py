@@ -18,8 +18,8 @@ from trialfleet.workflows.models.folders import (
     models_in,
     provenance_of,
 )
-from trialfleet.workflows.models.gate_decision import Verdict
 from trialfleet.workflows.models.history import changes, target_of
+from trialfleet.workflows.models.verdict import Verdict
 
 PAST = 5  # evaluations before a band is drawn
 DEVIATIONS = 3.0  # Leys et al., Journal of Experimental Social Psychology 49, 2013

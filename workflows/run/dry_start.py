@@ -23,7 +23,8 @@ from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.attempts.settling import settled
 from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.missing_modules import how_to_install
-from trialfleet.workflows.models.gate_decision import CHALLENGER, CHAMPION, rule_of
+from trialfleet.workflows.models.gate_decision import rule_of
+from trialfleet.workflows.models.verdict import CHALLENGER, CHAMPION
 from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import RegionGraph, StudyGraph, graph_of
 from trialfleet.workflows.plan.trial_files import Mode, TrialFiles, TrialOrder

@@ -33,18 +33,14 @@ from trialfleet.workflows.jobs.agent_words import Turn
 from trialfleet.workflows.jobs.current import end_place, in_lane
 from trialfleet.workflows.models.card import verdict_of
 from trialfleet.workflows.models.folders import champion_of, models_folder_of, provenance_of
-from trialfleet.workflows.models.gate_decision import (
+from trialfleet.workflows.models.gate_decision import SEEN, Losses, Measured, decide, rule_of
+from trialfleet.workflows.models.verdict import (
     BASELINE,
     CHALLENGER,
     CHAMPION,
-    SEEN,
     ComparedModel,
-    Losses,
-    Measured,
     Verdict,
-    decide,
     read_verdict,
-    rule_of,
 )
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder

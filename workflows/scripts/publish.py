@@ -21,9 +21,10 @@ from trialfleet.optimizer.region_types import Complete
 from trialfleet.workflows.attempts.outcome import load_result, one_line, outcome_of
 from trialfleet.workflows.models.card import CARD, card
 from trialfleet.workflows.models.folders import BESIDE, PROVENANCE, champion_of, models_folder_of
-from trialfleet.workflows.models.gate_decision import Verdict, kept_words
+from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.models.latest import models_lock, switch_to_newest
 from trialfleet.workflows.models.retention import remove_superfluous
+from trialfleet.workflows.models.verdict import Verdict
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.study.export import Keep
 from trialfleet.workflows.study.frozen import FrozenStudy

@@ -8,7 +8,8 @@ from trialfleet.files import read_json, unless_damaged
 from trialfleet.objective import Direction
 from trialfleet.workflows.attempts.outcome import reported_metrics
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
-from trialfleet.workflows.models.gate_decision import Verdict, rule_of
+from trialfleet.workflows.models.gate_decision import rule_of
+from trialfleet.workflows.models.verdict import Verdict
 from trialfleet.workflows.report.analysis import compare
 from trialfleet.workflows.report.model import Comparison
 from trialfleet.workflows.report.tables import gain_tone

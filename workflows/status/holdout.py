@@ -26,7 +26,7 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.workflows.formatting import result_text
-from trialfleet.workflows.models.gate_decision import CHALLENGER
+from trialfleet.workflows.models.verdict import CHALLENGER
 from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.plan.table_findings import found_in
 from trialfleet.workflows.record_shapes import Result

@@ -13,7 +13,7 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.files import folder_stamp, read_record
 from trialfleet.workflows.dagman.failing import FailingScript, failing_scripts
-from trialfleet.workflows.models.gate_decision import Verdict, read_verdict
+from trialfleet.workflows.models.verdict import Verdict, read_verdict
 from trialfleet.workflows.plan.folder import RegionFolder
 from trialfleet.workflows.record_shapes import Published, Result, Stopped
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.dagman.failing import DATA_UNREADABLE
 from trialfleet.workflows.journal.journal import Ending, Outcome
-from trialfleet.workflows.models.gate_decision import Verdict, kept_words
+from trialfleet.workflows.models.gate_decision import kept_words
 from trialfleet.workflows.models.history import Change
+from trialfleet.workflows.models.verdict import Verdict
 from trialfleet.workflows.status.causes import SEE
 from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.why.answer import Answer, Blame, Kind

@@ -38,7 +38,8 @@ from trialfleet.workflows.daily.staleness import age_points, stalest_first
 from trialfleet.workflows.daily.units import Units
 from trialfleet.workflows.journal.folder import DailyFolder
 from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
-from trialfleet.workflows.models.gate_decision import ComparedModel, Passed, Verdict
+from trialfleet.workflows.models.gate_decision import Passed
+from trialfleet.workflows.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.plan.folder import RunFolder
 from trialfleet.workflows.plan.graph import graph_of
 from trialfleet.workflows.status.states import RunState, Stage

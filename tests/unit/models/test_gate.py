@@ -27,19 +27,21 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text, shares_rows_with_champion
 from trialfleet.workflows.cli.watching import show_end
 from trialfleet.workflows.models.gate_decision import (
-    BASELINE,
-    CHALLENGER,
-    CHAMPION,
-    ComparedModel,
     Measured,
     Rule,
-    Verdict,
     bootstrap,
     decide,
     passed_of,
     rule_of,
 )
 from trialfleet.workflows.models.latest import promote
+from trialfleet.workflows.models.verdict import (
+    BASELINE,
+    CHALLENGER,
+    CHAMPION,
+    ComparedModel,
+    Verdict,
+)
 from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.plan.graph import EXITS, graph_of
 from trialfleet.workflows.report.groups import groups_of

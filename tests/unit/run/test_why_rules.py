@@ -17,8 +17,9 @@ from trialfleet.workflows.dagman.health import Fault, Remedy
 from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
 from trialfleet.workflows.jobs.executions import Execution
 from trialfleet.workflows.journal.journal import Ending, Outcome
-from trialfleet.workflows.models.gate_decision import ComparedModel, Passed, Verdict
+from trialfleet.workflows.models.gate_decision import Passed
 from trialfleet.workflows.models.history import Change
+from trialfleet.workflows.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.plan.matching import Prospects
 from trialfleet.workflows.status.causes import Cause

@@ -23,7 +23,8 @@ from tests.unit.tabular.small_trials import (
     write_order,
 )
 from trialfleet.nodes.tabular import comparison, table
-from trialfleet.workflows.models.gate_decision import Rule, Verdict, decide
+from trialfleet.workflows.models.gate_decision import Rule, decide
+from trialfleet.workflows.models.verdict import Verdict
 from trialfleet.workflows.plan.folder import TrialFolder
 from trialfleet.workflows.scripts.gate import measured
 

@@ -1,0 +1,79 @@
+"""What a gate decided on a region's new model, as gate.json and a model's card have it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from trialfleet.files import checker, read_record
+
+CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What decided of the constant prediction that a new model has to beat."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedModel(Compared):
+    """What decided of a model, by its run; no metrics where it could not be measured."""
+
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the gate decided: the content of gate.json.
+
+    Attributes:
+        verdict: whether the challenger takes the champion's place.
+        why: in a line, for people.
+        metric: what decided; its name.
+        champion: the model in force; None: there was none.
+        challenger: the new model.
+        baseline: None where it was not measured.
+        interval: of the mean difference of the losses, challenger - champion: the two ends of
+            one-sided intervals; None without losses.
+    """
+
+    schema: int = 1
+    verdict: Literal["promoted", "kept"]
+    why: str
+    metric: str
+    champion: ComparedModel | None
+    challenger: ComparedModel
+    baseline: Compared | None
+    interval: tuple[float, float] | None
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the challenger takes the champion's place."""
+        return self.verdict == "promoted"
+
+    @property
+    def former(self) -> str | None:
+        """The run of the model in force; None: there was none."""
+        return self.champion.run if self.champion else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of gate.json."""
+        return asdict(self)
+
+    @staticmethod
+    def read(noted: Any) -> Verdict:
+        """Return the verdict that `to_json` wrote; ValueError where it is none."""
+        found: Verdict = checker(Verdict).validate_python(noted)
+        return found
+
+
+def read_verdict(file: Path) -> Verdict:
+    """Return the verdict in a region's gate.json.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    return Verdict.read(read_record(file, shape=Verdict))
