@@ -36,4 +36,4 @@ def card_of(model: Path) -> dict[str, Any]:
 def verdict_of(model: Path) -> Verdict | None:
     """Return the gate's verdict on a published model; None where there was none."""
     gate = card_of(model).get("gate")
-    return unless_damaged(lambda: Verdict.read(gate), None) if gate else None
+    return unless_damaged(lambda: Verdict.from_json(gate), None) if gate else None

@@ -64,7 +64,7 @@ class Verdict:
         return asdict(self)
 
     @staticmethod
-    def read(noted: Any) -> Verdict:
+    def from_json(noted: Any) -> Verdict:
         """Return the verdict that `to_json` wrote; ValueError where it is none."""
         found: Verdict = checker(Verdict).validate_python(noted)
         return found
@@ -76,4 +76,4 @@ def read_verdict(file: Path) -> Verdict:
     Raises:
         InputError: it is damaged.
     """
-    return Verdict.read(read_record(file, shape=Verdict))
+    return Verdict.from_json(read_record(file, shape=Verdict))

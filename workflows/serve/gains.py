@@ -114,4 +114,4 @@ def _gain(
 def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
     """Return what the gate said in this run; None where it hasn't said anything."""
     file = snapshot.folder.region(slug).verdict
-    return unless_damaged(lambda: Verdict.read(read_json(file)), None)
+    return unless_damaged(lambda: Verdict.from_json(read_json(file)), None)

@@ -289,9 +289,9 @@ def test_the_bootstrap_agrees_with_the_central_limit_and_is_repeatable() -> None
 
 def test_a_verdict_is_read_as_it_was_written() -> None:
     found = verdict(rule(), measured(0.8, [0.1, 0.2]), measured(0.7, [0.3, 0.4]))
-    assert Verdict.read(json.loads(json.dumps(found.to_json()))) == found
+    assert Verdict.from_json(json.loads(json.dumps(found.to_json()))) == found
     alone = replace(found, champion=None, interval=None)
-    assert Verdict.read(alone.to_json()) == alone
+    assert Verdict.from_json(alone.to_json()) == alone
 
 
 # The study
