@@ -170,12 +170,17 @@ def trial_of(
             for step, item in sorted(stored.intermediate_values.items())
             if is_finite(item)
         ),
-        stays=tuple(replace(stay, machine=clean(stay.machine)) for stay in stays),
+        stays=tuple(map(_cleaned, stays)),
         attempts=attempts if isinstance(attempts, int) and attempts > 0 else 0,
         machine=clean(job.get("machine")) or None,
         slot=clean(job.get("slot")) or None,
         **figures,
     )
+
+
+def _cleaned(stay: Stay) -> Stay:
+    machine = clean(stay.machine)
+    return stay if machine == stay.machine else replace(stay, machine=machine)
 
 
 def _error(stored: StoredTrial, state: TrialState) -> str | None:
