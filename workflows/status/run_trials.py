@@ -205,7 +205,8 @@ class RunTrials:
     Args:
         folder: the run's.
         frozen: its study.
-        brief: whether `all` leaves out their curves, and what neither status nor costs need.
+        brief: whether `all` and `brief_of` leave out their curves, and what neither status nor
+            costs need.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
@@ -224,6 +225,10 @@ class RunTrials:
             OptimizerError: the storage can't be read.
         """
         return _without_repeats(self._whole(self._names[region]))
+
+    def brief_of(self, region: str) -> list[StoredTrial]:
+        """Return a region's trials, without what is left out; likewise."""
+        return _without_repeats(self._all(self._names[region]))
 
     def all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
         """Return the trials by region, and why they are those last seen where they are."""
