@@ -150,6 +150,10 @@ class Attributes(Mapping[str, Any]):
         """Return the JSON of an attribute, not parsed; empty where there is none."""
         return self._raw.get(key, "")
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return an attribute; most are asked for so, and many trials lack some."""
+        return self[key] if key in self._raw else default
+
     def __contains__(self, key: object) -> bool:
         return key in self._raw
 

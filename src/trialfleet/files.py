@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +59,7 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
 
 @contextmanager
 def _beside(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO]:
-    beside = path.with_name(f".{secrets.token_hex(6)}.tmp")  # a name of 255 bytes has no room left
+    beside = path.with_name(f".{os.urandom(6).hex()}.tmp")  # a name of 255 bytes has no room left
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:

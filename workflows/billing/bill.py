@@ -112,13 +112,13 @@ def run_items(run: BilledRun) -> list[Item]:
     folder, frozen = run.folder, run.frozen
     is_under_way = StatusReader(folder).state() in {RunState.RUNNING, RunState.HELD}
     now = time.time() if is_under_way else None
-    trials = RunTrials(folder, frozen)
+    trials = RunTrials(folder, frozen, brief=True)
     items = []
     for region in graph_of(frozen.study).regions:
         files = folder.region(region.slug)
         jobs = [
             (Kind.TRIAL, stay)
-            for trial in trials.of(region.name)
+            for trial in trials.brief_of(region.name)
             for stay in trial_stays(files, trial, frozen.study, now)
         ]
         jobs += [(Kind.BETWEEN, stay) for stay in between_stays(files, frozen.study, now)]

@@ -170,12 +170,17 @@ def trial_of(
             for step, item in sorted(stored.intermediate_values.items())
             if is_finite(item)
         ),
-        stays=tuple(replace(stay, machine=clean(stay.machine)) for stay in stays),
+        stays=tuple(map(_cleaned, stays)),
         attempts=attempts if isinstance(attempts, int) and attempts > 0 else 0,
         machine=clean(job.get("machine")) or None,
         slot=clean(job.get("slot")) or None,
         **figures,
     )
+
+
+def _cleaned(stay: Stay) -> Stay:
+    machine = clean(stay.machine)
+    return stay if machine == stay.machine else replace(stay, machine=machine)
 
 
 def _error(stored: StoredTrial, state: TrialState) -> str | None:
@@ -200,7 +205,8 @@ class RunTrials:
     Args:
         folder: the run's.
         frozen: its study.
-        brief: whether `all` leaves out their curves, and what neither status nor costs need.
+        brief: whether `all` and `brief_of` leave out their curves, and what neither status nor
+            costs need.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
@@ -219,6 +225,10 @@ class RunTrials:
             OptimizerError: the storage can't be read.
         """
         return _without_repeats(self._whole(self._names[region]))
+
+    def brief_of(self, region: str) -> list[StoredTrial]:
+        """Return a region's trials, without what is left out; likewise."""
+        return _without_repeats(self._all(self._names[region]))
 
     def all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
         """Return the trials by region, and why they are those last seen where they are."""
