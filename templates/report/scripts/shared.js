@@ -109,14 +109,14 @@ function ticks(kind, low, high, most = 5, whole = false) {
     return { places, text: linearText(places) };
   }
   const exponents = d3.range(Math.floor(Math.log10(low)), Math.ceil(Math.log10(high)) + 1);
-  const at = (steps) =>
+  const multiples = (steps) =>
     exponents
       .flatMap((exponent) => steps.map((step) => Number(`${step}e${exponent}`)))
       .filter((place) => place >= low && place <= high);
-  const decades = at([1]);
+  const decades = multiples([1]);
   let places = decades.filter((_, at) => at % Math.ceil(decades.length / most) === 0);
   if (decades.length < 3) {
-    const choices = [at(d3.range(1, 10)), at([1, 2, 5]), at([1, 3]), decades];
+    const choices = [d3.range(1, 10), [1, 2, 5], [1, 3], [1]].map(multiples);
     places = choices.find((made) => made.length <= most + 1) ?? decades;
     if (places.length < 2) places = choices[2].length < 2 ? choices[0] : choices[2];
   }
