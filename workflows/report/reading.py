@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import OptimizerError
-from trialfleet.objective import Direction
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.billing.bill import overhead
@@ -48,14 +47,7 @@ class RunFacts:
     """What a report needs to know of a run as a whole.
 
     Attributes:
-        root: its folder.
-        study: the study's name.
-        run: its id.
-        metric: the objective's.
-        direction: "minimize" or "maximize".
-        report_metric: by which tuned and default settings are compared.
-        report_direction: which way that is better.
-        created: when it was planned, with a time zone.
+        frozen: the study that it was planned with.
         finished: when it ended, with a time zone; None while it runs.
         notice: what a reader should know first; empty: nothing.
         active: when its DAGMans executed, as `read_executions` has it.
@@ -64,14 +56,7 @@ class RunFacts:
         nodes: what its part in its fleet's nodes cost; None without any that was reported.
     """
 
-    root: Path
-    study: str
-    run: str
-    metric: str
-    direction: Direction
-    report_metric: str
-    report_direction: Direction
-    created: datetime
+    frozen: FrozenStudy
     finished: datetime | None
     notice: str = ""
     active: Sequence[tuple[float, float | None]] = ()
@@ -142,16 +127,8 @@ def _report(
     regions: Sequence[RegionStatus],
     finished: datetime | None,
 ) -> Report:
-    study = frozen.study
     facts = RunFacts(
-        root=folder.root,
-        study=study.name,
-        run=frozen.run,
-        metric=study.objective.metric,
-        direction=study.objective.direction,
-        report_metric=study.compared_metric,
-        report_direction=study.compared_direction,
-        created=frozen.created,
+        frozen=frozen,
         finished=finished,
         notice=_notice(folder, look.status.regions),
         active=[span for files in folder.all_dags() for span in read_executions(files.log)],
@@ -208,27 +185,29 @@ def _other_models(published: str | None, study: Study) -> tuple[Path | None, Pat
 
 def build_report(run: RunFacts, regions: Sequence[RegionFacts]) -> Report:
     """Return the report of a run of which all is known."""
+    frozen, study = run.frozen, run.frozen.study
+    metric, compared_metric = study.objective.metric, study.compared_metric
     pauses = pauses_of(run.active, set(_signs(regions)), run.stops)
-    made = tuple(_region(run, region, pauses) for region in regions)
-    notices = [run.notice, analysis.unreported(run.report_metric, made)]
-    begun = min((begin for begin, _ in run.active), default=run.created.timestamp())
+    made = tuple(_region(frozen, region, pauses) for region in regions)
+    notices = [run.notice, analysis.unreported(compared_metric, made)]
+    begun = min((begin for begin, _ in run.active), default=frozen.created.timestamp())
     ended = run.finished.timestamp() if run.finished else math.inf
     paused = paused_within(pauses, begun, ended)
     is_worse = any(region.worse is not None for region in made)
     return Report(
-        study=clean(run.study),
-        run=clean(run.run),
-        metric=clean(run.metric),
-        direction=run.direction,
-        report_metric=clean(run.report_metric),
-        created=run.created,
+        study=clean(study.name),
+        run=clean(frozen.run),
+        metric=clean(metric),
+        direction=study.objective.direction,
+        report_metric=clean(compared_metric),
+        created=frozen.created,
         finished=run.finished,
         boot_usd=run.nodes.boot if run.nodes else None,
         idle_usd=run.nodes.idle if run.nodes else None,
         lost_share=run.lost_share,
-        report_direction=run.report_direction,
+        report_direction=study.compared_direction,
         notice=clean(" ".join(filter(None, notices))),
-        advice=clean(analysis.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
+        advice=clean(analysis.advice_on_worse(metric, compared_metric)) if is_worse else "",
         edges=clean(edges_of(made)),
         wall_seconds=ended - begun - paused if run.finished else None,
         paused_seconds=paused,
@@ -250,14 +229,15 @@ def _signs(regions: Iterable[RegionFacts]) -> Iterator[float]:
                 yield from (time for time in (job.started, job.ended) if time is not None)
 
 
-def _region(run: RunFacts, region: RegionFacts, pauses: Sequence[Span]) -> RegionReport:
+def _region(frozen: FrozenStudy, region: RegionFacts, pauses: Sequence[Span]) -> RegionReport:
     status, trials = region.status, region.trials
+    study, goal = frozen.study, frozen.study.objective
     best = next((trial for trial in trials if trial.trial == status.best_trial), None)
     baseline = next((trial for trial in trials if trial.baseline), None)
-    pair = (baseline, best, run.metric)
-    objective = analysis.compare(run.metric, run.direction, *pair)
-    report = analysis.compare(run.report_metric, run.report_direction, *pair)
-    importance, note = analysis.importance_of(trials, region.parameters, run.direction)
+    pair = (baseline, best, goal.metric)
+    objective = analysis.compare(goal.metric, goal.direction, *pair)
+    report = analysis.compare(study.compared_metric, study.compared_direction, *pair)
+    importance, note = analysis.importance_of(trials, region.parameters, goal.direction)
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
     wall, paused = _wall_seconds(region.stored, pauses)
@@ -291,7 +271,7 @@ def _region(run: RunFacts, region: RegionFacts, pauses: Sequence[Span]) -> Regio
         worse=worse,
         next_step=clean(next_step),
         next_command=clean(next_command),
-        why_command=clean(analysis.why_command(status.name, run.root)),
+        why_command=clean(analysis.why_command(status.name, Path(frozen.folder))),
         final=None if region.final is None else finite(clean(region.final)),
         published=clean(status.published),
         best_trial=status.best_trial,

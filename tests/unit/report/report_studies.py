@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from trialfleet.objective import Direction, best
@@ -25,6 +24,9 @@ from trialfleet.workflows.status import states
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, trial_of
 from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.study.frozen import FrozenStudy
+from trialfleet.workflows.study.sections import Objective
+from trialfleet.workflows.study.spec import Study
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
 SPACE: dict[str, Tunable] = {
@@ -34,6 +36,16 @@ SPACE: dict[str, Tunable] = {
     # meant only where solver is sgd
     "momentum": FloatParameter(type="float", low=0.0, high=0.9),
 }
+STUDY = Study.model_validate(
+    {
+        "name": "flights",
+        "regions": ["A"],
+        "data": "/d/{region}.npz",
+        "objective": {"metric": "auc", "direction": "maximize"},
+        "search_space": {"rate": {"type": "float", "low": 0.1, "high": 1}},
+        "trainer": {"command": ["true"]},
+    }
+)
 DEFAULTS: dict[str, Any] = {"rate": 1e-3, "layers": 2, "solver": "adam"}
 
 
@@ -181,24 +193,29 @@ def _status(
 
 def report_of(*regions: RegionFacts, **facts: Any) -> Report:
     """The report of a run of `regions`."""
-    known: dict[str, Any] = {
-        "root": Path("/runs/r"),
-        "study": "flights",
-        "run": "r",
-        "metric": "auc",
-        "direction": "maximize",
-        "report_metric": "test",
-        "created": datetime(2026, 11, 20, 2, 0, tzinfo=UTC),
-        "finished": datetime(2026, 11, 20, 3, 1, tzinfo=UTC),
-    }
-    known |= facts
+    goal = Objective.model_construct(
+        metric=facts.pop("metric", "auc"), direction=facts.pop("direction", "maximize")
+    )
+    study = STUDY.model_copy(
+        update={
+            "name": facts.pop("study", "flights"),
+            "objective": goal,
+            "report_metric": facts.pop("report_metric", "test"),
+            "report_direction": facts.pop("report_direction", None),
+        }
+    )
+    frozen = FrozenStudy(
+        run=facts.pop("run", "r"),
+        folder=str(facts.pop("root", "/runs/r")),
+        created=facts.pop("created", datetime(2026, 11, 20, 2, 0, tzinfo=UTC)),
+        study=study,
+    )
     with_best = [
-        replace(
-            each, status=replace(each.status, best_trial=_best_of(each.trials, known["direction"]))
-        )
+        replace(each, status=replace(each.status, best_trial=_best_of(each.trials, goal.direction)))
         for each in regions
     ]
-    return build_report(RunFacts(**({"report_direction": known["direction"]} | known)), with_best)
+    known = {"finished": datetime(2026, 11, 20, 3, 1, tzinfo=UTC)} | facts
+    return build_report(RunFacts(frozen=frozen, **known), with_best)
 
 
 def _best_of(trials: Iterable[Trial], direction: Direction) -> int | None:
