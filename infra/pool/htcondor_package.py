@@ -127,8 +127,7 @@ def usable_installation() -> Installation | None:
 def managers_version() -> str:
     """Return the version of this machine's HTCondor, which a manager and its nodes run.
 
-    Raises:
-        PoolError: there is none that is new enough.
+    PoolError if there is none that is new enough.
     """
     found = usable_installation()
     if found is None:
