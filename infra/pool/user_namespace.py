@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.processes import captured
 
 OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 PREFERRED = ("condor", "daemon")
@@ -79,7 +79,7 @@ def refuse_where_forbidden(chosen: Identity) -> None:
     advice = "HTCondor refuses root's jobs; run trialfleet as a plain user"
     if shutil.which("unshare") is None:
         raise PoolError(f"`unshare` (package util-linux) is missing, and {advice}")
-    trial = subprocess.run([*chosen.prefix, "true"], capture_output=True, text=True, check=False)
+    trial = captured([*chosen.prefix, "true"])
     if trial.returncode != 0:
         reason = " ".join(trial.stderr.split()) or f"unshare exits {trial.returncode}"
         raise PoolError(f"root can't have a user namespace here ({reason}), and {advice}")

@@ -57,7 +57,6 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
         Its name.
 
     Raises:
-        InputError: the user's bucket doesn't exist or lies elsewhere.
         FleetError: the bucket is another account's.
     """
     name = name_of(fleet, account)

@@ -42,7 +42,6 @@ def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str)
     """Return what EC2 Image Builder's calls take, by call, as JSON has it.
 
     Raises:
-        InputError: the fleet's image for this architecture can't be found.
         FleetError: the recipe is longer than Image Builder takes.
     """
     name = names.resource_name(fleet.called)

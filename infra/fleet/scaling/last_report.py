@@ -7,7 +7,7 @@ from typing import Any
 
 import platformdirs
 
-from trialfleet.files import read_json
+from trialfleet.files import read_json, unless_damaged
 
 
 def default_report(fleet: str) -> Path:
@@ -17,10 +17,7 @@ def default_report(fleet: str) -> Path:
 
 def read_report(path: Path) -> dict[str, Any] | None:
     """Return what the autoscaler last reported; None if it never did."""
-    try:
-        report: dict[str, Any] = read_json(path)
-    except (OSError, ValueError):
-        return None
+    report: dict[str, Any] | None = unless_damaged(lambda: read_json(path), None)
     return report
 
 
