@@ -10,12 +10,11 @@ from trialfleet.errors import PoolError
 from trialfleet.infra.pool.processes import captured
 
 PROGRAM = "condor_token_create"
-KEY_BYTES = 64
 
 
 def new_key() -> bytes:
     """Return a key to sign tokens by, as HTCondor keeps one in its folder of keys."""
-    return secrets.token_bytes(KEY_BYTES)
+    return secrets.token_bytes(64)
 
 
 def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> list[str]:
