@@ -12,16 +12,13 @@ would wait for ever.
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
+from trialfleet.ctrl_c import taken_by
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.files import locked, write_json
 from trialfleet.infra.fleet.dataclass_json import plain
@@ -77,7 +74,7 @@ class Loop:
 
     def run(self) -> None:
         """Step until SIGTERM, SIGINT, `stop`, or the end of the graph; errors don't end it."""
-        with ending_by_signals(self.stop):
+        with taken_by(lambda *_: self.stop()):
             last = ""
             while not self._stop.is_set():
                 try:
@@ -169,23 +166,3 @@ class Loop:
 
     def _say(self, line: str) -> None:
         unfailing(self._progress)(line)
-
-
-@contextmanager
-def ending_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at SIGTERM and SIGINT, where this thread may take signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop()
-
-    former = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
