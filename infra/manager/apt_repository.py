@@ -30,10 +30,7 @@ class Distribution:
 
 def distribution(os_release: Path) -> Distribution:
     """Return what `os_release` says; empty words where it says nothing."""
-    try:
-        text = os_release.read_text()
-    except OSError:
-        text = ""
+    text = os_release.read_text() if os_release.is_file() else ""
     fields = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
     return Distribution(fields.get("ID", ""), fields.get("VERSION_CODENAME", ""))
 

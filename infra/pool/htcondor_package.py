@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import platformdirs
 
 from trialfleet.errors import PoolError
-from trialfleet.files import locked, read_json, write_json
+from trialfleet.files import locked, object_or_empty, read_json, write_json
 from trialfleet.infra.pool import debian, elf
 from trialfleet.infra.pool.processes import captured
 
@@ -153,12 +154,9 @@ def newest_unpacked(cache: Path) -> Installation | None:
     """Return the newest copy in `cache` that is new enough, whole, and lies where it was made."""
     copies = []
     for note in cache.glob(f"*-{platform.machine()}-r{RECIPE}/installation.json"):
-        try:
-            made = read_json(note)
-        except (OSError, ValueError):
-            continue
+        made = object_or_empty(partial(read_json, note))
         # The programs name their loader by its absolute path: a moved copy doesn't run.
-        if made["folder"] == str(note.parent) and release_number(made["version"]) >= MINIMUM:
+        if made.get("folder") == str(note.parent) and release_number(made["version"]) >= MINIMUM:
             usr = note.parent / "root" / "usr"
             copies.append(Installation(usr, made["version"], unpacked=True))
     return max(copies, key=lambda copy: release_number(copy.version), default=None)
