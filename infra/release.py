@@ -4,7 +4,8 @@
     python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
 
 The version stands in pyproject.toml alone, and CHANGELOG.md has a section for it. Nothing is
-uploaded, and no tag is pushed. It needs git, and what the extra `test` installs.
+uploaded, and no tag is pushed. It needs git, and what the extra `test` installs. Each step raises
+ReleaseError where it fails, or finds something wrong; dist/ and tags are then as they were.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("workflows", "templates", "optimizer", "nodes", "infra")  # links in src/trialfleet
 PACKAGE = "src/trialfleet"
-Words = tuple[str | Path, ...]
 
 
 class ReleaseError(Exception):
@@ -53,11 +53,7 @@ def main() -> None:
 
 
 def release(*, demo: bool, tag: bool, borrow: bool) -> None:
-    """Build, check, try and, if asked, tag.
-
-    Raises:
-        ReleaseError: a check or a step failed; dist/ and tags are as they were.
-    """
+    """Build, check, try and, if asked, tag."""
     version = declared_version()
     check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version, dated=tag)
     if tag:
@@ -85,11 +81,7 @@ def release(*, demo: bool, tag: bool, borrow: bool) -> None:
 
 
 def declared_version() -> str:
-    """Return the version in pyproject.toml.
-
-    Raises:
-        ReleaseError: it is not X.Y.Z.
-    """
+    """Return the version in pyproject.toml, X.Y.Z."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     version = str(tomllib.loads(text)["project"]["version"])
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
@@ -104,9 +96,6 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
         text: of CHANGELOG.md.
         version: X.Y.Z.
         dated: whether its heading must have the day of the release: `## X.Y.Z (2026-11-22)`.
-
-    Raises:
-        ReleaseError: it is not so.
     """
     found = re.search(r"^## (\S+) \(([^)\n]+)\)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if not found or found[1] != version:
@@ -125,11 +114,7 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
 
 
 def check_tag(name: str) -> None:
-    """Check that HEAD can get this tag.
-
-    Raises:
-        ReleaseError: the tag is there, or files differ from HEAD.
-    """
+    """Check that HEAD can get this tag: it isn't there, and no file differs from HEAD."""
     if _run("git", "tag", "--list", name):
         raise ReleaseError(f"the tag {name} is there already; raise version in pyproject.toml")
     if changed := _run("git", "status", "--porcelain"):
@@ -140,11 +125,7 @@ def check_tag(name: str) -> None:
 
 
 def build(out: Path) -> tuple[Path, Path]:
-    """Build the sdist, and from it the wheel, of the files that git knows; return both.
-
-    Raises:
-        ReleaseError: the build failed.
-    """
+    """Build the sdist, and from it the wheel, of the files that git knows; return both."""
     with tempfile.TemporaryDirectory(prefix="trialfleet-build-") as copy:
         for name in tracked():
             (Path(copy) / name).parent.mkdir(parents=True, exist_ok=True)
@@ -161,11 +142,7 @@ def tracked(*folders: str) -> list[str]:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Check that a wheel holds every file of the library, and no other: no test, no benchmark.
-
-    Raises:
-        ReleaseError: names what is missing or too much.
-    """
+    """Check that a wheel holds every file of the library, and no other: no test, no benchmark."""
     own = {n.removeprefix("src/") for n in tracked(PACKAGE) if not (ROOT / n).is_symlink()}
     expected = own | {f"trialfleet/{name}" for name in tracked(*FOLDERS)}
     found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -175,11 +152,7 @@ def check_wheel(wheel: Path) -> None:
 
 
 def check_sdist(sdist: Path) -> None:
-    """Check that a source archive holds no test and no benchmark.
-
-    Raises:
-        ReleaseError: names what is too much.
-    """
+    """Check that a source archive holds no test and no benchmark."""
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     if unwanted := [name for name in names if name.startswith("tests")]:
@@ -205,9 +178,6 @@ def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
 
     With `borrow` its dependencies are those of this Python, found by a .pth file; else they are
     loaded, in the versions of requirements.lock, torch for this machine.
-
-    Raises:
-        ReleaseError: something can't be installed.
     """
     venv.create(environment, with_pip=not borrow)
     python = environment / "bin" / "python"
@@ -216,12 +186,12 @@ def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
         borrowed = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
         (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n", encoding="utf-8")
     else:
-        by_hash: Words = ("install", "--quiet", "--require-hashes", "--requirement")
+        by_hash = ("install", "--quiet", "--require-hashes", "--requirement")
         _run(python, "-m", "pip", *by_hash, ROOT / "requirements-uv.lock")
-        uv: Words = (python, "-m", "uv", "pip")
+        uv = (python, "-m", "uv", "pip")
         _run(*uv, *by_hash, ROOT / "requirements.lock", "--python", python)
         _run(python, ROOT / "infra" / "install_torch.py", ROOT / "constraints.txt")
-    pip: Words = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
     _run(*pip, "--no-deps", "--no-index", "--ignore-installed", wheel)
     return python
 
@@ -234,11 +204,7 @@ def scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 def try_out(python: Path, version: str, folder: str) -> None:
-    """Write a study with the installed library and plan a run of it, outside the clone.
-
-    Raises:
-        ReleaseError: a command failed, or another trialfleet than the installed one was used.
-    """
+    """Write a study with the installed library, and no other, and plan a run of it."""
     where = _run(python, "-c", "import trialfleet; print(trialfleet.__file__)", folder=folder)
     if not where.startswith(str(python.parents[1])):
         raise ReleaseError(f"the environment uses {where}, not the wheel")
@@ -252,11 +218,7 @@ def try_out(python: Path, version: str, folder: str) -> None:
 
 
 def try_demo(python: Path, folder: str) -> None:
-    """Run the demo's study with the installed library, on a pool of its own.
-
-    Raises:
-        ReleaseError: the run failed, or left no model.
-    """
+    """Run the demo's study with the installed library, on a pool of its own; it leaves a model."""
     trialfleet = python.with_name("trialfleet")
     pool = {"TRIALFLEET_POOL": f"{folder}/pool"}
     _run(trialfleet, "init", "flights", "--example", "flights", folder=folder)
@@ -273,10 +235,7 @@ def try_demo(python: Path, folder: str) -> None:
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
     """Run a program in a folder, by default the clone, and return what it printed.
 
-    Its environment is this one's and `more`.
-
-    Raises:
-        ReleaseError: it can't be run, or failed; with the end of what it said.
+    Its environment is this one's and `more`. An error has the end of what it said.
     """
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {**more}
     try:

@@ -274,10 +274,8 @@ class IntParameter(Parameter):
 
     def _width_problems(self) -> Iterator[tuple[str, str]]:
         if self.high - self.low > LARGEST_INT:
-            yield (
-                "high",
-                f"{self.high} is too far from low, {self.low}: at most {LARGEST_INT} apart",
-            )
+            most = f"at most {LARGEST_INT} apart"
+            yield "high", f"{self.high} is too far from low, {self.low}: {most}"
 
     @property
     def _stride(self) -> int:

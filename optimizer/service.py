@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from trialfleet.ctrl_c import taken_by
 from trialfleet.errors import OptimizerError, TrialfleetError
 from trialfleet.optimizer.client import EXIT_NO_SERVICE, LOCK, SOCKET, open_lock
 from trialfleet.updates import Updates
@@ -104,8 +105,8 @@ def serve(
     )
     for name in SINGLE_THREADED:  # more threads gain the sampler nothing; before numpy and torch
         os.environ.setdefault(name, "1")
-    updates = Updates()
-    with _signals() as stop, _locked(folder, wait=wait_for_lock) as is_locked:
+    updates, stop = Updates(), _Stop()
+    with taken_by(stop), _locked(folder, wait=wait_for_lock) as is_locked:
         if not is_locked:
             return
         log.info("starting in %s", folder)
@@ -134,18 +135,6 @@ class _Stop:
         self.requested = True
         if not self.is_graceful:
             raise SystemExit(0)
-
-
-@contextmanager
-def _signals() -> Iterator[_Stop]:
-    """Handle SIGTERM and SIGINT; what was installed before is restored."""
-    stop = _Stop()
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

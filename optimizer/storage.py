@@ -1,4 +1,8 @@
-"""Where the studies of a run are kept: SQLite by default, any database of Optuna's by URL."""
+"""Where the studies of a run are kept: SQLite by default, any database of Optuna's by URL.
+
+InputError: no URL, or of a kind without a driver here. OptimizerError: the database can't
+be reached, opened or used; it names the URL.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,9 @@ from trialfleet.optimizer.storage_url import (
     secrets_of,
     sqlite_url,
 )
+from trialfleet.optimizer.stored_trials import LOCK_WAIT_SECONDS
 from trialfleet.optimizer.trial_rows import TrialStorage
 
-LOCK_WAIT_SECONDS = 60  # how long SQLite waits for another process before "database is locked"
 CONNECT_SECONDS = 10
 SCHEMA_LOCK = 0x7472_6961_6C66  # PostgreSQL's advisory lock while tables are made: b"trialf"
 
@@ -41,10 +45,6 @@ def open_storage(url: str) -> TrialStorage:
     Args:
         url: `sqlite:///PATH`, `postgresql+psycopg://USER:PASSWORD@HOST/DATABASE`, or another
             database that SQLAlchemy and Optuna know. See `sqlite_url` for paths.
-
-    Raises:
-        InputError: not a URL, or of a kind for which no driver is installed.
-        OptimizerError: the database can't be reached, opened or used; names the URL.
     """
     parsed = _parsed(url)
     dialect = parsed.get_backend_name()
@@ -60,10 +60,6 @@ def open_to_read(url: str) -> TrialStorage | None:
     """Open the storage at `url` to read it; None if it was never made.
 
     Nothing is made or changed: neither a SQLite file nor Optuna's tables.
-
-    Raises:
-        InputError: as `open_storage`.
-        OptimizerError: it can't be reached or read.
     """
     parsed = _parsed(url)
     waits = {"connect_args": {"timeout": LOCK_WAIT_SECONDS}}
@@ -86,10 +82,6 @@ def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
         url: the storage, which stays as it is.
         names: of the studies; those that it doesn't have are left out.
         target: the file.
-
-    Raises:
-        InputError: as `open_storage`.
-        OptimizerError: the storage can't be read.
     """
     source = open_to_read(url)
     if source is None:

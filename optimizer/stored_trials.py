@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 TABLES = (12, "v3.2.0.a")  # the versions in Optuna's version_info and alembic_version
-LOCK_WAIT_SECONDS = 60
+LOCK_WAIT_SECONDS = 60  # how long SQLite waits for another process before "database is locked"
 FAILURES = "failures"  # the attribute that keeps why attempts at a trial failed, by their number
 STOPPED = "stopped"  # the attribute of a trial that was stopped early: what it was told, and why
 
@@ -63,21 +63,14 @@ class Reader(Protocol):
     """Reads the trials of studies, by the studies' names.
 
     Finished trials are read once, however often it is called. A study that isn't there has none.
+    OptimizerError: the storage can't be read.
     """
 
     def __call__(self, study: str) -> list[StoredTrial]:
-        """Return the trials of a study.
-
-        Raises:
-            OptimizerError: the storage can't be read.
-        """
+        """Return the trials of a study."""
 
     def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        """Return the trials of studies, by their names; of one moment where that is possible.
-
-        Raises:
-            OptimizerError: the storage can't be read.
-        """
+        """Return the trials of studies, by their names; of one moment where that is possible."""
 
 
 class TrialState(IntEnum):

@@ -19,14 +19,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class TrialStorage(RDBStorage):
-    """A database of Optuna's, with the same tables and the same trials in them."""
+    """A database of Optuna's, with the same tables and the same trials in them.
+
+    sqlalchemy.exc.SQLAlchemyError: it can't be used.
+    """
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
         """Store a new trial that runs, in one transaction, and return it as it is.
 
-        Raises:
-            KeyError: there is no such study.
-            sqlalchemy.exc.SQLAlchemyError: the database can't be used.
+        KeyError: there is no such study.
         """
         import sqlalchemy
         from optuna.storages._rdb import models
@@ -74,7 +75,6 @@ class TrialStorage(RDBStorage):
             reports: by step.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: the database can't be used.
             UpdateFinishedTrialError: somebody else has finished it.
         """
         import sqlalchemy

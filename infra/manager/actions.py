@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from trialfleet.errors import PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.pool.htcondor_package import Progress
+from trialfleet.infra.pool.processes import captured
 
 Run = Callable[[list[str]], str]  # runs a command and returns what it prints, or raises PoolError
 FILE_MODE = 0o644
@@ -102,9 +102,7 @@ def run_command(arguments: list[str]) -> str:
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:
-        done = subprocess.run(
-            arguments, env=environment, capture_output=True, text=True, check=False
-        )
+        done = captured(arguments, env=environment)
     except OSError as error:
         raise PoolError(f"{arguments[0]} can't be run: {error.strerror}") from error
     if done.returncode != 0:

@@ -30,10 +30,7 @@ class Distribution:
 
 def distribution(os_release: Path) -> Distribution:
     """Return what `os_release` says; empty words where it says nothing."""
-    try:
-        text = os_release.read_text()
-    except OSError:
-        text = ""
+    text = os_release.read_text() if os_release.is_file() else ""
     fields = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
     return Distribution(fields.get("ID", ""), fields.get("VERSION_CODENAME", ""))
 
@@ -56,11 +53,7 @@ def source(found: Distribution, key: Path) -> str:
 
 
 def fetch_key() -> bytes:
-    """Return the key that signs the repository.
-
-    Raises:
-        PoolError: it can't be fetched, or what comes is no key.
-    """
+    """Return the key that signs the repository; PoolError if what comes is none, or nothing."""
     try:
         with urllib.request.urlopen(KEY_URL, timeout=SECONDS) as answer:  # noqa: S310  https, as above
             key: bytes = answer.read()

@@ -283,11 +283,7 @@ def output_of(target: InstallTarget, asked: list[str]) -> str:
 
 
 def wait_for_answer(target: InstallTarget) -> None:
-    """Return once all daemons answer.
-
-    Raises:
-        PoolError: they don't in time.
-    """
+    """Return once all daemons answer; PoolError if they don't in time."""
     environment = inherited_environment()
     environment.pop("CONDOR_CONFIG", None)
     silent: set[str] = set()

@@ -1,7 +1,8 @@
 """The token by which a node proves that it belongs to the pool.
 
 HTCondor signs it by a key that only root on the manager can read; `fleet up` gives it to the nodes.
-It names `node@TRUST_DOMAIN` and lets its bearer advertise a machine, and nothing else.
+It names `node@TRUST_DOMAIN` and lets its bearer advertise a machine, and nothing else. PoolError
+says why a token can't be made, read or used.
 """
 
 from __future__ import annotations
@@ -36,11 +37,7 @@ def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
 
 
 def create(lifetime_days: float = LIFETIME_DAYS) -> str:
-    """Return a new token of a node, signed by the key of this machine.
-
-    Raises:
-        PoolError: HTCondor or its key is missing, or may not be read by this user.
-    """
+    """Return a new token of a node, signed by the key of this machine, which this user may read."""
     try:
         return signing.signed(command(lifetime_days))
     except PoolError as error:
@@ -51,11 +48,7 @@ def create(lifetime_days: float = LIFETIME_DAYS) -> str:
 
 
 def expiry(token: str) -> datetime:
-    """Return when a token expires, in UTC. Its signature is not checked.
-
-    Raises:
-        PoolError: the text is not a token, or one that never expires.
-    """
+    """Return when a token expires, in UTC, as any has to. Its signature is not checked."""
     try:
         _, payload, _ = token.strip().split(".")
         padded = payload + "=" * (-len(payload) % 4)
@@ -65,11 +58,7 @@ def expiry(token: str) -> datetime:
 
 
 def read_node_token() -> str:
-    """Return the nodes' token, from the manager's file or the one that the environment names.
-
-    Raises:
-        PoolError: it is missing, may not be read, is none, or has expired.
-    """
+    """Return the nodes' token, from the manager's file or the one that the environment names."""
     path = Path(os.environ.get(TOKEN_VARIABLE) or TOKEN_FILE)
     try:
         token = path.read_text(encoding="ascii").strip()
@@ -88,17 +77,13 @@ def read_node_token() -> str:
     return token
 
 
-def renew(lifetime_days: float = LIFETIME_DAYS) -> datetime:
-    """Replace the manager's token by a new one and return when that expires.
-
-    Raises:
-        PoolError: this isn't a manager, or this user isn't its root.
-    """
+def renew() -> datetime:
+    """Replace the token of this machine, a manager, and return when the new one expires."""
     if not TOKEN_FILE.parent.is_dir():
         raise PoolError(
             f"there is no {TOKEN_FILE.parent}: `sudo trialfleet manager install` makes it"
         )
-    token = create(lifetime_days)
+    token = create()
     try:
         write(token, TOKEN_FILE)
     except OSError as error:

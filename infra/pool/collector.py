@@ -1,4 +1,7 @@
-"""The one query of the collector for slots."""
+"""The one query of the collector for slots.
+
+Without a pool, or where its collector does not answer: PoolError.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,7 @@ if TYPE_CHECKING:
 
 
 def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list[ClassAd]:
-    """Return the ads of the slots that satisfy a ClassAd constraint, whole or some attributes.
-
-    Raises:
-        PoolError: there is no pool, or its collector does not answer.
-    """
+    """Return the ads of the slots that satisfy a ClassAd constraint, whole or some attributes."""
     use(connect())
     import htcondor2
 
@@ -39,9 +38,6 @@ def read_machines(
     """Return the pool's machines whose slots satisfy a constraint, by name.
 
     Running jobs get their names by the ads of trials.
-
-    Raises:
-        PoolError: there is no pool, or its collector does not answer.
     """
     return machines_of((plain(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 

@@ -1,7 +1,8 @@
 """A package of Debian with everything it needs, unpacked into a folder.
 
 No root, no change to the system: apt runs with its own lists, cache, sources and an empty record
-of installed packages. It checks the archive's signatures by the keyring of Debian, as always.
+of installed packages. It checks the archive's signatures by the keyring of Debian, as always. What
+this machine lacks for that, and what fails, is a PoolError.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.processes import captured
 
 RELEASE = "forky"
 KEYRINGS = (
@@ -90,14 +91,7 @@ class PrivateApt:
         command = ["apt-get", "-qq", "-c", str(self.folder / "clear.conf"), *self.options()]
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}
         environment.pop("APT_CONFIG", None)
-        done = subprocess.run(
-            [*command, *arguments],
-            cwd=within,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = captured([*command, *arguments], cwd=within, env=environment)
         if done.returncode != 0 or "\nE: " in f"\n{done.stderr}":
             raise PoolError(explain(self.mirror, done.stderr))
         return done.stdout
@@ -141,11 +135,7 @@ def explain(mirror: str, complaint: str) -> str:
 
 
 def machine_architecture() -> str:
-    """Return Debian's name of this machine's processor.
-
-    Raises:
-        PoolError: Debian's HTCondor is not used on this kind of processor.
-    """
+    """Return Debian's name of this machine's processor, for which Debian's HTCondor is used."""
     machine, known = platform.machine(), " or ".join(ARCHITECTURES)
     if machine not in ARCHITECTURES:
         raise PoolError(f"HTCondor can be unpacked on {known}, not on {machine}")
@@ -158,11 +148,7 @@ def missing_programs() -> list[str]:
 
 
 def keyring() -> Path:
-    """Return the file with the keys that sign Debian's archive.
-
-    Raises:
-        PoolError: it isn't installed.
-    """
+    """Return the file with the keys that sign Debian's archive."""
     for path in KEYRINGS:
         if path.is_file():
             return path
@@ -175,8 +161,7 @@ def keyring() -> Path:
 def mirrors() -> list[str]:
     """Return the mirror that the environment names, then those of the machine's apt; no two alike.
 
-    Raises:
-        PoolError: there is none, as on relatives of Debian.
+    Relatives of Debian have none.
     """
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
@@ -205,15 +190,13 @@ def _mirrors_of_sources() -> list[str]:
 
 
 def _apt_get(*words: str) -> str:
-    done = subprocess.run(["apt-get", *words], capture_output=True, text=True, check=False)
-    return done.stdout
+    return captured(["apt-get", *words]).stdout
 
 
 def extract(packages: list[Path], folder: Path) -> None:
     """Unpack the packages' files into `folder`, running none of their scripts."""
     folder.mkdir(parents=True, exist_ok=True)
     for package in packages:
-        command = ["dpkg-deb", "--extract", str(package), str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = captured(["dpkg-deb", "--extract", package, folder])
         if done.returncode != 0:
             raise PoolError(f"{package.name} can't be unpacked: {done.stderr.strip()}")

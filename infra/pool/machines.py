@@ -168,30 +168,20 @@ class Machine:
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
         """Return whether trials want GPUs and the probe has found none that is well.
 
-        Machines of no fleet need not have a probe: without one they are not sick.
-
-        Args:
-            wants_gpus: whether trials want GPUs; None: they do where the machine has some.
+        Machines of no fleet need not have a probe: without one they are not sick. Unless it is said
+        whether trials want GPUs, they do where the machine has some.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
 
     def state(self, wants_gpus: bool | None = None) -> State:
-        """Return how it is.
-
-        Args:
-            wants_gpus: see `is_sick`.
-        """
+        """Return how it is; `wants_gpus` as for `is_sick`."""
         if self.draining:
             return "draining"
         return "sick" if self.is_sick(wants_gpus) else "well"
 
     def explanation(self, wants_gpus: bool | None = None) -> str:
-        """Return why it is so, or why it takes no trials on all of its GPUs; empty if all is well.
-
-        Args:
-            wants_gpus: see `is_sick`.
-        """
+        """Return why it is so, or why it takes no trials on all of its GPUs; empty: all is well."""
         state = self.state(wants_gpus)
         if state == "draining":
             return self.drain_explanation

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -129,6 +131,11 @@ def send(process: Process, number: signal.Signals) -> None:
     """Signal `process` unless it is gone or its number has passed to another."""
     with suppress(psutil.NoSuchProcess):
         process.handle.send_signal(number)
+
+
+def captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, whatever that is, and return it with what it printed."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def wait_until(done: Callable[[], bool], *, seconds: float, poll: float = POLL) -> bool:

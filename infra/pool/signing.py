@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.processes import captured
 
 PROGRAM = "condor_token_create"
-KEY_BYTES = 64
 
 
 def new_key() -> bytes:
     """Return a key to sign tokens by, as HTCondor keeps one in its folder of keys."""
-    return secrets.token_bytes(KEY_BYTES)
+    return secrets.token_bytes(64)
 
 
 def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> list[str]:
@@ -37,9 +36,7 @@ def signed(command: Sequence[str], environment: Mapping[str, str] | None = None)
     program = shutil.which(command[0], path=path)
     if program is None:
         raise PoolError(f"{command[0]} is not on PATH")
-    done = subprocess.run(
-        [program, *command[1:]], env=environment, capture_output=True, text=True, check=False
-    )
+    done = captured([program, *command[1:]], env=environment)
     token = done.stdout.strip()
     if done.returncode != 0 or not token:
         reason = " ".join((done.stderr or done.stdout).split()) or "it printed nothing"

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from trialfleet.classads import JobStatus, Universe, from_json
 from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, machines_of, slot_order
+from trialfleet.infra.pool.processes import captured
 
 PoolState = Literal["up", "down", "failing"]
 
@@ -149,14 +150,7 @@ def ads_of(command: list[str], environment: Mapping[str, str]) -> list[dict[str,
     None if the tool is missing, fails, or finds nobody to talk to in time.
     """
     try:
-        done = subprocess.run(
-            command,
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TOOL_SECONDS,
-        )
+        done = captured(command, env=environment, timeout=TOOL_SECONDS)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
     return from_json(done.stdout) if done.returncode == 0 else None

@@ -3,7 +3,8 @@
 HTCondor refuses to run root's jobs. In a user namespace root's processes can be a plain account
 to themselves, while their files belong to root outside. The account must not be the one that
 stands for all who aren't mapped (the kernel's overflow uid, `nobody`): any other user of the
-machine would be taken for the pool's owner, and could run jobs as root.
+machine would be taken for the pool's owner, and could run jobs as root. PoolError says why there is
+no such account, no name of the user's, or no user namespace.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import PoolError
+from trialfleet.infra.pool.processes import captured
 
 OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 PREFERRED = ("condor", "daemon")
@@ -40,11 +41,7 @@ class Identity:
 
 
 def identity() -> Identity:
-    """Return how this user's daemons run.
-
-    Raises:
-        PoolError: the user is root and can't have a user namespace here.
-    """
+    """Return how this user's daemons run."""
     if os.geteuid() != 0:
         return Identity(user_name(os.geteuid()))
     account = mapped_account()
@@ -55,11 +52,7 @@ def identity() -> Identity:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of the account `uid`.
-
-    Raises:
-        PoolError: it has none, so that HTCondor could not name the pool's owner.
-    """
+    """Return the name of the account `uid`, by which HTCondor names the pool's owner."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -86,7 +79,7 @@ def refuse_where_forbidden(chosen: Identity) -> None:
     advice = "HTCondor refuses root's jobs; run trialfleet as a plain user"
     if shutil.which("unshare") is None:
         raise PoolError(f"`unshare` (package util-linux) is missing, and {advice}")
-    trial = subprocess.run([*chosen.prefix, "true"], capture_output=True, text=True, check=False)
+    trial = captured([*chosen.prefix, "true"])
     if trial.returncode != 0:
         reason = " ".join(trial.stderr.split()) or f"unshare exits {trial.returncode}"
         raise PoolError(f"root can't have a user namespace here ({reason}), and {advice}")

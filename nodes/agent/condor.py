@@ -7,7 +7,6 @@ daemons know by FS.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
@@ -17,6 +16,7 @@ from trialfleet.classads import from_json
 from trialfleet.nodes.agent.decisions import Startd
 from trialfleet.nodes.agent.history import ATTRIBUTES, Failure, failures
 from trialfleet.nodes.bootstrap.configuration import OFFLINE
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe import privileged_readings
 
 TIMEOUT = 5.0  # seconds for one tool; it takes 20 ms
@@ -27,10 +27,6 @@ PROC = Path("/proc")
 STATUS = ("condor_status", "-json")
 HEALTHY, SICK = "TrialfleetGpuHealthy", "TrialfleetSickGpus"
 LOOKED_AT = ("Name", "State", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK)
-
-
-class CondorError(Exception):
-    """HTCondor's tools failed, or the daemon doesn't answer."""
 
 
 class Condor:
@@ -48,7 +44,7 @@ class Condor:
         wanted = ",".join((*LOOKED_AT, privileged_readings.INSTANCE))
         try:
             slots = query([*STATUS, "-direct", self._address(), "-attributes", wanted])
-        except (CondorError, OSError):
+        except (StepError, OSError):
             return None
         if not slots:
             return None
@@ -67,7 +63,7 @@ class Condor:
         wanted = ["-constraint", f'Name == "{self._name}"', "-attributes", "Name"]
         try:
             return bool(self._name and query([*STATUS, *wanted]))
-        except CondorError:
+        except StepError:
             return False
 
     def drain(self, reason: str, *, unclaimed_only: bool = False) -> None:
@@ -77,38 +73,35 @@ class Condor:
 
         Args:
             reason: what the ad will say.
-            unclaimed_only: refuse (CondorError), rather than vacate anything.
+            unclaimed_only: refuse (StepError), rather than vacate anything.
         """
         condition = ["-check", UNHELD] if unclaimed_only else []
         try:
             address = self._address()
         except OSError as error:
-            raise CondorError(f"the startd's address can't be read: {error}") from error
-        run(["condor_drain", "-graceful", "-reason", reason, *condition, address])
+            raise StepError(f"the startd's address can't be read: {error}") from error
+        run("condor_drain", "-graceful", "-reason", reason, *condition, address)
 
     def take_offline(self, gpus: Sequence[str]) -> None:
-        """Keep jobs from these GPUs from now on; others come back. CondorError if that fails."""
+        """Keep jobs from these GPUs from now on; others come back. StepError if that fails."""
         # Where packages have a folder of theirs, the machine's own is the last of the list.
         folders = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()
         if not folders:
-            raise CondorError("HTCondor's configuration has no LOCAL_CONFIG_DIR")
+            raise StepError("HTCondor's configuration has no LOCAL_CONFIG_DIR")
         file = Path(folders[-1]) / PurePath(OFFLINE).name
-        beside = file.with_name(f".{file.name}")  # HTCondor reads no hidden files
+        setting = f"OFFLINE_MACHINE_RESOURCE_GPUS = {', '.join(gpus)}\n"
         try:
-            beside.write_text(
-                f"OFFLINE_MACHINE_RESOURCE_GPUS = {', '.join(gpus)}\n", encoding="utf-8"
-            )
-            beside.replace(file)
-            run(["condor_reconfig", "-addr", self._address()])
+            Host(Path("/")).write(str(file), setting)
+            run("condor_reconfig", "-addr", self._address())
         except OSError as error:
-            raise CondorError(f"{file}: {error}") from error
+            raise StepError(f"{file}: {error}") from error
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
         """Return what the pool's other nodes measured, by the name of their GPUs.
 
         What was known last while the collector doesn't say.
         """
-        with suppress(CondorError):
+        with suppress(StepError):
             self._bandwidths = privileged_readings.bandwidths(
                 query(privileged_readings.QUERY), besides=self._instance
             )
@@ -122,7 +115,7 @@ class Condor:
                 limit = ["-limit", str(HISTORY_LENGTH), "-attributes", ",".join(ATTRIBUTES)]
                 ads = query(["condor_history", "-startd", "-json", *limit])
                 self._failures, self._history_read = failures(ads), written
-        except (CondorError, OSError):
+        except (StepError, OSError):
             pass  # no job has ended yet, or HTCondor isn't there yet
         return self._failures
 
@@ -133,12 +126,12 @@ class Condor:
     def _address(self) -> str:
         lines = Path(self._value("STARTD_ADDRESS_FILE")).read_text(encoding="utf-8").splitlines()
         if not lines:
-            raise CondorError("the startd's address file is empty")
+            raise StepError("the startd's address file is empty")
         return lines[0]
 
     def _value(self, name: str) -> str:
         if name not in self._values:
-            self._values[name] = run(["condor_config_val", name]).strip()
+            self._values[name] = run("condor_config_val", name).strip()
         return self._values[name]
 
 
@@ -151,25 +144,16 @@ def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:
     """Return the ads that a tool prints as JSON."""
-    text = run(command).strip()
+    text = run(*command).strip()
     try:
         return from_json(text)
     except ValueError as error:
-        raise CondorError(f"{command[0]} printed no JSON: {text[:200]}") from error
+        raise StepError(f"{command[0]} printed no JSON: {text[:200]}") from error
 
 
-def run(command: Sequence[str]) -> str:
-    """Return what a tool prints; CondorError if it fails or takes too long."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CondorError(f"{command[0]}: {error}") from error
-    if done.returncode != 0:
-        output = " ".join((done.stderr or done.stdout).split())
-        raise CondorError(f"{command[0]} exits {done.returncode}: {output}")
-    return done.stdout
+def run(*command: str) -> str:
+    """Return what a tool prints; StepError if it fails or takes too long."""
+    return Host().run(*command, seconds=TIMEOUT)
 
 
 def process_name(path: Path) -> str:

@@ -24,13 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 ATTRIBUTES = (
-    "ClusterId",
-    "ProcId",
-    "CompletionDate",
-    "ExitCode",
-    "ExitBySignal",
-    "ExitSignal",
-    "VacateReasonCode",
+    *("ClusterId", "ProcId", "CompletionDate"),
+    *("ExitCode", "ExitBySignal", "ExitSignal", "VacateReasonCode"),
 )
 # Done; "these parameters can't be trained"; checkpointed. None of them is the machine's fault.
 INNOCENT_CODES = (0, 64, 85)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from trialfleet.nodes.agent.decisions import Leaving, Memory
+from trialfleet.nodes.bootstrap.host import Host
 
 
 def load(path: Path) -> Memory:
@@ -21,7 +22,4 @@ def load(path: Path) -> Memory:
 
 def save(path: Path, memory: Memory) -> None:
     """Replace the file whole; OSError if that can't be done."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(asdict(memory)) + "\n", encoding="utf-8")
-    beside.replace(path)
+    Host(Path("/")).write(str(path), json.dumps(asdict(memory)) + "\n")

@@ -5,34 +5,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from trialfleet.instance_aws import Imds
 from trialfleet.nodes.agent import machine, notices, saved_state
-from trialfleet.nodes.agent.condor import Condor, CondorError
+from trialfleet.nodes.agent.condor import Condor
 from trialfleet.nodes.agent.decisions import Decision, Rules, Seen, Startd, changes, decide
 from trialfleet.nodes.agent.notices import Notices
 from trialfleet.nodes.bootstrap import metadata_fence
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
-from trialfleet.wall_clock import WallClock
+from trialfleet.wall_clock import WallClock, real_time
 
 STEP = 1.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
 FENCE = 10.0  # seconds between two looks at the fence
 TELL = 300.0  # seconds between two tellings of what the probe can't see; it looks every 900
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Clock:
-    """UNIX seconds, and seconds since boot: the second clock is set by nobody."""
-
-    now: Callable[[], float] = time.time
-    uptime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Agent:
@@ -45,16 +37,20 @@ class Agent:
         rules: Rules,
         state: Path,
         *,
-        clock: Clock | None = None,
+        clock: Callable[[], datetime] = real_time,
+        uptime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
         cancel_switch: Callable[[], None] = machine.cancel_switch,
         power_off: Callable[[str], None] = machine.power_off,
         raise_fence: Callable[[Host], bool] = metadata_fence.raise_fence,
         tell_probe: Callable[[PrivilegedReadings], None] = machine.tell_probe,
     ) -> None:
-        """Go on from what `state` remembers; nothing is done yet."""
+        """Go on from what `state` remembers; nothing is done yet.
+
+        The clock may be set; `uptime`, the seconds since boot, is set by nobody.
+        """
         self._metadata, self._condor, self._rules, self._state = metadata, condor, rules, state
-        self._clock = clock or Clock()
-        self._wall = WallClock(self._time, self._clock.uptime)  # set ahead, it ends no lease
+        self._uptime = uptime
+        self._clock = WallClock(clock, uptime)  # set ahead, it ends no lease
         self._cancel_switch, self._power_off = cancel_switch, power_off
         self._tell_probe, self._last_tell = tell_probe, float("-inf")
         self._raise_fence, self._fenced, self._unfenced = raise_fence, float("-inf"), ""
@@ -83,8 +79,8 @@ class Agent:
         startd = self._condor.look()
         self._log_silence(current, startd)
         return Seen(
-            now=self._wall.now().timestamp(),
-            uptime=self._clock.uptime(),
+            now=self._clock.now().timestamp(),
+            uptime=self._uptime(),
             startd=startd,
             busy=self._condor.starter_lives() if startd is None else startd.claimed > 0,
             in_collector=self._memory.joined
@@ -96,14 +92,11 @@ class Agent:
             unfenced=self._look_at_fence() or None,
         )
 
-    def _time(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.now(), timezone.utc)  # noqa: UP017  Python 3.10
-
     def _look_at_fence(self) -> str:
         """Now and then look whether jobs are kept from the metadata; say why if they aren't."""
-        if self._clock.uptime() - self._fenced < FENCE:
+        if self._uptime() - self._fenced < FENCE:
             return self._unfenced
-        self._fenced = self._clock.uptime()
+        self._fenced = self._uptime()
         try:
             if self._raise_fence(Host()):
                 log.warning("jobs could reach the instance's metadata: the fence is raised again")
@@ -139,7 +132,7 @@ class Agent:
             return decision
         try:
             self._condor.take_offline(decision.offline)
-        except CondorError as error:
+        except StepError as error:
             if str(error) != self._offline_problem:  # it is tried again each second
                 log.warning("sick GPUs can't be taken offline: %s", error)
             self._offline_problem = str(error)
@@ -150,9 +143,9 @@ class Agent:
 
     def _tell(self) -> None:
         """Now and then leave for the probe, which isn't root, what it can't see."""
-        if not self._memory.joined or self._clock.uptime() - self._last_tell < TELL:
+        if not self._memory.joined or self._uptime() - self._last_tell < TELL:
             return
-        self._last_tell = self._clock.uptime()
+        self._last_tell = self._uptime()
         try:
             self._tell_probe(PrivilegedReadings(kernel_log.read_xids(), self._condor.bandwidths()))
         except OSError as error:
@@ -172,7 +165,7 @@ class Agent:
             return
         try:
             self._condor.drain(decision.drain, unclaimed_only=decision.unclaimed_only)
-        except CondorError as error:
+        except StepError as error:
             log.warning("not draining: %s", error)
         else:
             log.info("draining: %s", decision.drain)

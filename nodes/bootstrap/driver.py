@@ -14,6 +14,7 @@ from pathlib import PurePath
 
 from trialfleet.nodes.bootstrap import packages
 from trialfleet.nodes.bootstrap.host import HOME, Host, StepError
+from trialfleet.nodes.probe.gather import has_device
 
 OPTION = "NVreg_CheckPCIConfigSpace"
 FILE = "/etc/modprobe.d/trialfleet-nvidia.conf"
@@ -22,7 +23,6 @@ REBOOTED = f"{HOME}/rebooted-for-driver"
 MODULE = "nvidia"  # as modprobe and the kernel call it, whatever the file's name
 USERS = ("nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia_uvm")
 PATIENCE = 120  # seconds for a program that asks the driver: a sick GPU may hang it for ever
-NVIDIA = "0x10de"  # the vendor's number on the PCI bus
 DEBIANS = ("contrib", "non-free")  # the components of Debian that its driver comes from
 UBUNTU_BRANCHES = ("580-server", "570-server", "550-server", "535-server")
 
@@ -45,7 +45,7 @@ def prepare(host: Host) -> str:
         StepError: there is an NVIDIA GPU, and its driver can't be installed.
     """
     module = find_module(host)
-    if module is None and has_gpu(host):
+    if module is None and has_device(host.root):
         install(host)
         module = find_module(host)
     if module is None:
@@ -75,12 +75,6 @@ def find_module(host: Host) -> str | None:
         return None
     # The line is there as soon as the package is, the module when it has been compiled.
     return called[1] if host.ask("modinfo", "-F", "filename", called[1]) is not None else None
-
-
-def has_gpu(host: Host) -> bool:
-    """Say whether a device of NVIDIA's is on the PCI bus."""
-    vendors = host.place("/sys/bus/pci/devices").glob("*/vendor")
-    return any(vendor.read_text().strip() == NVIDIA for vendor in vendors)
 
 
 def install(host: Host) -> None:

@@ -16,7 +16,6 @@ class Log:
     """Takes lines; each has its time."""
 
     def __init__(self, file: Path) -> None:
-        """Add to `file`."""
         self._file = file
 
     def say(self, text: str) -> None:

@@ -26,7 +26,6 @@ MISSING = -3  # the answer for a file that isn't there
 EMPTY = -5  # what getfile answers for an empty file, and for one that is too large for it
 _LONGEST_ANSWER = 5120  # bytes
 BLOCK = 1 << 20  # bytes of an exchange, at most
-_MODE = 0o644
 
 
 class ChirpError(OSError):
@@ -142,7 +141,7 @@ class Chirp:
     @contextmanager
     def _opened(self, remote: str, flags: str) -> Iterator[int]:
         """Open a file there; a failure drops the connection, and with it the open file."""
-        opened = self._ask(f"open {_word(remote)} {flags} {_MODE}")
+        opened = self._ask(f"open {_word(remote)} {flags} {0o644}")
         try:
             self._line()  # what `stat` would say of it
             yield opened

@@ -169,12 +169,8 @@ class Training:
         limits: Limits,
         carry: Callable[[], tuple[bool, float]],
     ) -> None:
-        self._trainer, self._processes, self._limits, self._carry = (
-            trainer,
-            processes,
-            limits,
-            carry,
-        )
+        self._trainer, self._processes = trainer, processes
+        self._limits, self._carry = limits, carry
         self.bounds = Bounds(processes, limits)
         self._is_told = False
         self._ends: list[tuple[float, int]] = []  # when it gets which signal, once told to stop

@@ -2,7 +2,6 @@
 
     ops         the operators, typed; importing it loads them, or has them built, or does without
     plain       the same by pure torch: reference and last fallback
-    checks      what the arguments must be
     build       compiles csrc/ for this machine's torch and GPUs, once
     toolchain   the compilers, and what they are called with
 

@@ -23,9 +23,8 @@ SMI_SECONDS = 20.0  # without persistence mode it starts the GPUs first, one aft
 PYTHON = sys.executable or os.path.realpath("/proc/self/exe")
 MEASURE = (PYTHON, "-m", "trialfleet.nodes.probe.measure")
 KERNELS = (PYTHON, "-m", "trialfleet.nodes.kernels", "status", "--json")
-PCI = Path("/sys/bus/pci/devices")
-MEASURED = ("launch_microseconds", "launch_rate", "bandwidth", "host_bandwidth", "matmul_error")
 NVIDIA = "0x10de"  # the maker's number on the PCI bus
+MEASURED = ("launch_microseconds", "launch_rate", "bandwidth", "host_bandwidth", "matmul_error")
 IN_USE = "in use by other programs"
 LOOK_AGAIN = 5.0  # s for nvidia-smi after the measurement, when the driver is awake
 HUNG = "hung"
@@ -64,7 +63,8 @@ def driver_readings(seconds: float) -> Readings:
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
-        return nvml.read() or Readings(problems=without_driver())
+        without_driver = ("an NVIDIA device without a driver",) if has_device() else ()
+        return nvml.read() or Readings(problems=without_driver)
     ((code, output, _),) = finish([program], time.monotonic() + seconds)
     if code is None:
         return Readings(problems=(f"nvidia-smi hangs: no answer in {seconds:g} s",))
@@ -76,10 +76,10 @@ def driver_readings(seconds: float) -> Readings:
         return Readings(problems=(str(error),))
 
 
-def without_driver() -> tuple[str, ...]:
-    """Return that there is a GPU and no driver, if there is a GPU."""
-    makers = (path.read_text(encoding="ascii").strip() for path in PCI.glob("*/vendor"))
-    return ("an NVIDIA device without a driver",) if NVIDIA in makers else ()
+def has_device(root: Path = Path("/")) -> bool:
+    """Tell whether a device of NVIDIA's is on the PCI bus, by /sys below a root."""
+    makers = (path.read_text().strip() for path in root.glob("sys/bus/pci/devices/*/vendor"))
+    return NVIDIA in makers
 
 
 def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:

@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-KMSG = Path("/dev/kmsg")
-PARAMS = Path("/proc/driver/nvidia/params")
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([^)]*)\): (\d+)")
 RECORD = 8192  # bytes: the kernel refuses to give a record to a smaller buffer
 
@@ -35,7 +33,7 @@ def xids(log: str) -> tuple[Xid, ...]:
     return tuple(Xid(address(pci), int(code)) for pci, code in XID.findall(log))
 
 
-def read_xids(device: Path = KMSG) -> tuple[Xid, ...] | None:
+def read_xids(device: Path = Path("/dev/kmsg")) -> tuple[Xid, ...] | None:
     """Return the errors since boot; None if the log can't be read (it takes root, mostly)."""
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
@@ -62,7 +60,7 @@ def records(descriptor: int) -> list[str]:
         found.append(record.decode(errors="replace"))
 
 
-def read_options(params: Path = PARAMS) -> dict[str, str]:
+def read_options(params: Path = Path("/proc/driver/nvidia/params")) -> dict[str, str]:
     """Return the options of the loaded driver, by name without its prefix; none without one."""
     try:
         text = params.read_text(encoding="utf-8", errors="replace")

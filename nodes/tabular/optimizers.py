@@ -43,11 +43,6 @@ class Optimizer:
         self.m = [torch.zeros_like(w) for w in self.weights]
         self.v = [torch.zeros_like(w) for w in self.weights]
 
-    def clear(self) -> None:
-        """Forget the gradients."""
-        for w in self.weights:
-            w.grad = None
-
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
         """Move every weight by its gradient."""

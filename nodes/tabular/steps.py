@@ -74,7 +74,7 @@ class PlainSteps(Steps):
     def take(self) -> None:
         """See `Steps`."""
         batch = self._data.train.at(self._batches[self._next])
-        self._optimizer.clear()
+        self._network.zero_grad()
         outputs = self._network(batch.numeric, batch.categorical)
         loss = loss_of(outputs, batch.target, self._data.kind)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -35,6 +35,7 @@ class RegionSampler(BaseSampler):
 
     Parameters that a trial doesn't have (a conditional one that isn't active) count as being at
     their middle. Failed trials count as bad as the worst result. Pruned trials count for nothing.
+    ValueError: the study has several objectives.
     """
 
     def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
@@ -64,11 +65,7 @@ class RegionSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the point to try next; nothing while there are too few results.
-
-        Raises:
-            ValueError: the study has several objectives.
-        """
+        """Return the point to try next; nothing while there are too few results."""
         self._raise_error_if_multi_objective(study)
         trials = study.get_trials(deepcopy=False)
         known = [each for each in trials if each.state in _FINISHED]
@@ -98,11 +95,7 @@ class RegionSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a random value.
-
-        Raises:
-            ValueError: the study has several objectives.
-        """
+        """Return a random value."""
         self._raise_error_if_multi_objective(study)
         seed = stable_seed(self._seed, trial.number, param_name)
         return RandomSampler(seed=seed).sample_independent(

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -54,6 +54,20 @@ def stop_if_pressed() -> None:
     """
     if _pressed and (_pressed.is_set() or signal.SIGINT in signal.sigpending()):
         raise KeyboardInterrupt
+
+
+@contextmanager
+def taken_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Have SIGTERM and SIGINT call a handler in the block, where this thread may take signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler_before in former.items():
+            signal.signal(number, handler_before)
 
 
 @contextmanager

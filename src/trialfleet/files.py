@@ -1,6 +1,8 @@
 """Files of which a crash leaves the old content or the new, and the lock on what is written.
 
 The standard library has no such thing, and PyPI's `atomicwrites` is no longer maintained.
+
+OSError: a folder is missing, full or not writable; what was to be replaced is then unchanged.
 """
 
 from __future__ import annotations
@@ -34,9 +36,6 @@ def write_atomic(
         content: text (stored as UTF-8) or bytes.
         mode: permission bits of the new file.
         durable: whether it is to survive a power failure; else nothing waits for the disk.
-
-    Raises:
-        OSError: the folder is missing, full or not writable; `path` is then unchanged.
     """
     with _beside(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -80,11 +79,7 @@ def _beside(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open a file that is for locking; no other account may: who can read a file can lock it.
-
-    Raises:
-        OSError: it can't be made or opened.
-    """
+    """Open a file that is for locking; no other account may: who can read a file can lock it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     with suppress(PermissionError):  # another account's, which let us in
         os.fchmod(descriptor, 0o600)
@@ -158,12 +153,7 @@ def as_json(value: Any) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON value in `path`.
-
-    Raises:
-        OSError: the file can't be read.
-        ValueError: it is not JSON, or not UTF-8.
-    """
+    """Return the JSON value in `path`; ValueError: it is not JSON, or not UTF-8."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 

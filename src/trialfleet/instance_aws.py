@@ -28,12 +28,8 @@ TOKEN_SECONDS = 21_600  # the longest that IMDS gives
 WAITS = (1, 2, 4, 8, 16)  # seconds between attempts; a new role is believed everywhere after some
 PASSING = {429, 500, 502, 503, 504}  # what the metadata service says when it is asked too often
 NO_ANSWER = (OSError, http.client.HTTPException)  # the latter: one that breaks off
-LASTING = {  # refusals that asking again doesn't change
-    "NoSuchBucket",
-    "NoSuchKey",
-    "ParameterNotFound",
-    "ValidationException",
-}
+# Refusals that asking again doesn't change.
+LASTING = {"NoSuchBucket", "NoSuchKey", "ParameterNotFound", "ValidationException"}
 
 
 class AwsError(Exception):
@@ -57,11 +53,8 @@ class Imds:
     def get(self, path: str) -> str | None:
         """Return what stands at `path` below `/latest/`, such as `meta-data/instance-id`.
 
-        Returns:
-            The text; None where there is nothing (no notice, no such tag).
-
-        Raises:
-            AwsError: the service can't be reached, or refuses.
+        None where there is nothing (no notice, no such tag); AwsError where the service refuses, or
+        can't be reached.
         """
         for wait in (*self._waits, None):
             try:
@@ -112,11 +105,7 @@ class Credentials:
 
 
 def credentials(imds: Imds) -> Credentials:
-    """Return the keys of the instance's role.
-
-    Raises:
-        AwsError: the instance has no role.
-    """
+    """Return the keys of the instance's role; AwsError where it has none."""
     place = "meta-data/iam/security-credentials/"
     role = (imds.get(place) or "").strip()
     found = imds.get(place + role.splitlines()[0]) if role else None

@@ -4,6 +4,9 @@ A job writes into its trial's folder on the access point. A name there may be a 
 pipe, or a file of any size. So a file is read only if it is a regular one that no link leads to,
 and no more of it than its kind may have. Nothing here waits for a writer.
 
+What can't be read or written is an OSError; a thing of another kind, or a larger one, than a job of
+ours leaves a JobFileError, which is one, too.
+
 `within` names the folder from which on a job may have replaced a part of the path; the default is
 the file's own folder.
 """
@@ -48,12 +51,7 @@ class JobFileError(OSError):
 
 @contextmanager
 def opened(path: Path, within: Path | None = None) -> Iterator[BinaryIO]:
-    """Give a regular file for reading.
-
-    Raises:
-        JobFileError: it is something else, or a link leads to it.
-        OSError: it can't be read.
-    """
+    """Give a regular file, to which no link leads, for reading."""
     with os.fdopen(_open(path, within, _FILE), "rb") as file:
         yield file
 
@@ -99,12 +97,7 @@ def _refused(path: Path, folder: int) -> JobFileError | None:
 
 
 def read_bytes(path: Path, most: int, within: Path | None = None) -> bytes:
-    """Return a file's content.
-
-    Raises:
-        JobFileError: it is no regular file, or has more bytes than `most`.
-        OSError: it can't be read.
-    """
+    """Return the content of a regular file, which has at most so many bytes."""
     with opened(path, within) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -113,21 +106,12 @@ def read_bytes(path: Path, most: int, within: Path | None = None) -> bytes:
 
 
 def read_json(path: Path, most: int, within: Path | None = None) -> Any:
-    """Return the JSON value in a file.
-
-    Raises:
-        OSError: as `read_bytes` has it.
-        ValueError: it is not JSON, or not UTF-8.
-    """
+    """Return the JSON value in a file, as `read_bytes` and `parsed` have it."""
     return parsed(read_bytes(path, most, within))
 
 
 def parsed(content: bytes) -> Any:
-    """Return the JSON value of a text.
-
-    Raises:
-        ValueError: it is not JSON, or not UTF-8.
-    """
+    """Return the JSON value of a text; ValueError: it is not JSON, or not UTF-8."""
     try:
         return json.loads(content.decode())
     except RecursionError as error:
@@ -137,18 +121,14 @@ def parsed(content: bytes) -> Any:
 def read_record(
     path: Path, *keys: str, shape: Any = None, most: int = MOST_NOTES
 ) -> dict[str, Any]:
-    """Return the JSON object of a file, as `files.read_record` does.
-
-    Raises:
-        InputError: it can't be read, or isn't what was written.
-    """
+    """Return the JSON object of a file, as `files.read_record` does, with its errors."""
     return checked_record(path, lambda: read_bytes(path, most), keys, shape)
 
 
-def tail(path: Path, most: int, within: Path | None = None) -> tuple[bytes, int]:
+def tail(path: Path, most: int) -> tuple[bytes, int]:
     """Return the end of a file, and how many bytes lie before it; nothing of any other thing."""
     try:
-        with opened(path, within) as file:
+        with opened(path) as file:
             begin = max(0, os.fstat(file.fileno()).st_size - most)
             file.seek(begin)
             return file.read(most), begin
@@ -188,12 +168,7 @@ def has_files(folder: Path) -> bool:
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
-    """Return what is in a folder, each with its size: 0 of what is no regular file.
-
-    Raises:
-        JobFileError: it has more names than any job of ours makes.
-        OSError: it is no folder, or can't be read.
-    """
+    """Return what is in a folder, each with its size: 0 of what is no regular file."""
     found: dict[str, int] = {}
     with (
         _folder_of(folder / "any", folder.parent) as descriptor,
@@ -214,11 +189,7 @@ def write(
     within: Path | None = None,
     durable: bool = True,
 ) -> None:
-    """Replace what lies under a name by a file of ours, as `files.write_atomic` does.
-
-    Raises:
-        OSError: it can't be written, or a link leads to its folder.
-    """
+    """Replace what lies under a name by a file of ours, as `files.write_atomic` does."""
     with _folder_of(path, within) as folder:
         place = Path(f"/proc/self/fd/{folder}") / path.name  # its folder, wherever that is now
         try:
@@ -231,12 +202,7 @@ def write(
 
 
 def append(path: Path, content: bytes) -> None:
-    """Append to a regular file, in one write: another program may append to it at the same time.
-
-    Raises:
-        JobFileError: it is something else, or a link leads to it.
-        OSError: it isn't there, can't be written, or there is no room.
-    """
+    """Append to a regular file, in one write: another program may append to it at the same time."""
     descriptor = _open(path, None, _FILE & ~os.O_ACCMODE | os.O_WRONLY | os.O_APPEND)
     try:
         if os.write(descriptor, content) < len(content):
@@ -258,11 +224,7 @@ def write_json(
 
 
 def tree_of(folder: Path) -> list[Path]:
-    """Return what is in a folder that came of a job, at any depth: files and folders.
-
-    Raises:
-        JobFileError: it holds anything else, a link, say.
-    """
+    """Return what is in a folder that came of a job, at any depth: files and folders, no links."""
     found = sorted(folder.rglob("*"))
     for path in (folder, *found):
         kind = stat.S_IFMT(_kind(path))
@@ -275,10 +237,6 @@ def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | Non
     """Copy a folder that came of a job to a place that is free, or to an empty folder.
 
     By default `copy` makes of each file one with the same bytes that its owner alone may write.
-
-    Raises:
-        JobFileError: as `tree_of` has it.
-        OSError: it can't be read or written.
     """
     to.mkdir(mode=0o755, exist_ok=True)
     for path in tree_of(source):
@@ -290,11 +248,7 @@ def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | Non
 
 
 def share(source: Path, to: Path) -> None:
-    """Give a regular file a second name, or copy it where the file system has none to give.
-
-    Raises:
-        OSError: as `opened` has it, or there is no room.
-    """
+    """Give a regular file a second name, or copy it where the file system has none to give."""
     with opened(source):
         try:
             os.link(source, to, follow_symlinks=False)

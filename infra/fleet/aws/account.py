@@ -61,7 +61,6 @@ def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnv
         environment: of this process.
 
     Raises:
-        FleetError: there are no credentials, or AWS refuses them.
         InputError: the credentials stand in the environment, where no job sees them.
     """
     account = Aws().account(aws_region)

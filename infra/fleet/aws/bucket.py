@@ -57,7 +57,6 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
         Its name.
 
     Raises:
-        InputError: the user's bucket doesn't exist or lies elsewhere.
         FleetError: the bucket is another account's.
     """
     name = name_of(fleet, account)
@@ -91,17 +90,15 @@ def exists(s3: S3Client, name: str, account: str) -> bool:
         FleetError: it is another account's.
     """
     try:
-        s3.head_bucket(Bucket=name, ExpectedBucketOwner=account)
+        found = or_none(lambda: s3.head_bucket(Bucket=name, ExpectedBucketOwner=account), *MISSING)
     except ClientError as error:
-        if code_of(error) == "403":  # an answer without a body: AWS says no more
-            raise FleetError(
-                f"the bucket {name} is another account's, or the permission s3:ListBucket is "
-                "denied; `trialfleet fleet plan --policy` prints the policy that is needed"
-            ) from error
-        if code_of(error) not in MISSING:
+        if code_of(error) != "403":  # an answer without a body: AWS says no more
             raise
-        return False
-    return True
+        raise FleetError(
+            f"the bucket {name} is another account's, or the permission s3:ListBucket is denied; "
+            "`trialfleet fleet plan --policy` prints the policy that is needed"
+        ) from error
+    return found is not None
 
 
 def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
@@ -199,12 +196,11 @@ def _empty(s3: S3Client, name: str, prefix: str) -> None:
 
 def _delete(s3: S3Client, name: str) -> None:
     try:
-        s3.delete_bucket(Bucket=name)
+        or_none(lambda: s3.delete_bucket(Bucket=name), *MISSING)
     except ClientError as error:
-        if code_of(error) == "BucketNotEmpty":
-            raise FleetError(
-                f"the bucket {name} holds other things than the fleet's; it stays: "
-                f"aws s3 rb --force s3://{name} deletes it with all of them"
-            ) from error
-        if code_of(error) not in MISSING:
+        if code_of(error) != "BucketNotEmpty":
             raise
+        raise FleetError(
+            f"the bucket {name} holds other things than the fleet's; it stays: "
+            f"aws s3 rb --force s3://{name} deletes it with all of them"
+        ) from error

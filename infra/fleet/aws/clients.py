@@ -86,19 +86,11 @@ class Aws:
         return cast("PricingClient", self._client("pricing", "us-east-1"))
 
     def account(self, aws_region: str) -> str:
-        """Return the account's number, which AWS is asked for once.
-
-        Raises:
-            FleetError: there are no credentials, or AWS refuses them.
-        """
+        """Return the account's number, which AWS is asked for once."""
         return self._account or self.caller(aws_region)["Account"]
 
     def caller(self, aws_region: str) -> GetCallerIdentityResponseTypeDef:
-        """Ask AWS who is asking.
-
-        Raises:
-            FleetError: there are no credentials, or AWS refuses them.
-        """
+        """Ask AWS who is asking; FleetError without credentials, or where AWS refuses them."""
         with asking("who is asking (sts:GetCallerIdentity)"):
             who = self.sts(aws_region).get_caller_identity()
         self._account = who["Account"]

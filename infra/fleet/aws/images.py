@@ -31,11 +31,7 @@ class Image:
 
 
 def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
-    """Find the fleet's image for a region and an architecture.
-
-    Raises:
-        InputError: there is none such, or it is of another architecture.
-    """
+    """Find the fleet's image for a region and an architecture."""
     named = fleet.ami if isinstance(fleet.ami, str) else fleet.ami[aws_region]
     wanted = named.replace("{architecture}", architecture)
     image = _behind(aws, aws_region, wanted)

@@ -248,7 +248,6 @@ def _dismiss(ec2: EC2Client, group: str) -> None:
     pages = ec2.get_paginator("describe_network_interfaces").paginate(
         Filters=[{"Name": "group-id", "Values": [group]}]
     )
-    for page in pages:
-        for card in page["NetworkInterfaces"]:
-            if others := [other for other in _groups(card) if other != group]:
-                _regroup(ec2, card, others)
+    for card in pages.search("NetworkInterfaces[]"):
+        if others := [other for other in _groups(card) if other != group]:
+            _regroup(ec2, card, others)

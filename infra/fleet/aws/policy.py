@@ -220,7 +220,7 @@ def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
         _allow("Identity", _all("iam:", [*ROLE, *PROFILE]), [within.role, within.profile]),
         _allow("PassRole", ["iam:PassRole"], [within.role], StringEquals=service),
     ]
-    if fleet.spot_nodes:  # the first spot instance of an account makes a role for AWS's service
+    if fleet.spot.share > 0:  # the first spot instance of an account makes a role for AWS's service
         service = {"iam:AWSServiceName": "spot.amazonaws.com"}
         role = "arn:*:iam::*:role/aws-service-role/spot.amazonaws.com/*"
         make = ["iam:CreateServiceLinkedRole"]

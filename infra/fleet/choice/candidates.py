@@ -26,7 +26,6 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
     Of equal ones spot comes first, then the fleet's first region.
 
     Raises:
-        InputError: a listed instance type exists in none of the fleet's regions.
         FleetError: nothing will do (the error says why of each).
     """
     found: list[Candidate] = []
@@ -69,7 +68,7 @@ def _tariffs(
 ) -> dict[Lifecycle, Callable[[str, str], float | None]]:
     """Return for each lifecycle of the fleet's nodes what tells a type's price in a zone."""
     tariffs: dict[Lifecycle, Callable[[str, str], float | None]] = {}
-    if fleet.spot_nodes:
+    if fleet.spot.share > 0:
         spot = prices.spot_prices(aws, aws_region, types)
         tariffs["spot"] = lambda name, zone: spot.get((name, zone))
     if fleet.spot.share < 1:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         InstanceTypeOfferingTypeDef,
     )
 
-MAKER = "NVIDIA"
 IMAGES = ("x86_64", "arm64")  # architectures that images are made for
 OLD = frozenset({"K80", "M60", "V100"})  # of generations before Turing
 _BUYABLE = {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]}
@@ -145,7 +144,7 @@ def _check_elsewhere(aws: Aws, fleet: Fleet, aws_region: str, missing: list[str]
 
 def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
     gpus = info.get("GpuInfo", {}).get("Gpus", [])
-    return [gpu for gpu in gpus if gpu["Manufacturer"] == MAKER]
+    return [gpu for gpu in gpus if gpu["Manufacturer"] == "NVIDIA"]
 
 
 def _whole(info: InstanceTypeInfoTypeDef) -> bool:

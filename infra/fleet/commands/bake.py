@@ -18,7 +18,6 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 COMPONENT_LIMIT = 16_000  # characters that Image Builder takes as a component's data
 BUILD_MINUTES = 120  # a machine that isn't made an image of by then ends itself
-_WIDTH = 100
 
 
 def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
@@ -42,7 +41,6 @@ def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str)
     """Return what EC2 Image Builder's calls take, by call, as JSON has it.
 
     Raises:
-        InputError: the fleet's image for this architecture can't be found.
         FleetError: the recipe is longer than Image Builder takes.
     """
     name = names.resource_name(fleet.called)
@@ -89,7 +87,7 @@ def _program(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
     settings = up.node_settings(fleet, inputs, bucket.name_of(fleet, aws.account(fleet.home)))
     text = user_data.render({**settings, "run": "", "image": True, "boot_minutes": BUILD_MINUTES})
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-    lines = "\n".join(textwrap.wrap(packed, _WIDTH))
+    lines = "\n".join(textwrap.wrap(packed, 100))
     return (
         "base64 --decode <<'END' | gunzip > /root/trialfleet-image.py\n"
         f"{lines}\nEND\n"

@@ -51,7 +51,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
     """Return the plan of a fleet, with the gangs of its study.
 
     Raises:
-        InputError: an instance type doesn't exist, or a gang could never begin.
+        InputError: a gang could never begin.
         FleetError: no candidate is left.
     """
     account = aws.account(fleet.home)
@@ -75,11 +75,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
 
 
 def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
-    """Ask AWS for the on-demand prices of the fleet's types; return the file that keeps them.
-
-    Raises:
-        InputError: an instance type doesn't exist.
-    """
+    """Ask AWS for the on-demand prices of the fleet's types; return the file that keeps them."""
     types = {
         kind.name
         for aws_region in fleet.aws_regions

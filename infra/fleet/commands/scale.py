@@ -32,10 +32,6 @@ def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
 
     Returns:
         What AWS refused, or what could not be drained and lives on, a line each.
-
-    Raises:
-        InputError: more nodes than the fleet may have.
-        PoolError: the pool does not answer, so that nobody knows which nodes are idle.
     """
     fleet_up.count_for(fleet, count)
     living = inventory.instances(aws, fleet)

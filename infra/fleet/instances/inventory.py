@@ -40,10 +40,11 @@ def tagged(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list
     found = []
     for aws_region in aws_regions:
         with asking(f"the instances in {aws_region}"):
-            paginator = aws.ec2(aws_region).get_paginator("describe_instances")
-            for page in paginator.paginate(Filters=filters):
-                for reservation in page["Reservations"]:
-                    found += [described(one, aws_region) for one in reservation["Instances"]]
+            pages = (
+                aws.ec2(aws_region).get_paginator("describe_instances").paginate(Filters=filters)
+            )
+            listed = pages.search("Reservations[].Instances[]")
+            found += [described(one, aws_region) for one in listed]
     return sorted(found, key=lambda instance: (instance.launched, instance.id))
 
 

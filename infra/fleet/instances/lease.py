@@ -13,28 +13,15 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
 if TYPE_CHECKING:
-    from types_boto3_ec2 import EC2Client
     from types_boto3_ec2.type_defs import TagTypeDef
 
 
 def renew(
-    aws: Aws,
-    fleet: Fleet,
-    instances: Iterable[Instance],
-    minutes: float | None = None,
-    *,
-    now: datetime | None = None,
-) -> datetime:
-    """Let instances live on, by default for the fleet's `lease_minutes`; return the lease's end.
-
-    Those that are gone meanwhile are passed over.
-    """
-    length = timedelta(minutes=fleet.lease_minutes if minutes is None else minutes)
-    end = (now or datetime.now(UTC)) + length
+    aws: Aws, fleet: Fleet, instances: Iterable[Instance], *, now: datetime | None = None
+) -> None:
+    """Let instances live on for the fleet's `lease_minutes`; pass over those that are gone."""
+    end = (now or datetime.now(UTC)) + timedelta(minutes=fleet.lease_minutes)
     tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.at(end)}
-
-    def renewed(ec2: EC2Client, ids: list[str]) -> None:
-        ec2.create_tags(Resources=ids, Tags=[tag])
-
-    call_by_region(aws, instances, "the lease of", renewed)
-    return end
+    call_by_region(
+        aws, instances, "the lease of", lambda ec2, ids: ec2.create_tags(Resources=ids, Tags=[tag])
+    )

@@ -68,7 +68,7 @@ def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
     """Return what this machine, the manager, hands to the nodes.
 
     Raises:
-        InputError: nobody says where the nodes find this manager.
+        InputError: as `manager_address`.
         PoolError: this machine is no manager: it has no token for nodes, or no HTCondor.
     """
     own = own_instance.look()
@@ -110,9 +110,6 @@ def prepare(
     """Make what nodes of a run need (empty: of none), or bring it back to what it must be.
 
     Regions without a candidate are left alone.
-
-    Raises:
-        InputError: an image, a subnet or a bucket that the fleet names can't be used.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -165,7 +162,6 @@ def up(
         All living nodes, and who refused.
 
     Raises:
-        InputError: more nodes than the fleet may have, or something it names can't be used.
         FleetError: AWS has no capacity for a single node.
     """
     wanted = count_for(fleet, count)
@@ -192,11 +188,7 @@ def up(
 
 
 def count_for(fleet: Fleet, count: int | None) -> int:
-    """Return how many nodes to have, by default the fleet's minimum and at least one.
-
-    Raises:
-        InputError: more than the fleet may have.
-    """
+    """Return how many nodes to have, by default the fleet's minimum and at least one."""
     wanted = max(1, fleet.nodes.min) if count is None else count
     if not 0 <= wanted <= fleet.nodes.max:
         raise InputError(f"{wanted} nodes: the fleet may have 0 to {fleet.nodes.max} (nodes.max)")

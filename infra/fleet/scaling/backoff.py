@@ -21,7 +21,6 @@ class Backoff:
     """Holds back launches for a while; each time in a row twice as long."""
 
     def __init__(self, first: timedelta, longest: timedelta) -> None:
-        """Take the length of the first pause and of the longest."""
         self._first, self._longest = first, longest
         self._length = first
         self._until: datetime | None = None
@@ -51,7 +50,6 @@ class UnfitNodes:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._backoff = Backoff(timedelta(minutes=5), timedelta(hours=2))
         self._fit: set[str] = set()
         self._coming: set[str] = set()
@@ -81,7 +79,6 @@ class UnmatchedTrials:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._backoffs: dict[tuple[Room, str], Backoff] = {}
 
     def without(
@@ -114,7 +111,6 @@ class Notices:
     """Spot pools, a type in a zone each, from which AWS takes nodes back: the next may go, too."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._given: dict[tuple[str, str], datetime] = {}
 
     def last(

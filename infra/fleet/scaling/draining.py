@@ -20,7 +20,7 @@ from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.machines import OURS, Machine
-from trialfleet.infra.pool.processes import wait_until
+from trialfleet.infra.pool.processes import captured, wait_until
 
 TOOL_SECONDS = 30  # a node that doesn't answer for so long can't be drained
 AT_ONCE = 8  # nodes that are asked side by side
@@ -50,9 +50,7 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     check = ["-check", IS_IDLE] if removal.only_idle else []
     command = [program, "-graceful", "-reason", OURS + removal.reason, *check, node.slot]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=TOOL_SECONDS
-        )
+        done = captured(command, timeout=TOOL_SECONDS)
     except subprocess.TimeoutExpired:
         return f"{node.slot} does not answer"
     if done.returncode == 0 or IN_PROGRESS in done.stderr:

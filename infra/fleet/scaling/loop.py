@@ -12,17 +12,13 @@ would wait for ever.
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
+from trialfleet.ctrl_c import taken_by
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.files import locked, write_json
 from trialfleet.infra.fleet.dataclass_json import plain
@@ -33,33 +29,9 @@ from trialfleet.infra.fleet.scaling.last_report import default_report
 
 PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool
 LONGEST_PAUSE = 240.0  # … after several that failed
+# `waiting` for another autoscaler's end; `failing` while steps fail: the next one is tried all the
+# same.
 State = Literal["waiting", "scaling", "failing", "ended"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What the autoscaler tells of itself, after each step.
-
-    Attributes:
-        state: `waiting` for another autoscaler's end; `failing` while steps fail: the next one is
-            tried all the same.
-        mode: `service` or `provisioner`.
-        error: why the last step failed.
-        step: the last one that did not fail.
-    """
-
-    fleet: str
-    run: str
-    mode: str
-    state: State
-    process: int
-    at: datetime
-    error: str
-    step: Step | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain data."""
-        return {"schema": 1, **plain(self)}
 
 
 class Loop:
@@ -102,7 +74,7 @@ class Loop:
 
     def run(self) -> None:
         """Step until SIGTERM, SIGINT, `stop`, or the end of the graph; errors don't end it."""
-        with ending_by_signals(self.stop):
+        with taken_by(lambda *_: self.stop()):
             last = ""
             while not self._stop.is_set():
                 try:
@@ -172,18 +144,19 @@ class Loop:
         return min(self._pause * 2.0 ** min(self._failures, 10), self._longest_pause)
 
     def _tell(self, state: State, error: str = "") -> None:
-        report = Report(
-            fleet=self._fleet,
-            run=self._run,
-            mode="provisioner" if self._graph else "service",
-            state=state,
-            process=os.getpid(),
-            at=datetime.now(UTC),
-            error=error,
-            step=self._last,
-        )
+        report = {
+            "schema": 1,
+            "fleet": self._fleet,
+            "run": self._run,
+            "mode": "provisioner" if self._graph else "service",
+            "state": state,
+            "process": os.getpid(),
+            "at": datetime.now(UTC),
+            "error": error,  # why the last step failed
+            "step": self._last,  # the last one that did not fail
+        }
         try:
-            write_json(self._report, report.to_json())
+            write_json(self._report, plain(report))
             self._unwritten = ""
         except (OSError, ValueError) as error:
             why = (isinstance(error, OSError) and error.strerror) or str(error)
@@ -193,23 +166,3 @@ class Loop:
 
     def _say(self, line: str) -> None:
         unfailing(self._progress)(line)
-
-
-@contextmanager
-def ending_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at SIGTERM and SIGINT, where this thread may take signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop()
-
-    former = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)

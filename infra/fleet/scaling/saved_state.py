@@ -31,7 +31,6 @@ class Watch:
     """The memory of one autoscaler."""
 
     def __init__(self, now: datetime) -> None:
-        """Begin to watch."""
         self._began = now
         self._seen: dict[str, datetime] = {}
         self._fresh: dict[str, Instance] = {}

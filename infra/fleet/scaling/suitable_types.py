@@ -56,9 +56,6 @@ def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> Suitab
     """Return what the nodes of a fleet have for a job; None where AWS knows none of their types.
 
     So many such jobs must run at once: with how many a gang begins.
-
-    Raises:
-        InputError: an instance type exists nowhere.
     """
     kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
     rooms = {kind.name: room_of(kind, fleet.shares) for kind in kinds}

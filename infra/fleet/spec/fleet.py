@@ -254,11 +254,6 @@ class Fleet(Section):
         """True when nodes get an Elastic Fabric Adapter, if their type has one."""
         return self.gangs is not None and self.gangs.efa
 
-    @property
-    def spot_nodes(self) -> bool:
-        """True when some nodes may be spot."""
-        return self.spot.share > 0
-
     @model_validator(mode="after")
     def _nothing_stands_there_twice(self) -> Self:
         for key in ("aws_regions", "zones", "instance_types", "subnets"):

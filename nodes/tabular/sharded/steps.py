@@ -106,7 +106,7 @@ class ShardedSteps(PlainSteps):
         """See `Steps`. On a GPU the host waits for nothing, but for layers that are offloaded."""
         whole = self._batches[self._next]
         begin, end = self._groups.part(len(whole))
-        self._optimizer.clear()
+        self._network.zero_grad()
         target, outputs = self._outputs(whole[begin:end], begin)
         loss = outputs.sum() * 0.0  # of a small tail a rank may have nothing
         if len(target):

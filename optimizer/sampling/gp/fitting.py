@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
-from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Pairs, Posterior, Posteriors
+from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior, Posteriors
 from trialfleet.optimizer.sampling.gp.transfer import TaughtMeans, Teachers
 
 SAMPLES = 8
@@ -89,7 +89,7 @@ def posteriors(
     taught = taught - centres
     known = prior(is_categorical, taught.shape[1])
     fitted = _fitted(values)
-    likelihood = Likelihood(Pairs(rows[fitted], is_categorical), values[fitted], taught[fitted])
+    likelihood = Likelihood(rows[fitted], values[fitted], is_categorical, taught[fitted])
 
     def log_likelihood(point: Array) -> float:
         try:
@@ -118,7 +118,7 @@ def likeliest(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
     The arguments are as of `posteriors`.
     """
     fitted = _fitted(values)
-    likelihood = Likelihood(Pairs(rows[fitted], is_categorical), values[fitted])
+    likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
     best = _likeliest(likelihood, prior(is_categorical))
     return Posterior(rows, values, is_categorical, Hyperparameters.of(best))
 

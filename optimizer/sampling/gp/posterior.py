@@ -1,4 +1,7 @@
-"""A Gaussian process with known hyperparameters: its likelihood and its posterior."""
+"""A Gaussian process with known hyperparameters: its likelihood and its posterior.
+
+LinAlgError: a covariance is singular in double precision.
+"""
 
 from __future__ import annotations
 
@@ -37,43 +40,24 @@ class PriorMeans(Protocol):
         """Return the means at one point, and their gradients by its d numbers, S × d."""
 
 
-class Pairs:
-    """All pairs of n points: what a likelihood needs that depends on nothing else.
-
-    Attributes:
-        places: of each pair in a matrix of n × n.
-        squares: its δ², n (n - 1) / 2 × d.
-    """
-
-    def __init__(self, rows: Array, is_categorical: Mask) -> None:
-        """Take the differences of points X."""
-        self.places = np.triu_indices(len(rows), k=1)
-        left, right = (rows[places] for places in self.places)
-        self.squares = squared_differences(left, right, is_categorical)
-
-
 class Likelihood:
     """The likelihood of n results under any hyperparameters, and weights of other tasks."""
 
-    def __init__(self, pairs: Pairs, values: Array, taught: Array | None = None) -> None:
-        """Take what is known.
+    def __init__(
+        self, rows: Array, values: Array, is_categorical: Mask, taught: Array | None = None
+    ) -> None:
+        """Take results y at points X, and the differences of each two points.
 
-        Args:
-            pairs: of the points.
-            values: y.
-            taught: M, the means of k other tasks at the points, n × k; none if left out.
+        M, the means of k other tasks at the points, n × k, is none if `taught` is left out.
         """
         self._values = values
         self._taught = np.empty((len(values), 0)) if taught is None else taught
-        self._pairs = pairs.places
-        self._squares = pairs.squares
+        self._pairs = np.triu_indices(len(rows), k=1)  # places of pairs in a matrix of n × n
+        left, right = (rows[places] for places in self._pairs)
+        self._squares = squared_differences(left, right, is_categorical)  # n (n - 1) / 2 × d
 
     def negative_log(self, logs: Array, weights: Array = NO_WEIGHTS) -> float:
-        """Return -log p(y | X, θ, w) without its constant.
-
-        Raises:
-            LinAlgError: the covariance is singular in double precision.
-        """
+        """Return -log p(y | X, θ, w) without its constant."""
         given = Hyperparameters.of(logs)
         joint, additive = covariance(self._squares, given)
         factor = self._factor(joint + additive, given)
@@ -84,9 +68,6 @@ class Likelihood:
         """Return -log p(y | X, θ, w) without its constant, and its gradients by θ and by w.
 
         Rasmussen and Williams, equations 5.8 and 5.9.
-
-        Raises:
-            LinAlgError: the covariance is singular in double precision.
         """
         given = Hyperparameters.of(logs)
         joint, additive, by_square = covariance_and_slopes(self._squares, given)
@@ -123,11 +104,7 @@ class Posterior:
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, given: Hyperparameters
     ) -> None:
-        """Condition on results y at canonical points X.
-
-        Raises:
-            LinAlgError: the covariance is singular in double precision.
-        """
+        """Condition on results y at canonical points X."""
         self.rows = rows
         self.values = values
         self.given = given

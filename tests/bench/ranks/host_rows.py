@@ -93,7 +93,8 @@ class InMainMemory:
 
 def move(optimizer: Optimizer, embedded: Tensor, factors: Tensor) -> None:
     """Take a step, whose gradients are as large as those of a mean over the batch."""
-    optimizer.clear()
+    for weight in optimizer.weights:
+        weight.grad = None
     (embedded * factors).mean().backward()  # type: ignore[no-untyped-call]
     optimizer.step(CHOSEN.learning_rate)
 

@@ -11,6 +11,7 @@ from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.instances import inventory, lease
 from trialfleet.infra.fleet.lifecycle.reap import LONGEST, expired, reap
 from trialfleet.infra.fleet.lifecycle.up import up
+from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -32,9 +33,13 @@ def expiries(cloud: Account) -> list[datetime | None]:
     return [instance.expires for instance in inventory.instances(cloud.aws, SPEC)]
 
 
+def lasting(minutes: int) -> Fleet:
+    return SPEC.model_copy(update={"lease_minutes": minutes})
+
+
 def test_a_lease_is_renewed_in_all_regions(cloud: Account, nodes: list[Instance]) -> None:
-    end = lease.renew(cloud.aws, SPEC, nodes, 30, now=NOW)
-    assert end == NOW + timedelta(minutes=30)
+    lease.renew(cloud.aws, lasting(30), nodes, now=NOW)
+    end = NOW + timedelta(minutes=30)
     assert expiries(cloud) == [end, end]
     assert expired(cloud.aws, [HOME, AWAY], now=end) == []
     assert len(expired(cloud.aws, [HOME, AWAY], now=end + timedelta(seconds=1))) == 3
@@ -53,8 +58,8 @@ def test_a_node_that_is_gone_keeps_no_other_from_its_lease(
     cloud.faults.refuse(  # AWS tags none then, and moto all
         "CreateTags", "InvalidInstanceID.NotFound", when=lambda body: gone.id in body.values()
     )
-    end = lease.renew(cloud.aws, SPEC, [gone, *nodes], 30, now=NOW)
-    assert expiries(cloud) == [end, end]
+    lease.renew(cloud.aws, lasting(30), [gone, *nodes], now=NOW)
+    assert expiries(cloud) == [NOW + timedelta(minutes=30)] * 2
 
 
 def test_a_refusal_of_another_kind_is_told(cloud: Account, nodes: list[Instance]) -> None:
@@ -66,7 +71,7 @@ def test_a_refusal_of_another_kind_is_told(cloud: Account, nodes: list[Instance]
 def test_what_outlived_its_lease_is_terminated_in_any_fleet(
     cloud: Account, nodes: list[Instance]
 ) -> None:
-    lease.renew(cloud.aws, SPEC, nodes[:1], 120, now=NOW)
+    lease.renew(cloud.aws, lasting(120), nodes[:1], now=NOW)
     messages: list[str] = []
     after = NOW + timedelta(minutes=61)
     reaped = reap(cloud.aws, [HOME, AWAY], messages.append, now=after)

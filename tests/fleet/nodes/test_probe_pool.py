@@ -33,7 +33,7 @@ ATTRIBUTES = ("HAS_GPU", "TrialfleetGpuReason", "TrialfleetBandwidth")
 
 
 def advertised() -> str:
-    return run(["condor_status", "-af:,", *ATTRIBUTES]).strip()
+    return run("condor_status", "-af:,", *ATTRIBUTES).strip()
 
 
 def until(words: str) -> None:
@@ -54,4 +54,4 @@ def test_the_startd_takes_what_the_probe_says_and_forgets_what_it_said_before(
         sick = {"index": 0, "name": "NVIDIA A10G", "ecc_uncorrected": 3}
         readings.write_text(json.dumps({"driver": "550.54", "gpus": [sick]}))
         until("false, GPU 0: 3 memory errors that ECC could not correct, undefined")
-        assert run(["condor_status", "-constraint", "HAS_GPU", "-af", "Name"]) == ""
+        assert run("condor_status", "-constraint", "HAS_GPU", "-af", "Name") == ""

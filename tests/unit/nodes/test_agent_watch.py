@@ -13,11 +13,11 @@ import pytest
 
 from trialfleet.instance_aws import AwsError, Imds
 from trialfleet.nodes.agent import saved_state
-from trialfleet.nodes.agent.condor import Condor, CondorError
+from trialfleet.nodes.agent.condor import Condor
 from trialfleet.nodes.agent.decisions import Leaving, Memory, Rules, Startd
 from trialfleet.nodes.agent.history import Failure
 from trialfleet.nodes.agent.notices import ACTION, EXPIRES, REBALANCE, read
-from trialfleet.nodes.agent.watch import Agent, Clock
+from trialfleet.nodes.agent.watch import Agent
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 
@@ -57,12 +57,12 @@ class StandIn(Condor):
 
     def drain(self, reason: str, *, unclaimed_only: bool = False) -> None:
         if self.refuses or (unclaimed_only and self.claimed):
-            raise CondorError("condor_drain exits 1: refused")
+            raise StepError("condor_drain exits 1: refused")
         self.draining, self.claimed = reason, 0
 
     def take_offline(self, gpus: Sequence[str]) -> None:
         if self.refuses:
-            raise CondorError("condor_reconfig exits 1: refused")
+            raise StepError("condor_reconfig exits 1: refused")
         self.offline.append(tuple(gpus))
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
@@ -90,13 +90,13 @@ class Node:
         self.fence = "stands"  # or gone; or what it can't be raised for
 
     def agent(self) -> Agent:
-        clock = Clock(now=lambda: NOW + self.time + self.wrong, uptime=lambda: 5_000 + self.time)
         return Agent(
             self.metadata,
             self.condor,
             Rules(idle_minutes=10),
             self.state,
-            clock=clock,
+            clock=lambda: datetime.fromtimestamp(NOW + self.time + self.wrong, UTC),
+            uptime=lambda: 5_000 + self.time,
             cancel_switch=self._cancel,
             power_off=self.off.append,
             tell_probe=self.readings.append,

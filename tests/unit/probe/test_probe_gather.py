@@ -461,8 +461,10 @@ def test_a_device_without_a_driver_is_told_from_no_device(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(gather, "PCI", tmp_path)
+    has_device = gather.has_device
+    monkeypatch.setattr(gather, "has_device", lambda: has_device(tmp_path))
     assert verdict(gather.gather(5)).reason == "no GPU"
-    (tmp_path / "0000:00:1e.0").mkdir()
-    (tmp_path / "0000:00:1e.0" / "vendor").write_text("0x10de\n")
+    device = tmp_path / "sys/bus/pci/devices/0000:00:1e.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
     assert verdict(gather.gather(5)).reason == "an NVIDIA device without a driver"

@@ -97,7 +97,7 @@ class Pair:
             (self.dense, self.whole, wanted),
             (self.sparse, self.ours.moved, self.ours.bring(wanted)),
         ):
-            optimizer.clear()
+            weight.grad = None
             loss = (functional.embedding(places, weight) * factors).sum()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step(self.rate_at(self.done))

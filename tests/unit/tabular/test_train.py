@@ -414,7 +414,7 @@ def test_sgd_takes_the_steps_of_torch() -> None:
 def compare(ours: nn.Linear, theirs: nn.Linear, optimizer: Optimizer, torchs: Any) -> None:
     for step in range(20):
         inputs = torch.randn(8, 3, generator=torch.Generator().manual_seed(step))
-        optimizer.clear()
+        ours.zero_grad()
         torchs.zero_grad()
         ours(inputs).square().sum().backward()
         theirs(inputs).square().sum().backward()

@@ -15,7 +15,7 @@ from trialfleet.optimizer.sampling.gp.kernel import (
     covariance_and_slopes,
 )
 from trialfleet.optimizer.sampling.gp.outputs import standardized
-from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Pairs, Posterior, Posteriors
+from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior, Posteriors
 
 CATEGORICAL = np.array([False, False, True])
 GIVEN = Hyperparameters(np.array([0.3, 0.8, 1.5]), joint=1.3, additive=0.6, noise=1e-3)
@@ -59,7 +59,7 @@ def test_the_slopes_of_the_covariance_are_its_derivatives() -> None:
 
 def test_the_gradient_of_the_likelihood_is_its_derivative() -> None:
     rows = some_rows(12)
-    likelihood = Likelihood(Pairs(rows, CATEGORICAL), values_at(rows))
+    likelihood = Likelihood(rows, values_at(rows), CATEGORICAL)
     value, gradient, _ = likelihood.with_gradient(LOGS)
     assert value == pytest.approx(likelihood.negative_log(LOGS))
     assert np.allclose(gradient, approx_fprime(LOGS, likelihood.negative_log, 1e-6), atol=1e-3)
@@ -70,7 +70,7 @@ def test_the_likelihood_is_that_of_a_normal_distribution() -> None:
     values = values_at(rows)
     whole = by_the_formula(rows, rows) + GIVEN.noise * np.eye(9)
     expected = -multivariate_normal(cov=whole).logpdf(values) - 9 / 2 * np.log(2 * np.pi)
-    found = Likelihood(Pairs(rows, CATEGORICAL), values).negative_log(LOGS)
+    found = Likelihood(rows, values, CATEGORICAL).negative_log(LOGS)
     assert found == pytest.approx(expected, rel=1e-6)
 
 
