@@ -76,7 +76,9 @@ def load_model(folder: Path) -> Model:
         text = (folder / "model.json").read_text(encoding="utf-8")
         description: dict[str, Any] = json.loads(text)
         columns = table.Columns(**description["columns"])
-        network = Network(columns, settings.Settings.of(description["settings"]))
+        given = description["settings"]
+        kept = {name: given[name] for name in given if name not in settings.REMOVED}
+        network = Network(columns, settings.Settings.of(kept))
         network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         numeric = dataset.Scale.read(description["numeric_scale"])
         target = dataset.Scale.read(description["target_scale"])

@@ -165,6 +165,8 @@ class Settings:
         return cls(**params)
 
 
+REMOVED = {"hot_rows"}  # settings of former versions that say nothing of a model's network
+
 METRICS = {  # beside the loss; of the validation rows "val_…", of the test rows "test_…"
     "binary": ("auc", "accuracy"),
     "multiclass": ("accuracy",),

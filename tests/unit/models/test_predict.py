@@ -225,15 +225,18 @@ def test_a_folder_without_a_model_is_named(model: Path, tmp_path: Path) -> None:
         load_model(model)
 
 
-def test_a_model_of_a_later_version_is_refused_for_a_setting_that_is_unknown(
+def test_a_model_of_before_may_name_a_setting_that_has_been_removed(
     model: Path, tmp_path: Path
 ) -> None:
-    later = Path(shutil.copytree(model, tmp_path / "model"))
-    description = json.loads((later / "model.json").read_text())
-    description["settings"]["activation"] = "gelu"
-    (later / "model.json").write_text(json.dumps(description))
+    before = Path(shutil.copytree(model, tmp_path / "model"))
+    description = json.loads((before / "model.json").read_text())
+    description["settings"]["hot_rows"] = 0
+    (before / "model.json").write_text(json.dumps(description))
+    assert predict.predict(before, rows_of(model)) == predict.predict(model, rows_of(model))
+    description["settings"]["activation"] = "gelu"  # of a later version
+    (before / "model.json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match="activation"):
-        load_model(later)
+        load_model(before)
 
 
 def test_a_model_of_the_studys_own_trainer_is_told_apart(tmp_path: Path) -> None:
