@@ -12,7 +12,6 @@ import pytest
 
 from tests.conftest import MakeRun
 from tests.fleet.mock_aws.small_world import World, world
-from tests.unit.report.report_studies import blocks_of
 from trialfleet import Run
 from trialfleet.errors import FleetError
 from trialfleet.files import write_json
@@ -130,8 +129,7 @@ def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
             report = write_report(RunFolder(runs["r1"].folder), here.now)
         assert report.boot_usd == pytest.approx(mine.boot, rel=1e-6)
         assert report.idle_usd == pytest.approx(mine.idle, rel=1e-6)
-        blocks = blocks_of(RunFolder(runs["r1"].folder).report_page.read_text())
-        assert blocks[0]["costs"]["rows"][-1]["name"] == "fleet: boot, idle"
+        assert "fleet: boot, idle" in RunFolder(runs["r1"].folder).report_page.read_text()
 
 
 def refuse(*_: object, **__: object) -> None:
