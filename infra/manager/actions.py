@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trialfleet.errors import PoolError
 from trialfleet.files import write_atomic
-from trialfleet.infra.pool.htcondor_package import Progress
+from trialfleet.infra.pool.htcondor_installation import Progress
 from trialfleet.infra.pool.processes import captured
 
 Run = Callable[[list[str]], str]  # runs a command and returns what it prints, or raises PoolError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.htcondor_package import INSTALL_GUIDE
+from trialfleet.infra.pool.htcondor_installation import INSTALL_GUIDE
 
 SITE = "https://htcss-downloads.chtc.wisc.edu/repo"
 CHANNEL = "25.x"  # the feature channel; the one for long-term support has no 25.14

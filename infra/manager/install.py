@@ -35,7 +35,7 @@ from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.pool import signing
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.environment import inherited_environment
-from trialfleet.infra.pool.htcondor_package import LEAST, Progress, usable_installation
+from trialfleet.infra.pool.htcondor_installation import LEAST, Progress, usable_installation
 from trialfleet.infra.pool.joining import PORT
 from trialfleet.infra.pool.processes import wait_until
 from trialfleet.render import render_template

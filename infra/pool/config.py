@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trialfleet.errors import InputError
-from trialfleet.infra.pool.htcondor_package import Installation
+from trialfleet.infra.pool.htcondor_installation import Installation
 from trialfleet.render import render_template
 
 KNOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")

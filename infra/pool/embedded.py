@@ -23,7 +23,7 @@ from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.environment import extended_path, inherited_environment, tail
-from trialfleet.infra.pool.htcondor_package import (
+from trialfleet.infra.pool.htcondor_installation import (
     MASTER,
     Installation,
     Progress,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trialfleet.infra.pool.htcondor_package import Installation
+from trialfleet.infra.pool.htcondor_installation import Installation
 
 TAIL = 15  # lines of a log in an error
 

@@ -27,7 +27,7 @@ from trialfleet.objective import Direction, losses
 from trialfleet.optimizer.sampling.former import FormerTasks, domain_of, nearest_point
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.startup import results_awaited, with_former
+from trialfleet.optimizer.sampling.startup_count import results_awaited, with_former
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace

@@ -26,7 +26,7 @@ from trialfleet.files import write_atomic, write_json
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.ownership import Owner
-from trialfleet.optimizer.sampling.startup import first_led
+from trialfleet.optimizer.sampling.startup_count import first_led
 from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.workflows.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED

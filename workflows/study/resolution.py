@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trialfleet.errors import first_of
 from trialfleet.infra.fleet.spec.fleet import Fleet, Gangs
-from trialfleet.optimizer.sampling.startup import default_startup
+from trialfleet.optimizer.sampling.startup_count import default_startup
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.study.checks import URL_PREFIXES

@@ -13,7 +13,7 @@ from trialfleet.infra.fleet.commands.findings import Finding
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.manager import tokens
-from trialfleet.infra.pool import htcondor_package
+from trialfleet.infra.pool import htcondor_installation
 
 PATIENCE = 3.0  # seconds for the manager's port to answer
 LEFT = timedelta(days=7)  # a token is renewed weekly, and lasts much longer
@@ -49,7 +49,7 @@ def _port(fleet: Fleet) -> Finding:
 def _htcondor() -> Finding:
     check, bindings = "HTCondor", version("htcondor")
     try:
-        daemons = htcondor_package.managers_version()
+        daemons = htcondor_installation.managers_version()
     except PoolError as error:
         return Finding(check=check, ok=False, found=str(error))
     found = f"{daemons}, and {bindings} of its Python bindings"

@@ -34,7 +34,7 @@ from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
 from trialfleet.infra.manager import tokens
-from trialfleet.infra.pool import htcondor_package
+from trialfleet.infra.pool import htcondor_installation
 from trialfleet.infra.pool.joining import PORT
 
 BOOT_MINUTES = 20  # a node that hasn't joined within shuts itself down
@@ -78,7 +78,7 @@ def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
         own=own,
         token=tokens.read_node_token(),
         bundle=bundle.build(node_config.render(fleet, manager)),
-        condor_version=htcondor_package.managers_version(),
+        condor_version=htcondor_installation.managers_version(),
         user_data=user_data.render,
         endpoint_url=aws.endpoint(fleet.home),
     )

@@ -16,7 +16,7 @@ from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
 from trialfleet.optimizer.sampling.gp.proposal import improvement_of
 from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.startup import default_startup, with_former
+from trialfleet.optimizer.sampling.startup_count import default_startup, with_former
 from trialfleet.optimizer.sampling.suggest import in_startup
 
 STARTUP = 10  # results that others than ours wait for, as GPSampler does

@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.optimizer.sampling.former import FormerTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.startup import default_startup
+from trialfleet.optimizer.sampling.startup_count import default_startup
 from trialfleet.optimizer.sampling.suggest import suggest
 from trialfleet.optimizer.space import SearchSpace
 

@@ -27,7 +27,7 @@ from trialfleet.infra.fleet.commands import doctor, manager_checks
 from trialfleet.infra.fleet.commands.findings import Finding
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.infra.pool import htcondor_package
+from trialfleet.infra.pool import htcondor_installation
 
 MINE = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, nodes={"max": 4})
 
@@ -281,7 +281,7 @@ def test_a_manager_that_nobody_names_is_told() -> None:
 )
 def test_htcondors_daemons_and_bindings_are_of_one_release(daemons: str, ok: bool | None) -> None:
     with (
-        mock.patch.object(htcondor_package, "managers_version", return_value=daemons),
+        mock.patch.object(htcondor_installation, "managers_version", return_value=daemons),
         mock.patch.object(manager_checks, "version", return_value="25.14.1"),
     ):
         found = manager_checks.examine(MINE)[1]
@@ -291,7 +291,7 @@ def test_htcondors_daemons_and_bindings_are_of_one_release(daemons: str, ok: boo
 
 def test_a_machine_without_htcondor_is_told() -> None:
     with mock.patch.object(
-        htcondor_package, "managers_version", side_effect=PoolError("none here")
+        htcondor_installation, "managers_version", side_effect=PoolError("none here")
     ):
         found = manager_checks.examine(MINE)[1]
     assert (found.ok, found.found) == (False, "none here")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from trialfleet.infra.pool import debian
+from trialfleet.infra.pool import private_apt
 
 PACKAGES = (
     *("systemd-sysv", "libpam-systemd", "systemd-resolved", "dbus", "polkitd", "udev", "kmod"),
@@ -51,7 +51,7 @@ def image(condor: str) -> Path:
     Raises:
         ImageError: it can't be made; with what mmdebstrap said.
     """
-    recipe = "\0".join([debian.RELEASE, condor, *PACKAGES, FINISH.read_text()])
+    recipe = "\0".join([private_apt.RELEASE, condor, *PACKAGES, FINISH.read_text()])
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     folder = platformdirs.user_cache_path("trialfleet") / "lab"
     place = folder / f"debian-{digest}"
@@ -68,7 +68,7 @@ def make(place: Path, condor: str) -> None:
     for killed in place.parent.glob("debian-*.part"):
         shutil.rmtree(killed)
     errors = ""
-    for mirror in debian.mirrors():
+    for mirror in private_apt.mirrors():
         beside = Path(tempfile.mkdtemp(prefix="debian-", suffix=".part", dir=place.parent))
         done = subprocess.run(command(beside, mirror, condor), capture_output=True, text=True)
         if done.returncode == 0:
@@ -77,17 +77,17 @@ def make(place: Path, condor: str) -> None:
         shutil.rmtree(beside)
         errors += f"{mirror}:\n{done.stderr[-2000:]}\n"
     raise ImageError(
-        f"mmdebstrap can't make Debian {debian.RELEASE} with condor {condor}\n{errors}"
+        f"mmdebstrap can't make Debian {private_apt.RELEASE} with condor {condor}\n{errors}"
     )
 
 
 def command(root: Path, mirror: str, condor: str) -> list[str]:
     """Return the command line that makes the image."""
     finish = f'chroot "$1" sh -s {shlex.quote(condor)} < {shlex.quote(str(FINISH))}'
-    source = f"deb [signed-by={debian.keyring()}] {mirror} {debian.RELEASE} main"
+    source = f"deb [signed-by={private_apt.keyring()}] {mirror} {private_apt.RELEASE} main"
     return [
         *("mmdebstrap", "--mode=root", "--variant=apt", f"--include={','.join(PACKAGES)}"),
         f"--aptopt={OLD_RELEASES_ARE_FINE}",
         f"--customize-hook={finish}",
-        *(debian.RELEASE, str(root), source),
+        *(private_apt.RELEASE, str(root), source),
     ]

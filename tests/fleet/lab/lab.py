@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from trialfleet.infra.pool.htcondor_package import find_htcondor
+from trialfleet.infra.pool.htcondor_installation import find_htcondor
 
 from . import debian_image, namespaces
 from .moto_side import EVERYTHING, IMAGES

@@ -15,7 +15,7 @@ from trialfleet.errors import InputError
 from trialfleet.infra.fleet.nodes import bundle
 from trialfleet.infra.fleet.nodes import configuration as node_config
 from trialfleet.infra.fleet.spec.fleet import Fleet, Probe
-from trialfleet.infra.pool.htcondor_package import find_htcondor
+from trialfleet.infra.pool.htcondor_installation import find_htcondor
 from trialfleet.nodes.probe.__main__ import parser
 from trialfleet.nodes.probe.gpu_health import Thresholds
 

@@ -16,9 +16,9 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.manager import actions, apt_repository, config, install
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.install import InstallTarget
-from trialfleet.infra.pool import htcondor_package
+from trialfleet.infra.pool import htcondor_installation
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.htcondor_package import Installation
+from trialfleet.infra.pool.htcondor_installation import Installation
 
 KEY = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\nabc\n"
 ME = pwd.getpwuid(os.geteuid())
@@ -372,12 +372,12 @@ def test_the_managers_version_is_new_enough_or_refused(
     monkeypatch: pytest.MonkeyPatch, version: str, usable: bool
 ) -> None:
     found = Installation(Path("/usr"), version, unpacked=False)
-    monkeypatch.setattr(htcondor_package, "machine_installation", lambda: found)
+    monkeypatch.setattr(htcondor_installation, "machine_installation", lambda: found)
     if usable:
-        assert htcondor_package.managers_version() == version
+        assert htcondor_installation.managers_version() == version
     else:
         with pytest.raises(PoolError, match=r"no HTCondor 25\.14 or newer"):
-            htcondor_package.managers_version()
+            htcondor_installation.managers_version()
 
 
 def test_a_command_that_fails_is_told_with_what_it_said() -> None:

