@@ -207,7 +207,16 @@ ALLOWED = {
         "updates",
         "wall_clock",
     },
-    "optimizer": {"optimizer", "errors", "objective", "files", "sections", "spelling", "updates"},
+    "optimizer": {
+        "optimizer",
+        "ctrl_c",
+        "errors",
+        "files",
+        "objective",
+        "sections",
+        "spelling",
+        "updates",
+    },
     "infra": {
         "infra",
         "attributes",
