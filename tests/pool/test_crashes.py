@@ -288,6 +288,7 @@ def test_a_graph_that_can_not_recover_is_submitted_again(gated: Gated, wait_for:
     gated.go_on()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_job_that_runs_again_after_its_end_stops_no_graph(gated: Gated) -> None:
     gated.until("report")
@@ -351,6 +352,7 @@ exec "$0.own" "$@"
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_dagman_that_passes_over_the_end_of_a_script_is_started_again(
     gated: Gated, wait_for: WaitFor

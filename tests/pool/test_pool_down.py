@@ -66,6 +66,7 @@ def test_a_run_in_progress_is_named_and_goes_on_after_no(own: Pool, begun: Run) 
     assert take_down(own) == (0, "down\n")
 
 
+@pytest.mark.thorough
 def test_after_yes_it_goes_down_and_the_run_goes_on_later(own: Pool, begun: Run) -> None:
     for options, answer in (["--yes"], None), ([], "y"):
         code, output = take_down(own, *options, answer=answer)

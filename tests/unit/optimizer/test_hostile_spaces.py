@@ -101,7 +101,7 @@ def ask_and_tell(space: SearchSpace, storage: TrialStorage, sampler: Sampler) ->
         study.tell(f"n{trial}", Complete(metrics=metrics, seconds=1.0, device=None))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(spaces())
 def test_our_sampler_takes_each_space_that_is_accepted(space: SearchSpace) -> None:
     with warnings.catch_warnings():
