@@ -28,7 +28,7 @@ _ROUNDING = 1e-9  # of sums in USD
 
 
 class UsdBudget(NamedTuple):
-    """A budget in USD, and what counts against it: see `workflows.costs.budget`."""
+    """A budget in USD, and what counts against it: see `workflows.rules.budget`."""
 
     name: str
     usd: float

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trialfleet.workflows.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 
 
 @dataclass(frozen=True)

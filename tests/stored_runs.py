@@ -17,9 +17,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet import Run
 from trialfleet.optimizer.storage_url import sqlite_url
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import RegionGraph, graph_of
-from trialfleet.workflows.status.storage import study_name
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.runs.storage import study_name
 
 SECONDS = 60.0  # that each trial takes
 SPACE = {"x": FloatDistribution(0.0, 1.0)}

@@ -218,7 +218,9 @@ def token(target: InstallTarget, group: int) -> Iterator[Action]:
 
 def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
     """Return what has systemd run the supervisor of the user's runs."""
-    program = shlex.join([sys.executable, "-I", "-m", "trialfleet.workflows.dagman.supervisor"])
+    program = shlex.join(
+        [sys.executable, "-I", "-m", "trialfleet.workflows.control.dagman.supervisor"]
+    )
     values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
     text = render_template("manager/trialfleet-supervisor.service.j2", **values)
     return file(target.at("/etc/systemd/system") / SUPERVISOR, text)

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Roster:
-    """What the keeper decided; `trialfleet.workflows.gang` tells what it means."""
+    """What the keeper decided; `trialfleet.workflows.control.gang` tells what it means."""
 
     generation: int
     state: str

@@ -35,13 +35,13 @@ from trialfleet.errors import (
 )
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.models.predict import predict
-    from trialfleet.workflows.run.new_run import plan
-    from trialfleet.workflows.run.records import BestSettings
-    from trialfleet.workflows.run.run import Run
+    from trialfleet.workflows.control.models.predict import predict
+    from trialfleet.workflows.control.run.new_run import plan
+    from trialfleet.workflows.control.run.run import Run
+    from trialfleet.workflows.rules.states import RunState, Stage, TrialState
+    from trialfleet.workflows.status.best_settings import BestSettings
     from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
     from trialfleet.workflows.status.run_trials import Trial
-    from trialfleet.workflows.status.states import RunState, Stage, TrialState
     from trialfleet.workflows.study.loading import load_study
     from trialfleet.workflows.study.spec import Study
 
@@ -67,11 +67,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "workflows.run.records": ("BestSettings",),
-    "workflows.run.new_run": ("plan",),
-    "workflows.models.predict": ("predict",),
-    "workflows.run.run": ("Run",),
-    "workflows.status.states": ("RunState", "Stage", "TrialState"),
+    "workflows.status.best_settings": ("BestSettings",),
+    "workflows.control.run.new_run": ("plan",),
+    "workflows.control.models.predict": ("predict",),
+    "workflows.control.run.run": ("Run",),
+    "workflows.rules.states": ("RunState", "Stage", "TrialState"),
     "workflows.status.run_trials": ("Trial",),
     "workflows.status.run_status": ("RegionStatus", "RunStatus"),
     "workflows.study.spec": ("Study",),

@@ -26,8 +26,8 @@ from optuna.trial import TrialState
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from tests.unit.serve.page_server import Server, serving
 from trialfleet import Run, Study, plan
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.status.storage import study_name
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.storage import study_name
 
 REGIONS, TRIALS = 41, 100
 FOLLOWED = 30.0  # seconds

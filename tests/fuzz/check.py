@@ -25,22 +25,22 @@ from trialfleet.errors import TrialfleetError, printable
 from trialfleet.files import write_json
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.region_types import Complete
-from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
-from trialfleet.workflows.daily.day import Work
-from trialfleet.workflows.daily.missed import DAY, EARLY, days_to_do, due_day, next_start
-from trialfleet.workflows.models.latest import promote
+from trialfleet.workflows.control.daily.day import Work
+from trialfleet.workflows.control.daily.missed import DAY, EARLY, days_to_do, due_day, next_start
+from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.run.new_run import plan
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
 from trialfleet.workflows.names import TURNING
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.run.new_run import plan
+from trialfleet.workflows.status.attempts.outcome import outcome_of
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
 from trialfleet.workflows.study.loading import load_day, load_fleet
 from trialfleet.workflows.study.loading import load_study as load
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.report.reading import read_report
 
 LONGEST_MESSAGE = 15_000  # characters: twenty problems with their places and values
 MOST_NODES = 60  # of a plan that is written: each is a folder

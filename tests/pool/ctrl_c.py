@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.dagman.job_queue import runs_in_progress
+from trialfleet.workflows.facts.dagman.job_queue import runs_in_progress
 
 COMMAND = (sys.executable, "-m", "trialfleet")
 PATIENCE = 60  # seconds for a command that was interrupted to end

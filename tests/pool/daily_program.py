@@ -9,7 +9,7 @@ import sys
 from datetime import date, datetime
 from pathlib import Path
 
-from trialfleet.workflows.daily.days import Days
+from trialfleet.workflows.control.daily.days import Days
 
 file, now, *between = sys.argv[1:]
 days = Days(Path(file), clock=lambda: datetime.fromisoformat(now))

@@ -16,8 +16,8 @@ from tests.unit.tabular.small_trials import make_table
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.schedd import query
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.study.frozen import load_frozen
 
 pytestmark = pytest.mark.usefixtures("pool")

@@ -28,8 +28,8 @@ from tests.pool.watching import (
 from trialfleet import Run, RunState
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes
 BACK_SECONDS = 60.0  # until all runs again after a kill
@@ -83,7 +83,9 @@ class Gated:
 
         def runs() -> bool:
             found.extend(
-                processes_with(f"trialfleet.workflows.scripts.{module}", str(self.run.folder))
+                processes_with(
+                    f"trialfleet.workflows.control.scripts.{module}", str(self.run.folder)
+                )
             )
             return bool(found)
 
@@ -243,7 +245,7 @@ def test_resume_mends_at_once_what_no_supervisor_looks_after(
     chains: Gated, pool: Pool, wait_for: WaitFor
 ) -> None:
     chains.until("trials")
-    supervisors = processes_with("trialfleet.workflows.dagman.supervisor", str(pool.folder))
+    supervisors = processes_with("trialfleet.workflows.control.dagman.supervisor", str(pool.folder))
     assert supervisors
     for supervisor in supervisors:
         supervisor.suspend()

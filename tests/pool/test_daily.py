@@ -17,12 +17,12 @@ from tests.pool.conftest import CPUS
 from trialfleet import Run
 from trialfleet.infra.pool import connection, schedd
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.daily.clock import clock_of, install, remove
-from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.daily.overview import outcomes_now
-from trialfleet.workflows.daily.units import Units
-from trialfleet.workflows.journal.folder import DailyFolder
-from trialfleet.workflows.journal.journal import Ending
+from trialfleet.workflows.control.daily.clock import clock_of, install, remove
+from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.units import Units
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Ending
+from trialfleet.workflows.views.terminal.days import outcomes_now
 
 pytestmark = pytest.mark.usefixtures("pool")
 

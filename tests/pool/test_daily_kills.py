@@ -19,8 +19,8 @@ from tests.pool.watching import active, assert_exactly_once
 from tests.storm.victims import victims
 from trialfleet import Run
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.journal.journal import Ending, Journal, latest_of
+from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.facts.journal.journal import Ending, Journal, latest_of
 
 pytestmark = pytest.mark.usefixtures("pool")
 PROGRAM = Path(__file__).with_name("daily_program.py")

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor, services
 from trialfleet import Run, RunState
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 TRAINERS = Path(__file__).parent / "trainers"
 BAD = 0.6  # a larger x waits until it is told to stop

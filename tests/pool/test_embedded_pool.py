@@ -22,8 +22,8 @@ from trialfleet.infra.pool.connection import connect
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.processes import Process, wait_until
 from trialfleet.infra.pool.status import DAEMON_ADS
-from trialfleet.workflows.jobs.job_log import read_job
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.facts.jobs.job_log import read_job
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 MakePool = Callable[..., Pool]
 

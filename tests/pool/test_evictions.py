@@ -21,16 +21,16 @@ from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor
 from trialfleet import Run, RunState
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.watchers import PROGRAM
-from trialfleet.workflows.jobs.executions import Execution
-from trialfleet.workflows.jobs.job_log import read_starts
-from trialfleet.workflows.jobs.troubles import EVICTED, MOST_VAIN
-from trialfleet.workflows.notify.outbox import Outbox
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.serve.live import LiveRuns
-from trialfleet.workflows.serve.metrics import exposition
-from trialfleet.workflows.serve.views import concerns
+from trialfleet.workflows.control.dagman.watchers import PROGRAM
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.jobs.executions import Execution
+from trialfleet.workflows.facts.jobs.job_log import read_starts
+from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.vain_attempts import EVICTED, MOST_VAIN
+from trialfleet.workflows.views.serve.live import LiveRuns
+from trialfleet.workflows.views.serve.metrics import exposition
+from trialfleet.workflows.views.serve.views import concerns
 
 # It kills its starter, which is what its machine would do to it; the fourth start waits for a file.
 TRAINER = """\

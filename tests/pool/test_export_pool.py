@@ -17,7 +17,7 @@ from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor
 from tests.ports import reserved_port
 from trialfleet import Run, RunState
-from trialfleet.workflows.dagman.watchers import EXPORT
+from trialfleet.workflows.control.dagman.watchers import EXPORT
 
 pytestmark = pytest.mark.usefixtures("pool")
 

@@ -23,8 +23,8 @@ from tests.pool.watching import (
 from trialfleet import InputError, Run, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.jobs.job_log import read_executions
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.jobs.job_log import read_executions
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 
 @pytest.mark.thorough

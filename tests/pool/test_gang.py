@@ -28,10 +28,10 @@ from trialfleet.nodes import job_start, trial
 from trialfleet.nodes.gang.store import pointer_of
 from trialfleet.nodes.job.folder import TRIALS
 from trialfleet.workflows.examples import EXAMPLES
-from trialfleet.workflows.gang.records import read_roster
-from trialfleet.workflows.gang.roster import RUN, Roster
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.why.explain import why
+from trialfleet.workflows.facts.jobs.gang_records import read_roster
+from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.views.why.explain import why
 
 pytestmark = pytest.mark.usefixtures("pool")
 
@@ -142,7 +142,7 @@ def kill_rank(gang: GangRun) -> None:
 
 
 def keepers(gang: GangRun) -> list[psutil.Process]:
-    return processes_with("trialfleet.workflows.gang.keeper", str(gang.run.folder))
+    return processes_with("trialfleet.workflows.control.gang.keeper", str(gang.run.folder))
 
 
 def evict_first(gang: GangRun) -> None:

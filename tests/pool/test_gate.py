@@ -12,8 +12,8 @@ from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor, assert_exactly_once, dagmans
 from trialfleet import Run, RunState
 from trialfleet.files import read_json
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("pool")
 

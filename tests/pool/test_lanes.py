@@ -15,9 +15,9 @@ from tests.conftest import MakeRun
 from tests.pool.conftest import CPUS
 from tests.pool.watching import WaitFor, assert_exactly_once, finished_trials, services, steps_run
 from trialfleet import Run, RunState
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.jobs.job_log import read_executions
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.jobs.job_log import read_executions
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 pytestmark = pytest.mark.usefixtures("pool")
 

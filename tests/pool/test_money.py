@@ -16,8 +16,8 @@ from trialfleet.errors import PoolError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.scaling import trial_jobs
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Stop
-from trialfleet.workflows.dagman.job_queue import look_up
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.dagman.job_queue import look_up
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("pool")
 

@@ -12,9 +12,9 @@ from tests.pool.conftest import MakePool
 from tests.pool.watching import WaitFor, active
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.why.explain import why
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.why.explain import why
 
 # Fails so many times, whatever its parameters.
 TRAINER = """\

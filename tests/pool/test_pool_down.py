@@ -13,7 +13,7 @@ from tests.conftest import MakeRun
 from tests.pool.watching import SLOW, WaitFor, active, assert_exactly_once, finished_trials
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.dagman.job_queue import runs_in_progress
+from trialfleet.workflows.facts.dagman.job_queue import runs_in_progress
 
 TRIALFLEET = [sys.executable, "-m", "trialfleet"]
 

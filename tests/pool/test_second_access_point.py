@@ -19,8 +19,8 @@ from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.processes import wait_until
 from trialfleet.infra.pool.user_namespace import identity
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.postgres
 # What a machine that is an access point alone has in place of the pool's own.

@@ -17,9 +17,9 @@ from tests.conftest import MakeRun
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.scripts.report_node import write_report
+from trialfleet.workflows.control.scripts.report_node import write_report
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.report.reading import read_report
 
 pytestmark = pytest.mark.usefixtures("pool")
 WaitFor = Callable[..., None]

@@ -23,7 +23,7 @@ from trialfleet.infra.pool.collector import slot_ads
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.machines import machines_of
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 
 def moody(mood: str, **more: object) -> dict[str, object]:

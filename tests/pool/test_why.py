@@ -15,11 +15,11 @@ from tests.pool.watching import WaitFor
 from trialfleet import Run, RunState
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.failing import TRIES
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.why.answer import Answer
-from trialfleet.workflows.why.explain import why
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.dagman.failing import TRIES
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.why.answer import Answer
+from trialfleet.workflows.views.why.explain import why
 
 pytestmark = pytest.mark.usefixtures("pool")
 

@@ -24,12 +24,12 @@ from trialfleet.infra.fleet.scaling import trial_jobs
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Stop
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer import may_begin
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.why.answer import Answer
-from trialfleet.workflows.why.explain import why
+from trialfleet.workflows.views.why.answer import Answer
+from trialfleet.workflows.views.why.explain import why
 
 pytestmark = pytest.mark.thorough
 ONE = {"trials": 1, "lanes": 1}

@@ -15,7 +15,7 @@ import pytest
 from trialfleet import Run
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 WaitFor = Callable[..., None]
 SLOW = {"steps": 8, "seconds": 0.25}
@@ -64,7 +64,7 @@ def dagmans(run: Run) -> list[psutil.Process]:
 
 def services(run: Run) -> list[psutil.Process]:
     """The run's optimiser services: the one that listens, and who waits for its end."""
-    return processes_with("trialfleet.workflows.scripts.node_scripts", str(run.folder))
+    return processes_with("trialfleet.workflows.control.scripts.node_scripts", str(run.folder))
 
 
 def assert_exactly_once(run: Run, trials: int) -> None:

@@ -22,8 +22,8 @@ from tests.storm.watch import Progress, missing, progress
 from trialfleet import PoolError, Run, RunState, Study, TrialfleetError, plan
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 TRAINER = Path(__file__).parent.parent / "pool" / "trainers" / "moody.py"
 TRIALS = ("A.l1.t01", "A.l2.t01")  # of two lanes: the second node of each is skipped

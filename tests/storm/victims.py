@@ -68,17 +68,17 @@ KINDS: dict[str, Matches] = {
     "procd": _program("condor_procd"),
     "shadow": _program("condor_shadow"),
     "starter": _program("condor_starter"),
-    "supervisor": _argument("trialfleet.workflows.dagman.supervisor"),
-    "service": _argument("trialfleet.workflows.scripts.node_scripts"),
-    "publish": _argument("trialfleet.workflows.scripts.publish_node"),
-    "report": _argument("trialfleet.workflows.scripts.report_node"),
+    "supervisor": _argument("trialfleet.workflows.control.dagman.supervisor"),
+    "service": _argument("trialfleet.workflows.control.scripts.node_scripts"),
+    "publish": _argument("trialfleet.workflows.control.scripts.publish_node"),
+    "report": _argument("trialfleet.workflows.control.scripts.report_node"),
     "script": _argument("optimizer/client.py"),
     "agent": _argument("agent.pyz"),  # whose words name the trainer's command, too
     "staying trainer": _trainer(stays=True),
     "trainer": _trainer(stays=False),
 }
 FLEET_KINDS = KINDS | {
-    "autoscaler": _argument("trialfleet.workflows.scripts.fleet_node"),
+    "autoscaler": _argument("trialfleet.workflows.control.scripts.fleet_node"),
     "machine's agent": _argument("trialfleet.nodes.agent"),
 }
 IN_JOBS = frozenset({"agent", "trainer", "staying trainer"})

@@ -13,10 +13,10 @@ from tests.storm.victims import victims
 from trialfleet import PoolError, Run, RunState, TrialfleetError
 from trialfleet.classads import JobStatus
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.health import faults, mends
-from trialfleet.workflows.dagman.job_queue import is_dagman
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.dagman.job_queue import is_dagman
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.status.health import faults, mends
 
 TOLD = "SELECT count(*) FROM trials WHERE state IN ('COMPLETE', 'FAIL', 'PRUNED')"
 

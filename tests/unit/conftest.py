@@ -14,7 +14,7 @@ from trialfleet.infra.pool import connection
 
 if TYPE_CHECKING:
     from tests.unit.report.report_browser import Browser
-    from trialfleet.workflows.report.model import Report
+    from trialfleet.workflows.views.report.model import Report
 
 # Plain torch, not a library that a compiler must make first; test_kernels_build.py makes one.
 os.environ.setdefault("TRIALFLEET_PLAIN", "1")
@@ -80,8 +80,8 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def empty_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mock of HTCondor's queue, in which nothing is."""
-    from trialfleet.workflows.dagman import job_queue
-    from trialfleet.workflows.status import status
+    from trialfleet.workflows.facts.dagman import job_queue
+    from trialfleet.workflows.status import reader as status
 
     nothing: Any = dict.fromkeys(("running", "idle", "regions"), frozenset())
     empty = job_queue.QueuedRun(root=None, root_held=None, held=(), ads=(), **nothing)

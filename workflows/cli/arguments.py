@@ -12,10 +12,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.workflows.output import say
+from trialfleet.workflows.views.output import say
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.run.run import Run
+    from trialfleet.workflows.control.run.run import Run
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -30,8 +30,8 @@ def run_called(name: str | None, *, planned: bool = False, quiet: bool = True) -
         planned: whether a run that is not submitted yet is meant.
         quiet: else the run is named on standard error where nobody has named it.
     """
-    from trialfleet.workflows.run.lookup import find_run
-    from trialfleet.workflows.run.run import Run
+    from trialfleet.workflows.control.run.run import Run
+    from trialfleet.workflows.facts.runs.lookup import find_run
 
     run = Run(find_run(name, planned=planned))
     if name is None and not quiet:
@@ -57,7 +57,7 @@ def _completed_by(names: Names) -> Complete:
 
 
 def _run_ids() -> list[str]:
-    from trialfleet.workflows.run.lookup import runs_here
+    from trialfleet.workflows.facts.runs.lookup import runs_here
 
     runs = runs_here()
     ids = [run.run for run in runs]
@@ -65,7 +65,7 @@ def _run_ids() -> list[str]:
 
 
 def _runs(_: click.Context, __: str) -> list[str]:
-    from trialfleet.workflows.run.lookup import runs_here
+    from trialfleet.workflows.facts.runs.lookup import runs_here
 
     return list(dict.fromkeys([*_run_ids(), *(run.study for run in runs_here() if run.study)]))
 
@@ -76,7 +76,7 @@ def _regions(ctx: click.Context, _: str) -> Iterable[str]:
 
 def _models(ctx: click.Context, _: str) -> Iterable[str]:
     """Regions that have models: those here, and those of the newest run that published any."""
-    from trialfleet.workflows.run.lookup import region_names_here, runs_here
+    from trialfleet.workflows.facts.runs.lookup import region_names_here, runs_here
 
     study = ctx.params.get("study")
     runs = (run.folder for run in runs_here() if study in {None, run.study})
@@ -88,7 +88,7 @@ def _models(ctx: click.Context, _: str) -> Iterable[str]:
 
 def _published_by(folder: Path) -> list[str]:
     """The regions whose models a run published; none where it can't be read."""
-    from trialfleet.workflows.run.lookup import published_models
+    from trialfleet.workflows.facts.runs.lookup import published_models
 
     try:
         return list(published_models(folder))
@@ -98,7 +98,7 @@ def _published_by(folder: Path) -> list[str]:
 
 def _models_of_runs(_: click.Context, incomplete: str) -> Iterable[str]:
     """Runs, and RUN/REGION once there is a slash behind a run."""
-    from trialfleet.workflows.run.lookup import find_run
+    from trialfleet.workflows.facts.runs.lookup import find_run
 
     ids = _run_ids()
     run = incomplete.rpartition("/")[0]
@@ -108,8 +108,8 @@ def _models_of_runs(_: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
-    from trialfleet.workflows.models.listing import models_on
-    from trialfleet.workflows.run.lookup import find_models_folder
+    from trialfleet.workflows.facts.models.listing import models_on
+    from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     # what stands before an option without its value is left where it was
     region = ctx.params.get("region") or next(iter(ctx.args), None)
@@ -120,8 +120,8 @@ def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
 
 def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
     """The regions of a run, their nodes and trials; STUDY/REGION behind a study's name."""
-    from trialfleet.workflows.plan.folder import RunFolder
-    from trialfleet.workflows.plan.graph import graph_of
+    from trialfleet.workflows.facts.run_folder.folder import RunFolder
+    from trialfleet.workflows.facts.run_folder.graph import graph_of
 
     before, slash, _region = incomplete.partition("/")
     if slash and not ctx.params.get("run"):
@@ -135,7 +135,7 @@ def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
 
 def _cost_keys(_: click.Context, incomplete: str) -> list[str]:
     """What costs are added up by, also behind others and a comma."""
-    from trialfleet.workflows.costs.items import BY
+    from trialfleet.workflows.rules.cost_sums import BY
 
     before, comma, _last = incomplete.rpartition(",")
     return [f"{before}{comma}{key}" for key in BY if key not in before.split(",")]

@@ -13,7 +13,7 @@ import click
 from trialfleet import ctrl_c
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.arguments import date_option, day_option
-from trialfleet.workflows.output import json_option, print_json, say, show
+from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 _SHOWN_DAYS = 14
 _PATIENCE = 300.0  # seconds for messages that don't arrive at once
@@ -31,7 +31,7 @@ def daily() -> None:
 @click.option("--system", is_flag=True, help="By the machine's systemd; needs root.")
 def install(study: Path, system: bool) -> None:
     """Have the days of STUDY started by systemd, or by HTCondor where systemd does not run."""
-    from trialfleet.workflows.daily.clock import install as install_clock
+    from trialfleet.workflows.control.daily.clock import install as install_clock
 
     install_clock(study, say, system=system)
 
@@ -40,7 +40,7 @@ def install(study: Path, system: bool) -> None:
 @study_argument
 def remove(study: Path) -> None:
     """Have the days of STUDY started no more; a day that runs goes on."""
-    from trialfleet.workflows.daily.clock import remove as remove_clock
+    from trialfleet.workflows.control.daily.clock import remove as remove_clock
 
     remove_clock(study, say)
 
@@ -53,7 +53,7 @@ def run(study: Path, day: date | None) -> None:
 
     Any scheduler may start this, at the study's time of day or after it.
     """
-    from trialfleet.workflows.daily.days import Days
+    from trialfleet.workflows.control.daily.days import Days
 
     ctrl_c.say("the day's run, if it has begun, goes on; trialfleet daily run joins it again")
     days = Days(study, say=say)
@@ -73,7 +73,7 @@ def run(study: Path, day: date | None) -> None:
 @click.option("--yes", is_flag=True, help="Also for more than 100 days.")
 def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) -> None:
     """Make up for days of STUDY, oldest first; `latest` never goes back to an older day."""
-    from trialfleet.workflows.daily.days import Days
+    from trialfleet.workflows.control.daily.days import Days
 
     ctrl_c.say("the day's run, if it has begun, goes on; the same command joins it again")
     days = Days(study, say=say)
@@ -85,9 +85,9 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
 
 def _show_and_leave(days: Any, done: list[date]) -> None:
     """Say how the regions of some days ended; exit 1 if one failed."""
-    from trialfleet.workflows.daily.overview import outcomes_now
-    from trialfleet.workflows.journal.journal import Ending
-    from trialfleet.workflows.short_commands import shortened
+    from trialfleet.workflows.facts.journal.journal import Ending
+    from trialfleet.workflows.views.terminal.days import outcomes_now
+    from trialfleet.workflows.views.terminal.short_commands import shortened
 
     days.tell(_PATIENCE)
     failed = False
@@ -116,10 +116,10 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
 def status(study: Path, most: int, as_json: bool) -> None:
     """Show what became of the days of STUDY, and of each region on the newest."""
     from trialfleet.wall_clock import real_time
-    from trialfleet.workflows.daily.clock import clock_of
-    from trialfleet.workflows.daily.days import journal_of
-    from trialfleet.workflows.daily.missed import next_start, next_start_text
-    from trialfleet.workflows.daily.overview import (
+    from trialfleet.workflows.control.daily.clock import clock_of
+    from trialfleet.workflows.control.daily.days import journal_of
+    from trialfleet.workflows.control.daily.missed import next_start, next_start_text
+    from trialfleet.workflows.views.terminal.days import (
         days_table,
         newest_table,
         overview,

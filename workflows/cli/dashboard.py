@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.serve.study_copy import Application, copy_of, optuna_dashboard
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.serve.study_copy import Application, copy_of, optuna_dashboard
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.run.run import Run
+    from trialfleet.workflows.control.run.run import Run
 
 HOST = "127.0.0.1"
 ENDED_BY = {signal.SIGINT, signal.SIGTERM}

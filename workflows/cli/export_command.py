@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.models.folders import EXPORTS
-from trialfleet.workflows.output import json_option, print_json, say
+from trialfleet.workflows.facts.models.folders import EXPORTS
+from trialfleet.workflows.views.output import json_option, print_json, say
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.export.folder import ExportFolder, Targets
+    from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
     from trialfleet.workflows.study.spec import Study
 
 _TRIES, _TRY_SECONDS = 20, 0.25  # to be the one who exports
@@ -33,8 +33,8 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     Of a study's file, or of a run's study (default: the newest run). What is there already isn't
     copied again, so this may be repeated. While a run goes on, its models are exported without it.
     """
-    from trialfleet.workflows.export.folder import ExportFolder, of_study
-    from trialfleet.workflows.export.passes import export_settled
+    from trialfleet.workflows.control.export.passes import export_settled
+    from trialfleet.workflows.facts.models.export_folder import ExportFolder, of_study
 
     study, variables = _study_of(run_or_study)
     targets = of_study(study, variables)
@@ -68,7 +68,7 @@ def follow(models_folders: Iterable[Path]) -> None:
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # and then nothing of it is imported: a rollback takes no time
         return
-    from trialfleet.workflows.export.folder import ExportFolder
+    from trialfleet.workflows.facts.models.export_folder import ExportFolder
 
     by_folder = defaultdict(list)
     for models_folder in exported:
@@ -76,7 +76,7 @@ def follow(models_folders: Iterable[Path]) -> None:
     for folder, some in by_folder.items():
         if (targets := folder.targets()) is None:
             continue
-        from trialfleet.workflows.export.passes import export_settled
+        from trialfleet.workflows.control.export.passes import export_settled
 
         with _alone(folder) as ours:
             if not ours:
@@ -113,9 +113,9 @@ def _enter(targets: Targets) -> None:
 
 def _study_of(name: str | None) -> tuple[Study, dict[str, str]]:
     """A study with absolute places of its models, and the variables by which it reaches AWS."""
-    from trialfleet.workflows.export.folder import read_variables
-    from trialfleet.workflows.plan.folder import RunFolder
-    from trialfleet.workflows.run.lookup import find_run
+    from trialfleet.workflows.facts.models.export_folder import read_variables
+    from trialfleet.workflows.facts.run_folder.folder import RunFolder
+    from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.study.frozen import load_frozen
     from trialfleet.workflows.study.loading import load_published
 

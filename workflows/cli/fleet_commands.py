@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from trialfleet.errors import FleetError, InputError
-from trialfleet.workflows.output import console, json_option, print_json, say, show
+from trialfleet.workflows.views.output import console, json_option, print_json, say, show
 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.aws.clients import Aws
@@ -54,7 +54,7 @@ def fleet_plan(
     from trialfleet.infra.fleet.commands.plan import policies
     from trialfleet.infra.fleet.commands.plan import refresh_prices as refresh
     from trialfleet.workflows.cli.printing.fleet_tables import plan_view
-    from trialfleet.workflows.gang.fleet_needs import load_gang_needs
+    from trialfleet.workflows.control.gang.fleet_needs import load_gang_needs
 
     if account and not policy:
         raise InputError("--account goes with --policy; all else asks AWS, by your credentials")
@@ -137,7 +137,7 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
 @click.option("--run", help="The run that pays for the nodes.")
 def fleet_autoscale(file: Path | None, run: str | None) -> None:
     """Follow the queue's demand and renew the nodes' leases, until Ctrl-C."""
-    from trialfleet.workflows.scripts.fleet_node import loop
+    from trialfleet.workflows.control.scripts.fleet_node import loop
 
     aws, spec = _opened(file)
     loop(aws, spec, run=run or "", progress=say).run()

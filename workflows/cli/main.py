@@ -26,7 +26,7 @@ from trialfleet.workflows.cli.export_command import export
 from trialfleet.workflows.cli.fleet_commands import fleet, manager
 from trialfleet.workflows.cli.notify_commands import notify
 from trialfleet.workflows.cli.pool_commands import pool
-from trialfleet.workflows.output import say
+from trialfleet.workflows.views.output import say
 
 
 def _plain(error: click.UsageError) -> str:

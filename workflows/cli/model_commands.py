@@ -17,11 +17,11 @@ from trialfleet.workflows.cli.arguments import (
     models_of_runs,
 )
 from trialfleet.workflows.cli.export_command import follow
-from trialfleet.workflows.models.folders import called, region_of
-from trialfleet.workflows.output import json_option, print_json, say, show
+from trialfleet.workflows.facts.models.folders import called, region_of
+from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.models.listing import PublishedModel
+    from trialfleet.workflows.facts.models.listing import PublishedModel
 
 study_option = click.option("--study", help="Only models of this study.")
 _IN_FORCE = ""  # as --card's RUN
@@ -46,10 +46,14 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     REGION is a region's name, STUDY/REGION, or the folder of its models; a study's name, the
     folder of its models, or a publish folder stands for all regions there.
     """
-    from trialfleet.workflows.models.listing import models_on
-    from trialfleet.workflows.models.tables import card_text, champions_table, history_table
-    from trialfleet.workflows.run.lookup import models_folders_here
-    from trialfleet.workflows.run.models_named import by_region, models_folders_named
+    from trialfleet.workflows.facts.models.listing import models_on
+    from trialfleet.workflows.facts.runs.lookup import models_folders_here
+    from trialfleet.workflows.facts.runs.models_named import by_region, models_folders_named
+    from trialfleet.workflows.views.terminal.model_tables import (
+        card_text,
+        champions_table,
+        history_table,
+    )
 
     if region is None and card_of is not None:
         raise InputError("--card is of one region: trialfleet models REGION --card [RUN]")
@@ -111,9 +115,9 @@ def rollback(region: str, to: str | None, study: str | None) -> None:
     Once more goes one further back. REGION is a region's name, STUDY/REGION, or the folder of its
     models.
     """
-    from trialfleet.workflows.models.latest import rollback as go_back
-    from trialfleet.workflows.models.latest import switched
-    from trialfleet.workflows.run.lookup import find_models_folder
+    from trialfleet.workflows.control.models.latest import rollback as go_back
+    from trialfleet.workflows.control.models.latest import switched
+    from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
     with _told(models_folder):
@@ -132,9 +136,9 @@ def promote(models: tuple[str, ...]) -> None:
     person moves it, back or forth. Where some of several can't be promoted the others are; those
     are named, and the exit code is 1.
     """
-    from trialfleet.workflows.models.latest import promote as make_latest
-    from trialfleet.workflows.models.latest import switched
-    from trialfleet.workflows.run.lookup import models_of
+    from trialfleet.workflows.control.models.latest import promote as make_latest
+    from trialfleet.workflows.control.models.latest import switched
+    from trialfleet.workflows.facts.runs.lookup import models_of
 
     named = [place for model in models for place in models_of(model)]
     done, left = [], []

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.output import json_option, print_json, say, show
+from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trialfleet.workflows.notify.outbox import Delivery
+    from trialfleet.workflows.facts.journal.outbox import Delivery
 
 
 @click.group()
@@ -27,8 +27,8 @@ def notify() -> None:
 @json_option
 def test(study: Path, as_json: bool) -> None:
     """Send a test to each channel of STUDY's `notify:`; exit 1 if one does not take it."""
-    from trialfleet.workflows.notify.event import TEST, Event, event_id
-    from trialfleet.workflows.notify.senders import SendError, send
+    from trialfleet.workflows.control.notify.senders import SendError, send
+    from trialfleet.workflows.facts.journal.event import TEST, Event, event_id
     from trialfleet.workflows.study.error_lines import errors_with_lines
     from trialfleet.workflows.study.loading import load_whole
 
@@ -64,7 +64,7 @@ def test(study: Path, as_json: bool) -> None:
 @json_option
 def list_(run_or_study: str | None, as_json: bool) -> None:
     """List the events of a run (default: the newest), or of the days of a study's file."""
-    from trialfleet.workflows.notify.outbox import Outbox
+    from trialfleet.workflows.facts.journal.outbox import Outbox
 
     folder = _outbox_of(run_or_study)
     found = Outbox(folder).deliveries() if (folder / "outbox.db").exists() else []
@@ -85,9 +85,9 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
 
 
 def _outbox_of(name: str | None) -> Path:
-    from trialfleet.workflows.journal.folder import DailyFolder
-    from trialfleet.workflows.run.lookup import find_run
-    from trialfleet.workflows.status.status import open_run
+    from trialfleet.workflows.facts.journal.folder import DailyFolder
+    from trialfleet.workflows.facts.runs.lookup import find_run
+    from trialfleet.workflows.status.reader import open_run
     from trialfleet.workflows.study.loading import load_whole
 
     if name and Path(name).is_file():

@@ -10,7 +10,7 @@ import click
 
 from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.output import json_option, print_json, say, show
+from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
     from trialfleet.infra.pool.embedded import Pool
@@ -77,7 +77,7 @@ def pool_down(folder: Path | None, yes: bool) -> None:
 
 def _tell_of_runs(named: Pool, yes: bool) -> None:
     """Name the runs in progress on a pool that is to end, and ask whether it may."""
-    from trialfleet.workflows.dagman.job_queue import runs_in_progress
+    from trialfleet.workflows.facts.dagman.job_queue import runs_in_progress
 
     runs = runs_in_progress(named.environment())
     if not runs:

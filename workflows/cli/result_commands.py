@@ -25,7 +25,7 @@ from trialfleet.workflows.cli.arguments import (
     run_argument,
     run_called,
 )
-from trialfleet.workflows.output import console, json_option, print_json, say, show
+from trialfleet.workflows.views.output import console, json_option, print_json, say, show
 
 _PORT = 8642  # of the page
 _UNPRICED = (
@@ -41,8 +41,8 @@ _UNPRICED = (
 def best(run: str | None, as_csv: bool, as_json: bool) -> None:
     """Show the best settings of each region of RUN."""
     from trialfleet.workflows.cli.printing.csv_rows import write_best_csv
-    from trialfleet.workflows.run.record_tables import best_table
-    from trialfleet.workflows.status.states import Stage
+    from trialfleet.workflows.rules.states import Stage
+    from trialfleet.workflows.views.terminal.trial_tables import best_table
 
     opened = run_called(run, quiet=as_json or as_csv)
     found = opened.best()
@@ -68,7 +68,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
 def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> None:
     """List the trials of RUN."""
     from trialfleet.workflows.cli.printing.csv_rows import write_csv
-    from trialfleet.workflows.run.record_tables import trials_table
+    from trialfleet.workflows.views.terminal.trial_tables import trials_table
 
     opened = run_called(run, quiet=as_json or as_csv)
     records = opened.trials(region)
@@ -98,9 +98,9 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
     The name of a study stands for all of its runs. Without a name it is all runs in ./runs, and
     all that their fleets have cost.
     """
-    from trialfleet.workflows.costs.items import add, sums
-    from trialfleet.workflows.costs.table import costs_table
-    from trialfleet.workflows.run.costs import read_costs
+    from trialfleet.workflows.rules.cost_sums import add, sums
+    from trialfleet.workflows.status.costs.named import read_costs
+    from trialfleet.workflows.views.terminal.cost_table import costs_table
 
     found = read_costs(names)
     keys = _cost_keys(by) or (
@@ -136,7 +136,7 @@ def _slot_time(hours: float) -> str:
 
 
 def _cost_keys(by: str | None) -> list[str]:
-    from trialfleet.workflows.costs.items import BY
+    from trialfleet.workflows.rules.cost_sums import BY
 
     keys = [key.strip() for key in by.split(",")] if by is not None else []
     if unknown := [key for key in keys if key not in BY]:
@@ -151,10 +151,10 @@ def _cost_keys(by: str | None) -> list[str]:
 @run_argument
 def report(run: str | None) -> None:
     """Write the report of RUN as it stands now, and show its table."""
-    from trialfleet.workflows.report.summary import fitted_summary
-    from trialfleet.workflows.scripts.report_node import write_report
+    from trialfleet.workflows.control.scripts.report_node import write_report
+    from trialfleet.workflows.status.reader import StatusReader, last_finished, open_run
     from trialfleet.workflows.status.run_status import UNDER_WAY
-    from trialfleet.workflows.status.status import StatusReader, last_finished, open_run
+    from trialfleet.workflows.views.report.summary import fitted_summary
 
     opened = run_called(run, quiet=False)
     folder = open_run(opened.folder)
@@ -214,8 +214,8 @@ def serve(
     The first page is of the newest run, whichever that is at the moment; with RUN, of that one
     alone. /metrics is for Prometheus.
     """
-    from trialfleet.workflows.run.lookup import find_run
-    from trialfleet.workflows.serve.server import serve as serve_page
+    from trialfleet.workflows.facts.runs.lookup import find_run
+    from trialfleet.workflows.views.serve.server import serve as serve_page
 
     serve_page(
         find_run(run) if run else None,
@@ -250,9 +250,9 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     a model's folder. What is written is CSV: the rows, and a column with the prediction at the end;
     nothing where a row can't be predicted. ROWS may be - for CSV from standard input.
     """
-    from trialfleet.workflows.models.folders import LATEST, called, provenance_of
-    from trialfleet.workflows.models.predict import UnknownCategories, predict_file
-    from trialfleet.workflows.run.lookup import find_model, find_models_folder
+    from trialfleet.workflows.control.models.predict import UnknownCategories, predict_file
+    from trialfleet.workflows.facts.models.folders import LATEST, called, provenance_of
+    from trialfleet.workflows.facts.runs.lookup import find_model, find_models_folder
 
     if rows == Path("-"):
         rows = Path("/dev/stdin")

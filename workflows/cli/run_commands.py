@@ -19,7 +19,7 @@ from trialfleet.workflows.cli.arguments import (
     run_to_name,
 )
 from trialfleet.workflows.cli.watching import handed_over, watch_to_the_end
-from trialfleet.workflows.output import json_option, print_json, say, show
+from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 _SHOWN_RUNS = 20
 # click keeps the lines of a paragraph that begins with a backspace
@@ -39,8 +39,8 @@ With --watch: 0 if it is done in the end, else 1.
 @json_option
 def runs(show_all: bool, as_json: bool) -> None:
     """List the runs in ./runs, the newest first."""
-    from trialfleet.workflows.run.lookup import RUNS, runs_here
-    from trialfleet.workflows.run.run_list import list_runs, runs_table
+    from trialfleet.workflows.facts.runs.lookup import RUNS, runs_here
+    from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
 
     found = runs_here()
     shown = list_runs(found if show_all else found[:_SHOWN_RUNS])
@@ -74,7 +74,7 @@ def submit(run: str | None, anyway: bool) -> None:
 @json_option
 def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
     """Show where RUN stands (default: the newest in ./runs)."""
-    from trialfleet.workflows.run.console import run_view
+    from trialfleet.workflows.views.terminal.status_view import run_view
 
     opened = run_called(run)
     if keep_watching and not as_json:
@@ -91,13 +91,13 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 
 def _left_out(folder: Path) -> list[str]:
     """The regions that failed the run's day before there was a run, which doesn't have them."""
-    from trialfleet.workflows.plan.folder import RunFolder
+    from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.study.frozen import load_frozen
 
     day = load_frozen(RunFolder(folder).study).day
     if day is None:
         return []
-    from trialfleet.workflows.daily.overview import left_out
+    from trialfleet.workflows.views.terminal.days import left_out
 
     return [
         f"not in this run: {one.region} failed its day {one.date}: {one.why}"
@@ -128,7 +128,7 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
     one: the run as a whole.
     """
     from trialfleet.infra.pool.connection import where_tools_work
-    from trialfleet.workflows.why.explain import why as explain
+    from trialfleet.workflows.views.why.explain import why as explain
 
     answer = explain(subject, run)
     if as_json:
@@ -149,7 +149,7 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
 @run_argument
 def stop(run: str | None) -> None:
     """Stop RUN; what is finished stays, and resume goes on from there."""
-    from trialfleet.workflows.run.console import next_steps
+    from trialfleet.workflows.views.terminal.status_view import next_steps
 
     opened = run_called(run)
     stopped = opened.stop()
@@ -165,8 +165,8 @@ def stop(run: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
     """Delete the folders of runs that have ended; the models that they published stay."""
-    from trialfleet.workflows.run.lookup import find_run, runs_here
-    from trialfleet.workflows.run.run import Run
+    from trialfleet.workflows.control.run.run import Run
+    from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
 
     folders = [find_run(name) for name in names]
     folders += [run.folder for run in runs_here() if planned and not run.submitted]
@@ -203,7 +203,7 @@ def _ask(question: str) -> None:
 @click.option("--watch/--no-watch", "keep_watching", default=True, help="Watch it to its end.")
 def resume(run: str | None, keep_watching: bool) -> None:
     """Go on with a RUN that was stopped or has failed."""
-    from trialfleet.workflows.journal.reopening import what_records_it
+    from trialfleet.workflows.control.run.reopening import what_records_it
 
     opened = run_called(run)
     before = opened.status().root
@@ -233,8 +233,8 @@ def supervise(state: Path | None) -> None:
     The pool of `trialfleet pool up` and a manager of `trialfleet manager install` run this by
     themselves; with an HTCondor that you installed yourself, have systemd run it.
     """
-    from trialfleet.workflows.dagman.supervisor import supervise_alone
-    from trialfleet.workflows.plan.access_point import default_state
+    from trialfleet.workflows.control.dagman.supervisor import supervise_alone
+    from trialfleet.workflows.facts.dagman.access_point import default_state
 
     supervise_alone(state if state is not None else default_state())
 
@@ -247,9 +247,9 @@ def takeover(run: str) -> None:
     For a machine that is gone for good, where the study names a storage of its own, a database:
     what is finished stays finished. Should that machine come back, its regions stop.
     """
-    from trialfleet.workflows.run.lookup import find_run
-    from trialfleet.workflows.status.status import open_run
-    from trialfleet.workflows.status.storage import take_over
+    from trialfleet.workflows.facts.runs.lookup import find_run
+    from trialfleet.workflows.facts.runs.storage import take_over
+    from trialfleet.workflows.status.reader import open_run
 
     folder = open_run(find_run(run))
     former = take_over(folder)

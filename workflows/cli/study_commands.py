@@ -19,11 +19,11 @@ from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.arguments import Command, anyway_option, date_option
 from trialfleet.workflows.cli.watching import handed_over, show_end, watch_to_the_end
 from trialfleet.workflows.examples import EXAMPLES, PREPARE, prepare_example, write_example
-from trialfleet.workflows.output import json_option, print_json, progress_lines, say
+from trialfleet.workflows.views.output import json_option, print_json, progress_lines, say
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.run.dry_start import Checked
-    from trialfleet.workflows.run.run import Run
+    from trialfleet.workflows.control.run.dry_start import Checked
+    from trialfleet.workflows.control.run.run import Run
 
 
 check_option = click.option(
@@ -151,7 +151,7 @@ def plan(
 
 
 def _mention_other_plans(planned: Run) -> None:
-    from trialfleet.workflows.run.lookup import runs_here
+    from trialfleet.workflows.facts.runs.lookup import runs_here
 
     others = sum(
         not found.submitted and found.folder.absolute() != planned.folder for found in runs_here()
@@ -188,7 +188,7 @@ def run(
     """
     from trialfleet.infra.pool.connection import connect
     from trialfleet.workflows.cli.printing.plan_summary import plan_text
-    from trialfleet.workflows.status.states import RunState
+    from trialfleet.workflows.rules.states import RunState
 
     checks = checks or check_region is not None
     there = _there_already(study, out, run_id, day) if run_id else None
@@ -212,7 +212,7 @@ def run(
 def _check(
     check: Callable[[Callable[[str], None], str | None], Checked], region: str | None
 ) -> None:
-    from trialfleet.workflows.run.dry_start import SECONDS
+    from trialfleet.workflows.control.run.dry_start import SECONDS
 
     say(f"  check    the trainer is started once in each mode, for {SECONDS:.0f} s at most …")
     with progress_lines(" " * 11) as progress:
@@ -222,10 +222,10 @@ def _check(
 
 def _there_already(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:
     """The run of a study with this id, if it was planned before."""
-    from trialfleet.workflows.plan.folder import RunFolder
-    from trialfleet.workflows.plan.pool_choices import is_settled
-    from trialfleet.workflows.plan.run_ids import default_folder
-    from trialfleet.workflows.run.run import Run
+    from trialfleet.workflows.control.plan.pool_choices import is_settled
+    from trialfleet.workflows.control.plan.run_ids import default_folder
+    from trialfleet.workflows.control.run.run import Run
+    from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.study.frozen import load_frozen
     from trialfleet.workflows.study.loading import load_study, load_whole
 
@@ -257,7 +257,7 @@ def _show_again(there: Run) -> NoReturn:
 
 
 def _planned(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
-    from trialfleet.workflows.run.new_run import plan as plan_run
+    from trialfleet.workflows.control.run.new_run import plan as plan_run
 
     with ctrl_c.postponed():  # a run's folder is whole, or not there
         return plan_run(study, run=run_id, out=out, notice=partial(say, err=True), day=day)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from trialfleet import ctrl_c
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.output import console, say, show
+from trialfleet.workflows.views.output import console, say, show
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.run.run import Run
+    from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.status.run_status import RunStatus
 
 
@@ -34,7 +34,7 @@ def _goes_on(run: Run) -> str:
 
 def watch_to_the_end(run: Run) -> NoReturn:
     """Show where a run stands until it has ended, and then what it found; exit 1 if it failed."""
-    from trialfleet.workflows.run.console import watch
+    from trialfleet.workflows.views.terminal.status_view import watch
 
     ctrl_c.say(_goes_on(run))
     ended = watch(run.wait, console())
@@ -44,11 +44,11 @@ def watch_to_the_end(run: Run) -> NoReturn:
 
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
     """Show what an ended run found, and where it is; exit 1 if the run failed."""
-    from trialfleet.workflows.plan.folder import RunFolder
-    from trialfleet.workflows.report.reading import read_report
-    from trialfleet.workflows.report.summary import fitted_summary
-    from trialfleet.workflows.run.console import run_view
-    from trialfleet.workflows.status.states import RunState
+    from trialfleet.workflows.facts.run_folder.folder import RunFolder
+    from trialfleet.workflows.rules.states import RunState
+    from trialfleet.workflows.views.report.reading import read_report
+    from trialfleet.workflows.views.report.summary import fitted_summary
+    from trialfleet.workflows.views.terminal.status_view import run_view
 
     terminal = console()
     if run.report.exists():

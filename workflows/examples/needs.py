@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.missing_modules import imports_of, missing_of, packages_of
+from trialfleet.workflows.status.missing_modules import imports_of, missing_of, packages_of
 
 _R = "apt-get install r-base-core r-cran-jsonlite"
 _HAS_JSONLITE = ["Rscript", "-e", 'quit(status = !requireNamespace("jsonlite", quietly = TRUE))']

@@ -1,1 +1,1 @@
-"""Where a run stands: the study's word, the job queue's and DAGMan's, joined."""
+"""Where a run stands, with its trials, attempts and costs: facts, joined by the rules."""

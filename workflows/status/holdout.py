@@ -25,11 +25,11 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import InputError
+from trialfleet.workflows.facts.models.verdict import CHALLENGER
+from trialfleet.workflows.facts.record_shapes import Result
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.table_findings import found_in
 from trialfleet.workflows.formatting import result_text
-from trialfleet.workflows.models.verdict import CHALLENGER
-from trialfleet.workflows.plan.folder import RegionFolder, TrialFolder
-from trialfleet.workflows.plan.table_findings import found_in
-from trialfleet.workflows.record_shapes import Result
 from trialfleet.workflows.study.spec import Study, Trainer
 
 LEAST_FACTOR = 2.0  # of the losses: less is nothing to see to

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.jobs.job_log import read_executions, read_removals, stays_of
+from trialfleet.workflows.facts.jobs.job_log import read_executions, read_removals, stays_of
 
 if TYPE_CHECKING:
     from trialfleet.workflows.status.run_status import RegionStatus

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trialfleet.objective import Direction
-from trialfleet.workflows.dagman.failing import FailingScript
-from trialfleet.workflows.dagman.job_queue import HeldJob
-from trialfleet.workflows.jobs.troubles import JobTrouble
-from trialfleet.workflows.models.gate_decision import Passed
-from trialfleet.workflows.status.causes import Cause
-from trialfleet.workflows.status.running import RunningTrial
-from trialfleet.workflows.status.spending import Spending
-from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.facts.dagman.failing import FailingScript
+from trialfleet.workflows.facts.dagman.job_queue import HeldJob
+from trialfleet.workflows.facts.runs.causes import Cause
+from trialfleet.workflows.facts.runs.spending import Spending
+from trialfleet.workflows.rules.gate_decision import Passed
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.rules.vain_attempts import JobTrouble
+from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.status.work import Work
 
 UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}

@@ -10,12 +10,12 @@ from typing import Any
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.stored_trials import STOPPED, StoredTrial, is_own, is_stopped_early
 from trialfleet.workflows.cleaning import clean, finite, is_finite
-from trialfleet.workflows.jobs.job_log import Job, Stay
-from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
-from trialfleet.workflows.status.causes import failed_attempts
-from trialfleet.workflows.status.job_costs import trial_stays
-from trialfleet.workflows.status.states import TrialState, trial_state
-from trialfleet.workflows.status.storage import study_name, trials_reader
+from trialfleet.workflows.facts.jobs.job_log import Job, Stay
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.runs.causes import failed_attempts
+from trialfleet.workflows.facts.runs.job_costs import trial_stays
+from trialfleet.workflows.facts.runs.storage import study_name, trials_reader
+from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
 

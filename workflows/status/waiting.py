@@ -7,13 +7,12 @@ from typing import Any
 
 from trialfleet.classads import JobStatus, Universe
 from trialfleet.errors import PoolError
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.plan import access_point
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.matching import prospects
-from trialfleet.workflows.plan.pool_slots import pool_slots
-from trialfleet.workflows.status.spending import scaling_notes
+from trialfleet.workflows.facts.dagman import access_point, job_queue
+from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.spending import scaling_notes
+from trialfleet.workflows.rules.slot_matching import prospects
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes

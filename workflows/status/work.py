@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from trialfleet import job_files
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.jobs.current import in_lane, lane_of
-from trialfleet.workflows.jobs.facts import JobFacts
-from trialfleet.workflows.jobs.job_log import Stay, read_job_stays, read_stays
-from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
-from trialfleet.workflows.plan.graph import RegionGraph
-from trialfleet.workflows.status.job_costs import has_lost_nothing, stays_of_own, trial_stays
+from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.jobs.current import in_lane, lane_of
+from trialfleet.workflows.facts.jobs.job_facts import JobFacts
+from trialfleet.workflows.facts.jobs.job_log import Stay, read_job_stays, read_stays
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph
+from trialfleet.workflows.facts.run_folder.trial_names import is_lane
+from trialfleet.workflows.facts.runs.job_costs import has_lost_nothing, stays_of_own, trial_stays
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.trial_names import is_lane
 
 _MUCH, _LEAST_SECONDS = 1 / 3, 60.0
 

@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 
 from trialfleet import Run, job_files
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 
 class Answers:

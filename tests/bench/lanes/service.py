@@ -26,8 +26,8 @@ import platformdirs
 from tests.bench.lanes.study import lanes_study
 from trialfleet import plan
 from trialfleet.nodes.job import packages
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 _LOG = """\
 000 (001.000.000) {at} Job submitted from host: <127.0.0.1:1>

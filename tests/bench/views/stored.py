@@ -23,9 +23,9 @@ from tests.job_logs import JobLog
 from trialfleet import Run, Study, plan
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
-from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
-from trialfleet.workflows.plan.graph import RegionGraph, graph_of
-from trialfleet.workflows.status.storage import study_name
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.runs.storage import study_name
 from trialfleet.workflows.study.frozen import load_frozen
 
 LANES = 4

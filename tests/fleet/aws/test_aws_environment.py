@@ -21,7 +21,7 @@ from trialfleet.infra.fleet.aws.account import SECRETS, AwsEnvironment
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.scaling.last_report import read_report
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 KEYS = "[default]\naws_access_key_id = testing\naws_secret_access_key = testing\n"
 OTHER = "999988887777"

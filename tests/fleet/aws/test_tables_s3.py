@@ -10,8 +10,8 @@ import pytest
 from tests.fleet.mock_aws.moto_account import HOME, Account
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
-from trialfleet.workflows.plan.folder import RegionFolder
-from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 from trialfleet.workflows.study.spec import Study
 
 ROWS = "y,n\n" + "".join(f"{'ab'[i % 2]},{i % 7}\n" for i in range(40))

@@ -27,16 +27,16 @@ from trialfleet.infra.fleet.pool.demand import Demand, PoolView
 from trialfleet.infra.fleet.scaling.loop import Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool.machines import Machine
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.matching import Prospects
-from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.why.answer import Answer
-from trialfleet.workflows.why.facts import InstanceFacts, Queued
-from trialfleet.workflows.why.instance_rules import why_instance
-from trialfleet.workflows.why.instance_witnesses import instance_facts
-from trialfleet.workflows.why.waiting_rules import waits
-from trialfleet.workflows.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.why.answer import Answer
+from trialfleet.workflows.views.why.facts import InstanceFacts, Queued
+from trialfleet.workflows.views.why.instance_rules import why_instance
+from trialfleet.workflows.views.why.instance_witnesses import instance_facts
+from trialfleet.workflows.views.why.waiting_rules import waits
+from trialfleet.workflows.views.why.witnesses import RunWitnesses
 
 EMPTY = Prospects(slots=0, fit=0, willing=0, concurrency=0, lacking=(), has_fleet=False)
 WAITS = Queued(job="7.0", seconds=90, prospects=EMPTY)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.thorough
 ANEW = """
 import logging, time
 from pathlib import Path
-from trialfleet.workflows.dagman.set_clock import ClockWatch
+from trialfleet.workflows.control.dagman.set_clock import ClockWatch
 logging.basicConfig(level=logging.INFO)
 watch = ClockWatch(Path("clock.json"))
 watch.look(9000.0, 10.0)

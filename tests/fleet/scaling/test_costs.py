@@ -19,11 +19,11 @@ from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.optimizer.storage import open_storage
-from trialfleet.workflows.costs.items import Item, Kind, add, sums
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.run.costs import read_costs
-from trialfleet.workflows.scripts.report_node import write_report
-from trialfleet.workflows.status.storage import storage_url, study_name
+from trialfleet.workflows.control.scripts.report_node import write_report
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.storage import storage_url, study_name
+from trialfleet.workflows.rules.cost_sums import Item, Kind, add, sums
+from trialfleet.workflows.status.costs.named import read_costs
 
 Plan = Callable[[World, str], Run]
 

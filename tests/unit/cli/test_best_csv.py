@@ -6,8 +6,8 @@ import csv
 import io
 
 from trialfleet.workflows.cli.printing.csv_rows import write_best_csv
-from trialfleet.workflows.run.records import BestSettings
-from trialfleet.workflows.status.states import Stage
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.status.best_settings import BestSettings
 
 
 def test_each_region_is_a_row_with_its_settings() -> None:

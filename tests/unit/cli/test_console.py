@@ -17,26 +17,26 @@ from rich.text import Text
 
 from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
-from trialfleet.workflows.jobs.troubles import JobTrouble
-from trialfleet.workflows.output import LongTable, keep_numbers_whole, plain_table, show
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.run.console import (
-    _line_printer,
-    run_view,
-)
-from trialfleet.workflows.run.record_tables import best_table, trials_table
-from trialfleet.workflows.run.records import BestSettings
-from trialfleet.workflows.status.causes import Cause
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.causes import Cause
+from trialfleet.workflows.rules.region_state import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
+from trialfleet.workflows.rules.vain_attempts import JobTrouble
+from trialfleet.workflows.status.best_settings import BestSettings
 from trialfleet.workflows.status.pauses import (
     pauses_so_far,
     seconds_left,
     seconds_left_of_run,
 )
-from trialfleet.workflows.status.region_state import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial
-from trialfleet.workflows.status.running import RunningTrial
+from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.status.work import Work
+from trialfleet.workflows.views.output import LongTable, keep_numbers_whole, plain_table, show
+from trialfleet.workflows.views.terminal.status_view import (
+    _line_printer,
+    run_view,
+)
+from trialfleet.workflows.views.terminal.trial_tables import best_table, trials_table
 
 
 def printed(view: Any, width: int) -> str:

@@ -16,9 +16,9 @@ from tests.conftest import MakeRun
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.lookup import find_model, find_run, models_of, runs_here
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.run.lookup import find_model, find_run, models_of, runs_here
 
 TRIALFLEET = Path(sys.executable).with_name("trialfleet")
 PLANNED = [  # study, run: the oldest first

@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, PoolError, first_of
 from trialfleet.optimizer.region_types import Failed
-from trialfleet.workflows.attempts.outcome import outcome_of
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.run_commands import _resumed
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.names import check_region_name
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.status.attempts.outcome import outcome_of
 
 
 def result_of(*arguments: object) -> Result:

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from trialfleet.workflows import output
+from trialfleet.workflows.views import output
 
 PROGRAM = """
-from trialfleet.workflows.output import progress_lines
+from trialfleet.workflows.views.output import progress_lines
 with progress_lines("  ") as progress:
     progress("waits for a slot")
     progress("runs on a\\x1b[2Jb")

@@ -14,10 +14,10 @@ from tests.unit.run.test_node_scripts import Scripts, fail
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import InputError, Run, RunState
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.dagman import mend
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.run.console import next_steps
-from trialfleet.workflows.status.region_state import GAVE_UP, NO_MODEL
+from trialfleet.workflows.control.dagman import mend
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.region_state import GAVE_UP, NO_MODEL
+from trialfleet.workflows.views.terminal.status_view import next_steps
 
 
 def ended(run: Run) -> Run:

@@ -18,14 +18,14 @@ from tests.unit.report.report_studies import text_of
 from trialfleet import Run
 from trialfleet.errors import InputError
 from trialfleet.optimizer.may_begin import Facts, refusal
-from trialfleet.workflows.costs.budget import Expected, Spending, expected_of, usd_budget
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.frozen_head import read_head
-from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.frozen_head import read_head
+from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.rules.budget import Expected, Spending, expected_of, usd_budget
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, dump_frozen, load_frozen
+from trialfleet.workflows.views.report.reading import read_report
 
 pytestmark = pytest.mark.slow
 

@@ -17,16 +17,16 @@ from tests.conftest import MakeRun
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.result_commands import _slot_time
-from trialfleet.workflows.costs.items import Sum
-from trialfleet.workflows.costs.table import costs_table
-from trialfleet.workflows.daily.digest import tell_days
-from trialfleet.workflows.journal.folder import DailyFolder
-from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
-from trialfleet.workflows.notify.event import Event
-from trialfleet.workflows.notify.slack import slack_text
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.status.storage import storage_url, study_name
+from trialfleet.workflows.control.daily.digest import tell_days
+from trialfleet.workflows.control.notify.slack import slack_text
+from trialfleet.workflows.facts.journal.event import Event
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.storage import storage_url, study_name
+from trialfleet.workflows.rules.cost_sums import Sum
 from trialfleet.workflows.study.notify import Channel
+from trialfleet.workflows.views.terminal.cost_table import costs_table
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialfleet.infra.fleet.scaling.ledger import Ledger, Lifetime
-from trialfleet.workflows.costs.cost import Resources, cost, share, slot_price
-from trialfleet.workflows.costs.items import BY, Item, Kind, add, sums
-from trialfleet.workflows.costs.nodes import settled
+from trialfleet.workflows.facts.jobs.cost import Resources, cost, share, slot_price
 from trialfleet.workflows.formatting import usd
+from trialfleet.workflows.rules.cost_sums import BY, Item, Kind, add, sums
+from trialfleet.workflows.rules.node_costs import settled
 
 NODE = Resources(gpus=4, cpus=16, memory=64000)
 MORNING = datetime(2026, 11, 22, 6, tzinfo=UTC)

@@ -25,27 +25,27 @@ from trialfleet.infra.pool import connection
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE
 from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.daily import day_lock
-from trialfleet.workflows.daily import days as days_module
-from trialfleet.workflows.daily.day import _Telling
-from trialfleet.workflows.daily.day_lock import turn
-from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.daily.fingerprints import data_fingerprint, settings_fingerprint
-from trialfleet.workflows.daily.overview import newest_table, overview, reasons_table
-from trialfleet.workflows.daily.pool_watch import PoolWatch
-from trialfleet.workflows.daily.region_outcomes import RunsEndings
-from trialfleet.workflows.daily.staleness import age_points, stalest_first
-from trialfleet.workflows.daily.units import Units
-from trialfleet.workflows.journal.folder import DailyFolder
-from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
-from trialfleet.workflows.models.gate_decision import Passed
-from trialfleet.workflows.models.verdict import ComparedModel, Verdict
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.control.daily import day_lock
+from trialfleet.workflows.control.daily import days as days_module
+from trialfleet.workflows.control.daily.day import _Telling
+from trialfleet.workflows.control.daily.day_lock import turn
+from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.pool_watch import PoolWatch
+from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
+from trialfleet.workflows.control.daily.staleness import age_points, stalest_first
+from trialfleet.workflows.control.daily.unchanged import data_fingerprint, settings_fingerprint
+from trialfleet.workflows.control.daily.units import Units
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.rules.gate_decision import Passed
+from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.terminal.days import newest_table, overview, reasons_table
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
 
 DAY = date(2026, 11, 22)
 NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)
@@ -82,7 +82,7 @@ RACE = """
 import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from trialfleet.workflows.journal.journal import Ending, Journal, Outcome
+from trialfleet.workflows.facts.journal.journal import Ending, Journal, Outcome
 me, now = sys.argv[2], datetime(2026, 11, 22, tzinfo=UTC)
 for n in range(200):
     day = date(2026, 1, 1) + timedelta(days=n)

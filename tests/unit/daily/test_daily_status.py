@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.daily.overview import hint_of
-from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.views.terminal.days import hint_of
 
 DAY = date(2026, 11, 22)
 BEFORE = date(2026, 11, 21)

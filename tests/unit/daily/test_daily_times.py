@@ -14,11 +14,11 @@ from zoneinfo import ZoneInfo, available_timezones
 import pytest
 
 from trialfleet.errors import PoolError
-from trialfleet.workflows.daily.crontab import cron_keys
-from trialfleet.workflows.daily.missed import days_to_do, due_day, next_start
-from trialfleet.workflows.daily.start import write_start
-from trialfleet.workflows.daily.units import Units, calendar
-from trialfleet.workflows.journal.folder import DailyFolder
+from trialfleet.workflows.control.daily.crontab import cron_keys
+from trialfleet.workflows.control.daily.missed import days_to_do, due_day, next_start
+from trialfleet.workflows.control.daily.start import write_start
+from trialfleet.workflows.control.daily.units import Units, calendar
+from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
 needs_systemd = pytest.mark.skipif(

@@ -21,10 +21,10 @@ import pytest
 
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.optimizer.may_begin import Facts, refusal
-from trialfleet.workflows.daily.staleness import stalest_first
-from trialfleet.workflows.models.folders import LATEST, as_of_model, models_folder_of
-from trialfleet.workflows.models.latest import switch_to_newest
-from trialfleet.workflows.plan.graph import RegionGraph, graph_of
+from trialfleet.workflows.control.daily.staleness import stalest_first
+from trialfleet.workflows.control.models.latest import switch_to_newest
+from trialfleet.workflows.facts.models.folders import LATEST, as_of_model, models_folder_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study

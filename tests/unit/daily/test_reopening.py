@@ -14,12 +14,12 @@ from tests.conftest import MakeRun
 from trialfleet import Run, plan
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.dagman import mend
-from trialfleet.workflows.daily import day as day_module
-from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.daily.overview import outcomes_now, overview
-from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.control.dagman import mend
+from trialfleet.workflows.control.daily import day as day_module
+from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.terminal.days import outcomes_now, overview
 
 DAY = date(2026, 11, 22)
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -12,14 +12,14 @@ from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.daily.days import Days
-from trialfleet.workflows.journal.journal import Attempt, Ending, Outcome
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.planning import write_plan
+from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.loading import load_study
-from trialfleet.workflows.why.explain import why
-from trialfleet.workflows.why.subject import find_subject
+from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.subject import find_subject
 
 DAY = date(2026, 11, 22)
 TEXT = MINIMAL.replace("name: demo", "name: days") + (

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from trialfleet.workflows.models.latest import switch_to_newest
+from trialfleet.workflows.control.models.latest import switch_to_newest
 
 MONDAY = datetime(2026, 11, 23, 6, tzinfo=UTC)
 

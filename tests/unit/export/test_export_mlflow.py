@@ -28,12 +28,12 @@ import pytest
 from tests.ports import reserved_port
 from tests.unit.export.exported_models import publish_models
 from tests.unit.study.study_texts import MINIMAL, error_of
-from trialfleet.workflows.export import mlflow_server
-from trialfleet.workflows.export.folder import ExportFolder, Targets
-from trialfleet.workflows.export.mlflow_server import MlflowServer
-from trialfleet.workflows.export.passes import export_all
-from trialfleet.workflows.export.published import ExportError, published_in
-from trialfleet.workflows.models.latest import rollback
+from trialfleet.workflows.control.export import mlflow_server
+from trialfleet.workflows.control.export.mlflow_server import MlflowServer
+from trialfleet.workflows.control.export.passes import export_all
+from trialfleet.workflows.control.export.published import ExportError, published_in
+from trialfleet.workflows.control.models.latest import rollback
+from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
 from trialfleet.workflows.study import export as export_settings
 from trialfleet.workflows.study.export import Export, Mlflow
 
@@ -117,8 +117,8 @@ import os, signal, sys
 from pathlib import Path
 import requests
 from mlflow import MlflowClient
-from trialfleet.workflows.export.mlflow_server import MlflowServer
-from trialfleet.workflows.export.published import published_in
+from trialfleet.workflows.control.export.mlflow_server import MlflowServer
+from trialfleet.workflows.control.export.published import published_in
 from trialfleet.workflows.study.export import Mlflow
 
 folder, records, uri, moment = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]

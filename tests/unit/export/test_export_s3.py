@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from tests.moto_server import moto_server, s3_with_bucket
 from tests.unit.export.exported_models import publish_model, publish_models
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.export.folder import ExportFolder, Targets, unexported
-from trialfleet.workflows.export.passes import export_all
-from trialfleet.workflows.export.published import ExportError, published_in
-from trialfleet.workflows.export.s3_mirror import S3Mirror, goes_before
-from trialfleet.workflows.models.latest import promote, rollback
+from trialfleet.workflows.control.export.passes import export_all
+from trialfleet.workflows.control.export.published import ExportError, published_in
+from trialfleet.workflows.control.export.s3_mirror import S3Mirror, goes_before
+from trialfleet.workflows.control.models.latest import promote, rollback
+from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets, unexported
 from trialfleet.workflows.study.export import Export, Keep
 from trialfleet.workflows.study.sections import S3Keys
 
@@ -201,8 +201,8 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 import boto3
-from trialfleet.workflows.export.published import published_in
-from trialfleet.workflows.export.s3_mirror import S3Mirror
+from trialfleet.workflows.control.export.published import published_in
+from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 from trialfleet.workflows.study.export import Keep
 
 folder, url, event = Path(sys.argv[1]), sys.argv[2], sys.argv[3]

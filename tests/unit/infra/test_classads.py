@@ -12,9 +12,10 @@ from trialfleet.classads import from_json, plain, text, value
 from trialfleet.infra.pool.machines import machines_of
 from trialfleet.nodes.agent import condor
 from trialfleet.nodes.probe import privileged_readings
-from trialfleet.workflows.dagman.files import NodeStatus, read_node_status
-from trialfleet.workflows.plan import matching, pool_slots
-from trialfleet.workflows.why import slots
+from trialfleet.workflows.facts.dagman import pool_slots
+from trialfleet.workflows.facts.dagman.files import NodeStatus, read_node_status
+from trialfleet.workflows.rules import slot_matching as matching
+from trialfleet.workflows.views.why import slot_witnesses as slots
 
 NOTHING, ERROR = classad2.Value.Undefined, classad2.Value.Error
 

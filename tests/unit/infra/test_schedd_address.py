@@ -10,7 +10,7 @@ import pytest
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
-from trialfleet.workflows.dagman import job_queue
+from trialfleet.workflows.facts.dagman import job_queue
 
 
 @pytest.fixture(autouse=True)

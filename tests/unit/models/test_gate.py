@@ -26,7 +26,22 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text, shares_rows_with_champion
 from trialfleet.workflows.cli.watching import show_end
-from trialfleet.workflows.models.gate_decision import (
+from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.scripts.gate import measured as measured_of
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.facts.models.verdict import (
+    BASELINE,
+    CHALLENGER,
+    CHAMPION,
+    ComparedModel,
+    Verdict,
+)
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS, graph_of
+from trialfleet.workflows.facts.runs import spending
+from trialfleet.workflows.facts.runs.lookup import FoundRun
+from trialfleet.workflows.rules.gate_decision import (
     Measured,
     Rule,
     bootstrap,
@@ -34,31 +49,16 @@ from trialfleet.workflows.models.gate_decision import (
     passed_of,
     rule_of,
 )
-from trialfleet.workflows.models.latest import promote
-from trialfleet.workflows.models.verdict import (
-    BASELINE,
-    CHALLENGER,
-    CHAMPION,
-    ComparedModel,
-    Verdict,
-)
-from trialfleet.workflows.plan.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import EXITS, graph_of
-from trialfleet.workflows.report.groups import groups_of
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.report.summary import summary_table
-from trialfleet.workflows.report.views import attention, header
-from trialfleet.workflows.run.console import run_view
-from trialfleet.workflows.run.lookup import FoundRun
-from trialfleet.workflows.run.run_list import list_runs, runs_table
-from trialfleet.workflows.scripts.gate import measured as measured_of
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.scripts.publish_node import publish_region
-from trialfleet.workflows.status import spending
-from trialfleet.workflows.status.states import RunState, Stage
-from trialfleet.workflows.status.status import StatusReader
-from trialfleet.workflows.why.region_rules import why_region
-from trialfleet.workflows.why.witnesses import RunWitnesses
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.views.report.groups import groups_of
+from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.report.summary import summary_table
+from trialfleet.workflows.views.report.views import attention, header
+from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
+from trialfleet.workflows.views.terminal.status_view import run_view
+from trialfleet.workflows.views.why.region_rules import why_region
+from trialfleet.workflows.views.why.witnesses import RunWitnesses
 
 pytestmark = pytest.mark.slow
 
@@ -824,8 +824,8 @@ import os, shutil, sys
 from pathlib import Path
 from tests.killed_child import status_of
 from trialfleet.files import read_json
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.scripts.publish_node import publish_region
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.control.scripts.publish_node import publish_region
 
 folder, models_folder, every = RunFolder(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
 files = folder.region("A")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.models.folders import models_folder_of
+from trialfleet.workflows.facts.models.folders import models_folder_of
 from trialfleet.workflows.study.spec import Study
 
 

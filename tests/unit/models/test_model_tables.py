@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from trialfleet.workflows.models.latest import promote
-from trialfleet.workflows.models.listing import models_on
-from trialfleet.workflows.models.tables import champions_table, history_table
-from trialfleet.workflows.models.verdict import ComparedModel, Verdict
+from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.facts.models.listing import models_on
+from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
+from trialfleet.workflows.views.terminal.model_tables import champions_table, history_table
 
 MIDNIGHT = datetime(2026, 11, 23, tzinfo=UTC)
 

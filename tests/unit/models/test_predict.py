@@ -29,9 +29,9 @@ from trialfleet.nodes.tabular.network import Network, copy_weights, outputs_of
 from trialfleet.nodes.tabular.predict import load_model
 from trialfleet.nodes.tabular.steps import PlainSteps
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.models import predict
+from trialfleet.workflows.control.models import predict
+from trialfleet.workflows.facts.runs.lookup import find_model
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.run.lookup import find_model
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells, csv_rows
 from trialfleet.workflows.tables.building import build_table

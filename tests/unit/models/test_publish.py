@@ -17,17 +17,17 @@ from rich.console import Console, RenderableType
 
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.workflows.models import latest as latest_module
-from trialfleet.workflows.models.folders import model_in_force, previous_model
-from trialfleet.workflows.models.latest import promote
-from trialfleet.workflows.models.listing import models_on
-from trialfleet.workflows.models.tables import champions_table, history_table
-from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts import publish as publish_module
-from trialfleet.workflows.scripts.publish import Publication, publish
+from trialfleet.workflows.control.models import latest as latest_module
+from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.scripts import publish as publish_module
+from trialfleet.workflows.control.scripts.publish import Publication, publish
+from trialfleet.workflows.facts.models.folders import model_in_force, previous_model
+from trialfleet.workflows.facts.models.listing import models_on
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.terminal.model_tables import champions_table, history_table
 
 RESULT = '{"status": "complete", "metrics": {"loss": 0.25}, "device": "cpu", "seconds": 1.5}'
 
@@ -297,8 +297,8 @@ def test_only_what_a_run_published_is_promoted(study: Study, best: TrialFolder, 
 PUBLISH = """
 import sys, time
 from pathlib import Path
-from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts.publish import publish
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.control.scripts.publish import publish
 from trialfleet.workflows.study.frozen import load_frozen
 
 frozen = load_frozen(Path(sys.argv[1]))
@@ -358,8 +358,8 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from tests.killed_child import status_of
-from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts.publish import publish
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.control.scripts.publish import publish
 from trialfleet.workflows.study.frozen import load_frozen
 
 monday, tuesday, best = Path(sys.argv[1]), Path(sys.argv[2]), TrialFolder(Path(sys.argv[3]))

@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.models.test_publish import best, models_folder_of, names, publish_on, study
 from trialfleet.errors import InputError
-from trialfleet.workflows.models.latest import promote, rollback
-from trialfleet.workflows.models.retention import superfluous
-from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts import publish as publish_module
+from trialfleet.workflows.control.models.latest import promote, rollback
+from trialfleet.workflows.control.models.retention import superfluous
+from trialfleet.workflows.control.scripts import publish as publish_module
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.export import Keep
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
 from trialfleet.workflows.study.spec import Study
@@ -90,8 +90,8 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from tests.killed_child import status_of
-from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts.publish import publish
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.control.scripts.publish import publish
 from trialfleet.workflows.study.frozen import load_frozen
 
 files, best = [Path(file) for file in sys.argv[2:]], TrialFolder(Path(sys.argv[1]))

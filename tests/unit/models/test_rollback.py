@@ -17,12 +17,12 @@ from click.testing import CliRunner
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.models import history
-from trialfleet.workflows.models import latest as latest_module
-from trialfleet.workflows.models.folders import called
-from trialfleet.workflows.models.history import changes, in_force
-from trialfleet.workflows.models.latest import promote, rollback
-from trialfleet.workflows.models.listing import drift, was_rolled_back
+from trialfleet.workflows.control.models import latest as latest_module
+from trialfleet.workflows.control.models.latest import promote, rollback
+from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.folders import called
+from trialfleet.workflows.facts.models.history import changes, in_force
+from trialfleet.workflows.facts.models.listing import drift, was_rolled_back
 
 
 @pytest.fixture
@@ -232,9 +232,9 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from tests.killed_child import status_of
-from trialfleet.workflows.models.history import in_force
-from trialfleet.workflows.models.latest import promote, rollback
-from trialfleet.workflows.models.listing import was_rolled_back
+from trialfleet.workflows.facts.models.history import in_force
+from trialfleet.workflows.control.models.latest import promote, rollback
+from trialfleet.workflows.facts.models.listing import was_rolled_back
 
 models_folder, times = Path(sys.argv[1]), int(sys.argv[2])
 link = models_folder / "latest"

@@ -27,13 +27,13 @@ from trialfleet.nodes.gang.workers import script_of
 from trialfleet.nodes.job import archive
 from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.chirp import Chirp, ChirpError
-from trialfleet.workflows.attempts.settling import settled
-from trialfleet.workflows.gang.keeper import Keeper
-from trialfleet.workflows.gang.records import read_roster
-from trialfleet.workflows.gang.roster import RUN, Roster
-from trialfleet.workflows.gang.store import GangStore
-from trialfleet.workflows.jobs.agent_words import Said, read_order, read_said
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.control.gang.keeper import Keeper
+from trialfleet.workflows.control.gang.store import GangStore
+from trialfleet.workflows.facts.jobs.agent_words import Said, read_order, read_said
+from trialfleet.workflows.facts.jobs.gang_records import read_roster
+from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.status.attempts.settling import settled
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -467,7 +467,7 @@ def test_what_a_keeper_told_counts_though_it_was_killed_before_it_knew(
 
     gang.gate.touch()
     with monkeypatch.context() as context:
-        context.setattr("trialfleet.workflows.gang.keeper._write", killed)
+        context.setattr("trialfleet.workflows.control.gang.keeper._write", killed)
         with pytest.raises(KeyboardInterrupt):
             gang.keep(lambda: False)
     assert gang.roster.code is None

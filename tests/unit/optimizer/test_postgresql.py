@@ -32,8 +32,8 @@ from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import reader_of_url
 from trialfleet.optimizer.trial_rows import TrialStorage
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.serve import study_copy
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.serve import study_copy
 
 pytestmark = pytest.mark.postgres
 

@@ -28,8 +28,8 @@ from trialfleet.optimizer.stored_trials import (
     reader_of_file,
     reader_of_url,
 )
-from trialfleet.workflows.models.latest import promote
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet.errors import InputError
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.frozen_head import FrozenHead, head_of
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.frozen_head import FrozenHead, head_of
 from trialfleet.workflows.study.frozen import load_frozen
 
 LONG = "a folder with many words in its name, so that a writer of YAML folds it " * 3

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from trialfleet.files import write_json
-from trialfleet.workflows.disk_space import when_there_is_space
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.scripts import publish_node
+from trialfleet.workflows.control.scripts import publish_node
+from trialfleet.workflows.facts.disk_space import when_there_is_space
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 
 class Full:

@@ -10,9 +10,9 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
 from trialfleet.infra.pool.machines import Room
-from trialfleet.workflows.plan.matching import Prospects, clauses, prospects
-from trialfleet.workflows.plan.pool_check import PoolCheck
-from trialfleet.workflows.plan.pool_choices import PoolLook, settle
+from trialfleet.workflows.control.plan.pool_check import PoolCheck
+from trialfleet.workflows.control.plan.pool_choices import PoolLook, settle
+from trialfleet.workflows.rules.slot_matching import Prospects, clauses, prospects
 from trialfleet.workflows.study.spec import Study
 
 GB = 1024  # MiB

@@ -11,12 +11,12 @@ from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
-from trialfleet.workflows.jobs.agent_words import read_order
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.plan.planning import write_plan
-from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
-from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.run.run import Run
+from trialfleet.workflows.facts.jobs.agent_words import read_order
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
 

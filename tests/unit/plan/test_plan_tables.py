@@ -22,13 +22,13 @@ from trialfleet.errors import InputError
 from trialfleet.nodes.tabular.table import read_table
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.plan import tables as planning
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.planning import write_plan
-from trialfleet.workflows.plan.table_findings import source_of_table
-from trialfleet.workflows.plan.table_summary import table_progress
-from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
-from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.control.plan import tables as planning
+from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan.table_summary import table_progress
+from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.run.run import Run
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.table_findings import source_of_table
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.tables.reading import read_rows

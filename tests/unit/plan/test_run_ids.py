@@ -13,16 +13,16 @@ from click.testing import CliRunner
 
 from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import InputError
-from trialfleet.workflows import disk_space
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.plan import planning as plan_module
-from trialfleet.workflows.plan import run_ids
-from trialfleet.workflows.run.lookup import find_run, runs_here
-from trialfleet.workflows.run.new_run import plan
-from trialfleet.workflows.run.run import Run
-from trialfleet.workflows.run.run_list import list_runs
+from trialfleet.workflows.control.plan import planning as plan_module
+from trialfleet.workflows.control.plan import run_ids
+from trialfleet.workflows.control.run.new_run import plan
+from trialfleet.workflows.control.run.run import Run
+from trialfleet.workflows.facts import disk_space
+from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.terminal.run_list import list_runs
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +31,8 @@ SECOND = "2026-11-20T10-00-00"
 PLAN = """\
 import sys
 from pathlib import Path
-from trialfleet.workflows.plan import planning as plan, run_ids
-from trialfleet.workflows.run import new_run
+from trialfleet.workflows.control.plan import planning as plan, run_ids
+from trialfleet.workflows.control.run import new_run
 from trialfleet.workflows.study.frozen import load_frozen
 
 run_ids.new_run_id = lambda: "2026-11-20T10-00-00"  # all in one second

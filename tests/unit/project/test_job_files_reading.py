@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FOLDER = ROOT / "workflows/plan/folder.py"
+FOLDER = ROOT / "workflows/facts/run_folder/folder.py"
 TOPS = ("workflows", "optimizer", "infra")
 PLACES = {"best", "gate", "check", "place", "_place"}  # attributes that are a trial's folder
 BELOW = {"glob", "iterdir", "of_proc", "relative_to", "resolve", "rglob", "with_name"}
@@ -26,10 +26,10 @@ OPENERS = {
 READER = "job_files"
 # What opens one all the same, and why it may.
 KNOWN = {
-    ("workflows/jobs/delivery.py", "_put"): "what we unpacked ourselves",
-    ("workflows/plan/pool_check.py", "_dry_run"): "a folder of our own, without a job",
-    ("workflows/plan/pool_check.py", "trial_ad"): "a folder of our own, without a job",
-    ("workflows/jobs/executions.py", "_read_on"): "HTCondor's reader, behind job_files",
+    ("workflows/facts/jobs/delivery.py", "_put"): "what we unpacked ourselves",
+    ("workflows/control/plan/pool_check.py", "_dry_run"): "a folder of our own, without a job",
+    ("workflows/control/plan/pool_check.py", "trial_ad"): "a folder of our own, without a job",
+    ("workflows/facts/jobs/executions.py", "_read_on"): "HTCondor's reader, behind job_files",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -231,4 +231,4 @@ def test_one_module_opens_the_event_logs_of_jobs() -> None:
         for path in (ROOT / top).rglob("*.py")
         if re.search(r"\bJobEventLog\(", path.read_text())
     }
-    assert readers == {"workflows/jobs/executions.py"}
+    assert readers == {"workflows/facts/jobs/executions.py"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,20 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 TOP = ("infra", "nodes", "optimizer", "workflows")
+# Each folder of workflows imports those before it alone; ARCHITECTURE.md says what they are.
+ORDER = ("study", "tables", "facts", "rules", "status", "views", "control", "cli")
+# How the names of functions begin that look at the world, and modules that do little else.
+READS = re.compile(r"(read|open|exists|is_file|is_dir|stat|glob|iterdir|now|look_up|query)")
+READERS = {
+    "os",
+    "shutil",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "time",
+    "trialfleet",
+    "trialfleet.files",
+}
 MOST = 16  # files of Python in a folder, beside its __init__.py
 Name = tuple[str, ...]  # the parts of a module's or folder's dotted name below trialfleet
 
@@ -54,6 +69,34 @@ def test_no_two_folders_import_each_other() -> None:
     mutual = {ends: crossings[ends] for ends in crossings if ends[::-1] in crossings}
     assert len(crossings) > 50
     assert not mutual
+
+
+@pytest.mark.slow
+def test_the_folders_of_workflows_import_those_before_them_alone() -> None:
+    known = modules()
+    place = {name: index for index, name in enumerate(ORDER)}
+    parts = {module[1] for module in known if module[0] == "workflows" and len(module) > 2}
+    assert parts == {*ORDER}
+    wrong = [
+        f"{'.'.join(module)} imports {'.'.join(other)}"
+        for module, path in known.items()
+        for other in imported(path, known)
+        if module[0] == other[0] == "workflows" and len(module) > 2 < len(other)
+        if place[module[1]] < place.get(other[1], -1)  # the examples
+    ]
+    assert not wrong
+
+
+def test_rules_read_nothing() -> None:
+    rules = sorted((ROOT / "workflows/rules").glob("[!_]*.py"))
+    assert len(rules) > 5
+    for path in rules:
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+        asked = {call for call in calls if READS.match(call.rpartition(".")[2])}
+        whole = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+        parts = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert not asked | (whole | parts) & READERS, path.name
 
 
 def test_folders_are_small() -> None:

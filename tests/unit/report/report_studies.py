@@ -18,13 +18,13 @@ from trialfleet.objective import Direction, best
 from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter, IntParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
-from trialfleet.workflows.report.model import Head, RegionReport, Report
-from trialfleet.workflows.report.page import render_page
-from trialfleet.workflows.report.reading import RegionFacts, build_report
-from trialfleet.workflows.status import states
+from trialfleet.workflows.rules import states
+from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, trial_of
-from trialfleet.workflows.status.states import RunState, Stage
+from trialfleet.workflows.views.report.model import Head, RegionReport, Report
+from trialfleet.workflows.views.report.page import render_page
+from trialfleet.workflows.views.report.reading import RegionFacts, build_report
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
 SPACE: dict[str, Tunable] = {

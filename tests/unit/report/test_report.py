@@ -20,13 +20,13 @@ from tests.unit.report.report_studies import (
     tuned_trials,
 )
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
-from trialfleet.workflows.jobs.job_log import Job
-from trialfleet.workflows.report.chart_data import region_data
-from trialfleet.workflows.report.model import RegionReport, Report
-from trialfleet.workflows.report.summary import summary_table
-from trialfleet.workflows.report.tables import region_columns, region_rows
-from trialfleet.workflows.report.views import header
-from trialfleet.workflows.status import states as state_words
+from trialfleet.workflows.facts.jobs.job_log import Job
+from trialfleet.workflows.rules import states as state_words
+from trialfleet.workflows.views.report.chart_data import region_data
+from trialfleet.workflows.views.report.model import RegionReport, Report
+from trialfleet.workflows.views.report.summary import summary_table
+from trialfleet.workflows.views.report.tables import region_columns, region_rows
+from trialfleet.workflows.views.report.views import header
 
 
 @pytest.mark.slow

@@ -26,23 +26,23 @@ from tests.unit.report.report_studies import (
     tuned_trials,
 )
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
-from trialfleet.workflows.costs.cost import End
-from trialfleet.workflows.jobs.job_log import Job, Stay
-from trialfleet.workflows.report import chart_data as drawing
-from trialfleet.workflows.report.chart_data import (
+from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.job_log import Job, Stay
+from trialfleet.workflows.rules import states
+from trialfleet.workflows.views.report import chart_data as drawing
+from trialfleet.workflows.views.report.chart_data import (
     curve_points,
     overview_data,
     pair_of,
     region_data,
     scale_of_region,
 )
-from trialfleet.workflows.report.groups import groups_of
-from trialfleet.workflows.report.model import RegionReport, Report
-from trialfleet.workflows.report.page import render_page
-from trialfleet.workflows.report.scales import Scale, scale_of
-from trialfleet.workflows.report.summary import summary_table
-from trialfleet.workflows.report.timeline import timeline_of
-from trialfleet.workflows.status import states
+from trialfleet.workflows.views.report.groups import groups_of
+from trialfleet.workflows.views.report.model import RegionReport, Report
+from trialfleet.workflows.views.report.page import render_page
+from trialfleet.workflows.views.report.scales import Scale, scale_of
+from trialfleet.workflows.views.report.summary import summary_table
+from trialfleet.workflows.views.report.timeline import timeline_of
 
 pytestmark = pytest.mark.slow
 

@@ -18,12 +18,12 @@ from tests.unit.report.report_studies import (
     trial,
 )
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.report.model import Report
-from trialfleet.workflows.report.reading import RegionFacts
-from trialfleet.workflows.report.summary import fitted_summary
-from trialfleet.workflows.report.timeline import timeline_of
-from trialfleet.workflows.report.views import attention, header, log_of, timeline_note
-from trialfleet.workflows.status.states import Stage
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.views.report.model import Report
+from trialfleet.workflows.views.report.reading import RegionFacts
+from trialfleet.workflows.views.report.summary import fitted_summary
+from trialfleet.workflows.views.report.timeline import timeline_of
+from trialfleet.workflows.views.report.views import attention, header, log_of, timeline_note
 
 pytestmark = pytest.mark.slow
 

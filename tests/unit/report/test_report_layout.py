@@ -22,7 +22,7 @@ from tests.unit.report.report_studies import (
 )
 from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter, IntParameter
 from trialfleet.optimizer.space import Tunable
-from trialfleet.workflows.report.model import Report
+from trialfleet.workflows.views.report.model import Report
 
 pytestmark = pytest.mark.browser
 

@@ -17,8 +17,8 @@ from tests.unit.report.report_studies import (
     text_of,
     tuned_trials,
 )
-from trialfleet.workflows.report.views import header
 from trialfleet.workflows.status.pauses import paused_within, pauses_of
+from trialfleet.workflows.views.report.views import header
 
 BEGIN = START.timestamp()
 HOUR = 3600.0

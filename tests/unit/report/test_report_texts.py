@@ -31,10 +31,10 @@ from trialfleet.workflows.formatting import (
     shortened,
     signed,
 )
-from trialfleet.workflows.report.model import Report
-from trialfleet.workflows.report.summary import summary_table
-from trialfleet.workflows.report.views import early_stopping_note
-from trialfleet.workflows.status.states import Stage
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.views.report.model import Report
+from trialfleet.workflows.views.report.summary import summary_table
+from trialfleet.workflows.views.report.views import early_stopping_note
 
 
 def printed(report: Report) -> str:

@@ -16,9 +16,9 @@ from tests.unit.report.report_studies import (
 )
 from trialfleet import Study
 from trialfleet.files import write_json
-from trialfleet.workflows.models.earlier import better_before
-from trialfleet.workflows.models.gate_decision import Measured, decide, rule_of
-from trialfleet.workflows.models.verdict import CHALLENGER, CHAMPION
+from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
+from trialfleet.workflows.rules.gate_decision import Measured, decide, rule_of
+from trialfleet.workflows.status.earlier_model import better_before
 
 PUBLISHED = "/models/s/A/r2"
 IN_FORCE = Path(PUBLISHED)

@@ -19,11 +19,11 @@ from tests.unit.study.study_texts import MINIMAL, error_of
 from trialfleet import Run
 from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.report.summary import summary_table
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.scripts.report_node import write_report
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.report_node import write_report
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.report.summary import summary_table
 
 pytestmark = pytest.mark.slow
 

@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 
 from tests.unit.study.study_texts import MINIMAL, write
-from trialfleet.workflows.alerts import run_events
-from trialfleet.workflows.alerts.run_events import RunEvents
-from trialfleet.workflows.dagman import watchers
-from trialfleet.workflows.dagman.job_queue import HeldJob
-from trialfleet.workflows.daily.digest import digest_table, tell_days
-from trialfleet.workflows.jobs.troubles import JobTrouble
-from trialfleet.workflows.journal.folder import DailyFolder
-from trialfleet.workflows.journal.journal import Attempt, Ending, Journal, Outcome
-from trialfleet.workflows.notify.event import Event
-from trialfleet.workflows.notify.outbox import Outbox
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.run.new_run import plan
+from trialfleet.workflows.control.dagman import watchers
+from trialfleet.workflows.control.daily.digest import digest_table, tell_days
+from trialfleet.workflows.control.notify import run_events
+from trialfleet.workflows.control.notify.run_events import RunEvents
+from trialfleet.workflows.control.run.new_run import plan
+from trialfleet.workflows.facts.dagman.job_queue import HeldJob
+from trialfleet.workflows.facts.journal.event import Event
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.spending import Spending
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.rules.vain_attempts import JobTrouble
 from trialfleet.workflows.status.run_status import RunStatus
-from trialfleet.workflows.status.spending import Spending
-from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.status.work import Work
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.notify import Channel

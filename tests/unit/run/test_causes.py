@@ -11,8 +11,13 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.optimizer.stored_trials import FAILURES
-from trialfleet.workflows.plan.folder import RegionFolder
-from trialfleet.workflows.status.causes import all_alike, cause_of, failed_attempts, why_all_fail
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder
+from trialfleet.workflows.facts.runs.causes import (
+    all_alike,
+    cause_of,
+    failed_attempts,
+    why_all_fail,
+)
 
 NO_MODULE = "exit code 1: ModuleNotFoundError: No module named 'x'"
 IMPORT = "exit code 1: ImportError: libx.so.3: cannot open"

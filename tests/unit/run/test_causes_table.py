@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tests.causes import CAUSES
-from trialfleet.workflows.why.answer import Kind
+from trialfleet.workflows.views.why.answer import Kind
 
 TESTS = Path(__file__).parents[2]
 PAGE = TESTS.parent / "docs" / "why.md"

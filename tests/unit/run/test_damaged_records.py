@@ -18,8 +18,8 @@ from trialfleet import Run
 from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 

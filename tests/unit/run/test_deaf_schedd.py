@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.dagman.deaf_schedd import NAME, DeafSchedd
+from trialfleet.workflows.control.dagman.deaf_schedd import NAME, DeafSchedd
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
 

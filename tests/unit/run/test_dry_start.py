@@ -10,15 +10,15 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.plan.trial_files import Mode, TrialFiles
-from trialfleet.workflows.run import dry_start
-from trialfleet.workflows.run.check_job import Watched
-from trialfleet.workflows.run.check_progress import waits_for
-from trialfleet.workflows.run.dry_start import Checked, check_metrics, first_order
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.plan.trial_files import Mode, TrialFiles
+from trialfleet.workflows.control.run import dry_start
+from trialfleet.workflows.control.run.check_job import Watched
+from trialfleet.workflows.control.run.check_progress import waits_for
+from trialfleet.workflows.control.run.dry_start import Checked, check_metrics, first_order
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
 
 TOLD = {"loss": 0.5, "test_loss": 0.6}
 

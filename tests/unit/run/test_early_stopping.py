@@ -16,12 +16,12 @@ from trialfleet import Run, job_files
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.scripts import early_stopping
-from trialfleet.workflows.scripts.early_stopping import AWAY_SECONDS, SECONDS, STAY_SECONDS
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts import early_stopping
+from trialfleet.workflows.control.scripts.early_stopping import AWAY_SECONDS, SECONDS, STAY_SECONDS
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.views.report.reading import read_report
 
 pytestmark = pytest.mark.slow
 

@@ -14,17 +14,17 @@ from trialfleet import Run
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.client import TROUBLE
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows.dagman.failing import (
+from trialfleet.workflows.control.scripts import publish_node, report_node
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.facts.dagman.failing import (
     TRIES,
     failing_scripts,
     note_failure,
     service_trouble,
 )
-from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
-from trialfleet.workflows.plan.graph import EXITS, PUBLISH_RETRIES
-from trialfleet.workflows.scripts import publish_node, report_node
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.status.status import StatusReader
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS, PUBLISH_RETRIES
+from trialfleet.workflows.status.reader import StatusReader
 
 pytestmark = pytest.mark.slow
 

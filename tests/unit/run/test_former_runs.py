@@ -14,9 +14,9 @@ from trialfleet.errors import InputError
 from trialfleet.optimizer.region_types import Assignment, Complete
 from trialfleet.optimizer.sampling.former import read_former
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.run.former_runs import MOST_RESULTS
-from trialfleet.workflows.scripts.region_studies import RegionStudies
+from trialfleet.workflows.control.run.former_runs import MOST_RESULTS
+from trialfleet.workflows.control.scripts.region_studies import RegionStudies
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.frozen import load_frozen
 
 pytestmark = pytest.mark.slow

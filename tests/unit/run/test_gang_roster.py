@@ -12,16 +12,7 @@ import pytest
 from trialfleet.classads import JobStatus
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member, parsed
-from trialfleet.workflows.gang.decision import (
-    APART_SECONDS,
-    JOIN_SECONDS,
-    MOST_FAILURES,
-    SAVE_SECONDS,
-    decide,
-    superseded,
-    to_remove,
-)
-from trialfleet.workflows.gang.roster import (
+from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
     RUN,
@@ -33,6 +24,15 @@ from trialfleet.workflows.gang.roster import (
     Size,
     finished,
     of_next,
+)
+from trialfleet.workflows.rules.gang_decision import (
+    APART_SECONDS,
+    JOIN_SECONDS,
+    MOST_FAILURES,
+    SAVE_SECONDS,
+    decide,
+    superseded,
+    to_remove,
 )
 
 SIZE = Size(2, 3)

@@ -17,10 +17,10 @@ from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import store as on_node
 from trialfleet.nodes.gang.packages import Package
 from trialfleet.nodes.gang.store import LINKS, Links, Pointer, StoreError, pointer_of
-from trialfleet.workflows.gang.keeper import SILENT_SECONDS
-from trialfleet.workflows.gang.roster import FORM, RUN, Roster
-from trialfleet.workflows.gang.store import AGAIN_SECONDS, AHEAD, FRESH_SECONDS, GangStore
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.control.gang.keeper import SILENT_SECONDS
+from trialfleet.workflows.control.gang.store import AGAIN_SECONDS, AHEAD, FRESH_SECONDS, GangStore
+from trialfleet.workflows.facts.jobs.gang_roster import FORM, RUN, Roster
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

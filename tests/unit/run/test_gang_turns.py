@@ -17,12 +17,12 @@ from trialfleet import Run
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member, name_of
 from trialfleet.nodes.gang.packages import RESULT, Package
-from trialfleet.workflows.gang.keeper import Keeper
-from trialfleet.workflows.gang.records import read_roster
-from trialfleet.workflows.gang.roster import DONE, FORM, RUN, Roster
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.gang.keeper import Keeper
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.facts.jobs.gang_records import read_roster
+from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, Roster
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
 
 pytestmark = pytest.mark.slow
 NODE = "A.l1"

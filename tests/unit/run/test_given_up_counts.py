@@ -13,10 +13,10 @@ from tests.conftest import MakeRun
 from tests.stored_runs import stored, stored_trial, turns
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.status.states import Stage
-from trialfleet.workflows.status.status import StatusReader
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.views.report.reading import read_report
 
 FAILED = {"1": {"time": "2026-11-22T07:00:00+00:00", "error": "exit code 1: no module x"}}
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.run.test_causes import IMPORT, NO_MODULE, trial
 from trialfleet.errors import PoolError
-from trialfleet.workflows.attempts import giving_up
-from trialfleet.workflows.attempts.giving_up import why_give_up
-from trialfleet.workflows.plan.folder import RegionFolder
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder
+from trialfleet.workflows.status.attempts import giving_up
+from trialfleet.workflows.status.attempts.giving_up import why_give_up
 
 LOG = """\
 000 (001.000.000) 2026-11-22 07:00:00 Job submitted from host: <127.0.0.1:1>

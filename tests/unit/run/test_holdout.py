@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.holdout import factor_of_chance, holdout_warning
 
 TABULAR: dict[str, Any] = {

@@ -21,19 +21,19 @@ from trialfleet import InputError, Run
 from trialfleet.workflows import checksums
 from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.daily.fingerprints import data_fingerprint
-from trialfleet.workflows.daily.region_outcomes import RunsEndings
-from trialfleet.workflows.journal.journal import Attempt
-from trialfleet.workflows.plan import inputs
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.plan.inputs import freeze_data
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.run.console import run_view
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.scripts.publish_node import publish_region
+from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
+from trialfleet.workflows.control.daily.unchanged import data_fingerprint
+from trialfleet.workflows.control.plan import inputs
+from trialfleet.workflows.control.plan.inputs import freeze_data
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.facts.journal.journal import Attempt
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.terminal.status_view import run_view
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

@@ -18,15 +18,15 @@ from trialfleet.job_files import JobFileError
 from trialfleet.nodes.job import packages
 from trialfleet.nodes.job.packages import DamagedPackageError
 from trialfleet.optimizer.region_types import Failed
-from trialfleet.workflows.attempts.outcome import outcome_of, read_stop
-from trialfleet.workflows.gang import keeper
-from trialfleet.workflows.gang.records import read_roster
-from trialfleet.workflows.gang.roster import Roster
-from trialfleet.workflows.jobs.agent_words import read_order, read_said
-from trialfleet.workflows.jobs.delivery import take_left
-from trialfleet.workflows.jobs.job_log import read_job
-from trialfleet.workflows.jobs.progress import last_report, read_reports
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
+from trialfleet.workflows.control.gang import keeper
+from trialfleet.workflows.facts.jobs.agent_words import read_order, read_said
+from trialfleet.workflows.facts.jobs.delivery import take_left
+from trialfleet.workflows.facts.jobs.gang_records import read_roster
+from trialfleet.workflows.facts.jobs.gang_roster import Roster
+from trialfleet.workflows.facts.jobs.job_log import read_job
+from trialfleet.workflows.facts.jobs.progress import last_report, read_reports
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.status.attempts.outcome import outcome_of, read_stop
 
 Leave = Callable[[Path], object]
 

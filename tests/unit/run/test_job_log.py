@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.jobs.executions import events_of
-from trialfleet.workflows.jobs.job_log import is_executing, read_executions, read_job, read_stays
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.facts.jobs.executions import events_of
+from trialfleet.workflows.facts.jobs.job_log import (
+    is_executing,
+    read_executions,
+    read_job,
+    read_stays,
+)
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 SUBMITTED = """\
 000 ({job:03}.000.000) 2026-11-22 07:07:51.584 Job submitted from host: <127.0.0.1:22457>

@@ -12,12 +12,18 @@ import classad2
 import pytest
 
 from tests.conftest import MakeRun
-from trialfleet.workflows.dagman.running_scripts import ScriptFacts
-from trialfleet.workflows.jobs.facts import JobFacts, read_jobs
-from trialfleet.workflows.jobs.job_log import read_starts, read_stays
-from trialfleet.workflows.jobs.troubles import EVICTED, MOST_VAIN, STUCK, JobTrouble, job_troubles
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.facts.dagman.running_scripts import ScriptFacts
+from trialfleet.workflows.facts.jobs.job_facts import JobFacts, read_jobs
+from trialfleet.workflows.facts.jobs.job_log import read_starts, read_stays
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.rules.vain_attempts import (
+    EVICTED,
+    MOST_VAIN,
+    STUCK,
+    JobTrouble,
+    job_troubles,
+)
 
 SUBMITTED = """\
 000 (012.000.000) 2026-11-25 02:00:00.000 Job submitted from host: <127.0.0.1:30136>

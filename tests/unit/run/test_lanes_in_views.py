@@ -17,34 +17,34 @@ from tests.unit.run.test_running import EMPTY
 from tests.unit.run.test_shared_jobs import USD_PER_SECOND
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.workflows.attempts.job_record import execution_of
-from trialfleet.workflows.billing.bill import BilledRun, run_items
-from trialfleet.workflows.costs.items import Kind
-from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.jobs.current import end_place, in_lane, place_at, shared_nodes
-from trialfleet.workflows.jobs.facts import read_jobs
-from trialfleet.workflows.jobs.job_log import read_executions
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report.chart_data import cost_bars
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.scripts.budgets import region_spending
-from trialfleet.workflows.serve.details import trial_page
-from trialfleet.workflows.serve.live import LiveRun
-from trialfleet.workflows.serve.machines import timeline_of_run
-from trialfleet.workflows.serve.nodes import NodeReader
-from trialfleet.workflows.status import status
+from trialfleet.workflows.control.scripts.budgets import region_spending
+from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
+from trialfleet.workflows.facts.jobs.current import end_place, in_lane, place_at, shared_nodes
+from trialfleet.workflows.facts.jobs.job_facts import read_jobs
+from trialfleet.workflows.facts.jobs.job_log import read_executions
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.cost_sums import Kind
+from trialfleet.workflows.rules.states import RunState, TrialState
+from trialfleet.workflows.status import reader as status
+from trialfleet.workflows.status.attempts.job_record import execution_of
+from trialfleet.workflows.status.costs.bill import BilledRun, run_items
 from trialfleet.workflows.status.run_trials import RunTrials
-from trialfleet.workflows.status.running import (
+from trialfleet.workflows.status.unfinished_trials import (
     RunningTrial,
     jobs_without_trial,
     running_trials,
     unfinished_of,
 )
-from trialfleet.workflows.status.states import RunState, TrialState
 from trialfleet.workflows.status.work import WorkReader
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.why.subject import find_subject
-from trialfleet.workflows.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.report.chart_data import cost_bars
+from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.serve.details import trial_page
+from trialfleet.workflows.views.serve.live import LiveRun
+from trialfleet.workflows.views.serve.machines import timeline_of_run
+from trialfleet.workflows.views.serve.nodes import NodeReader
+from trialfleet.workflows.views.why.subject import find_subject
+from trialfleet.workflows.views.why.witnesses import RunWitnesses
 
 pytestmark = pytest.mark.slow
 AD: dict[str, Any] = {

@@ -13,17 +13,17 @@ from rich.console import Console
 
 from tests.conftest import MakeRun
 from trialfleet.optimizer.region_types import Failed
-from trialfleet.workflows.missing_modules import how_to_install, imports_of, missing_of
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.run.console import run_view
-from trialfleet.workflows.run.dry_start import failure_text, last_words, missing_module
-from trialfleet.workflows.scripts.region_studies import RegionStudies
-from trialfleet.workflows.status.states import Stage
+from trialfleet.workflows.control.run.dry_start import failure_text, last_words, missing_module
+from trialfleet.workflows.control.scripts.region_studies import RegionStudies
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.status.missing_modules import how_to_install, imports_of, missing_of
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.why.node_rules import why_node
-from trialfleet.workflows.why.region_rules import why_region
-from trialfleet.workflows.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.terminal.status_view import run_view
+from trialfleet.workflows.views.why.node_rules import why_node
+from trialfleet.workflows.views.why.region_rules import why_region
+from trialfleet.workflows.views.why.witnesses import RunWitnesses
 
 
 def failed(folder: Path, program: str) -> Path:

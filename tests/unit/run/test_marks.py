@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.run.test_job_log import EVICTED, SUBMITTED, executing, unix
 from trialfleet import job_files
-from trialfleet.workflows.jobs.agent_words import Ended
-from trialfleet.workflows.jobs.executions import events_of, time_of
-from trialfleet.workflows.jobs.marks import Mark, MarkKind, note
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.facts.jobs.agent_words import Ended
+from trialfleet.workflows.facts.jobs.executions import events_of, time_of
+from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind, note
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 WHEN = unix("07:08:01.250")
 EXECUTES = SUBMITTED.format(job=6), executing("07:08:00")

@@ -11,9 +11,9 @@ from tests.unit.run.test_node_scripts import Scripts
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import collector
 from trialfleet.infra.pool.machines import Machine, machines_of
-from trialfleet.workflows.attempts import node_faults
-from trialfleet.workflows.attempts.node_faults import in_hold, in_words, own_errors, to_avoid
-from trialfleet.workflows.plan.graph import EXITS, NODE_FAULTS
+from trialfleet.workflows.facts.run_folder.graph import EXITS, NODE_FAULTS
+from trialfleet.workflows.status.attempts import node_faults
+from trialfleet.workflows.status.attempts.node_faults import in_hold, in_words, own_errors, to_avoid
 
 RAN = """\
 000 ({job:03d}.000.000) 2026-11-20 10:00:00 Job submitted from host: <127.0.0.1:1>

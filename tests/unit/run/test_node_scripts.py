@@ -25,25 +25,25 @@ from trialfleet import InputError, Run, RunState, job_files
 from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.optimizer import ownership
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows import disk_space
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.watching import show_end
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.run.console import run_view
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.scripts.publish_node import publish_region
-from trialfleet.workflows.scripts.report_node import write_report
-from trialfleet.workflows.status import spending
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.control.scripts.report_node import write_report
+from trialfleet.workflows.facts import disk_space
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.runs import spending
+from trialfleet.workflows.facts.runs.storage import take_over
+from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.status.run_trials import COLUMNS
-from trialfleet.workflows.status.running import RunningTrial
-from trialfleet.workflows.status.status import StatusReader, open_run
-from trialfleet.workflows.status.storage import take_over
+from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
-from trialfleet.workflows.why.answer import Kind
-from trialfleet.workflows.why.explain import why
+from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.terminal.status_view import run_view
+from trialfleet.workflows.views.why.answer import Kind
+from trialfleet.workflows.views.why.explain import why
 
 pytestmark = pytest.mark.slow
 

@@ -25,12 +25,12 @@ from tests.conftest import MakeRun
 from tests.killed_child import status_at_line
 from trialfleet.errors import StudyError
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver
-from trialfleet.workflows.notify.event import Event, event_id
-from trialfleet.workflows.notify.outbox import Outbox, undelivered
-from trialfleet.workflows.notify.senders import SendError, message_of, send
-from trialfleet.workflows.notify.slack import SECTION, SECTIONS, slack_message, slack_text
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.control.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver
+from trialfleet.workflows.control.notify.senders import SendError, message_of, send
+from trialfleet.workflows.control.notify.slack import SECTION, SECTIONS, slack_message, slack_text
+from trialfleet.workflows.facts.journal.event import Event, event_id
+from trialfleet.workflows.facts.journal.outbox import Outbox, undelivered
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.frozen import dump_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.notify import KINDS, Channel, Mail
@@ -483,8 +483,8 @@ def test_killed_between_any_two_lines_each_event_arrives_once_or_twice(tmp_path:
             box.put([event(1), event(2)], to, is_daily=False)
             deliver(box, to)
 
-        died = status_at_line(tell, kill_at, "workflows/notify")
-        assert status_at_line(tell, 0, "workflows/notify") == 0
+        died = status_at_line(tell, kill_at, "workflows/control/notify")
+        assert status_at_line(tell, 0, "workflows/control/notify") == 0
         got = heard.read_text().split()
         assert set(got) == ids, kill_at
         assert len(got) <= 3, kill_at  # one at most was sent and not noted

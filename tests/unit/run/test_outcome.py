@@ -11,9 +11,9 @@ import pytest
 
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY
 from trialfleet.optimizer.region_types import Complete, Failed, Unpaid
-from trialfleet.workflows.attempts.outcome import last_line, outcome_of
-from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.why.attempt_causes import kind_of_attempt
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.status.attempts.outcome import last_line, outcome_of
+from trialfleet.workflows.views.why.attempt_causes import kind_of_attempt
 
 COMPLETE = '{"schema": 1, "status": "complete", "metrics": {"auc": 0.5, "n": 3}, "seconds": 2}'
 

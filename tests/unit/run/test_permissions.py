@@ -17,11 +17,11 @@ from trialfleet.files import locked
 from trialfleet.optimizer import client, service
 from trialfleet.render import render_template
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.dagman.mend import alone
-from trialfleet.workflows.daily.day_lock import turn
-from trialfleet.workflows.journal.folder import DailyFolder
-from trialfleet.workflows.models.latest import LOCK, models_lock
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.control.dagman.mend import alone
+from trialfleet.workflows.control.daily.day_lock import turn
+from trialfleet.workflows.control.models.latest import LOCK, models_lock
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
 
@@ -68,8 +68,8 @@ def test_whatever_locks_a_file_opens_it_so() -> None:
     known = {"src/trialfleet/files.py", "optimizer/client.py", "nodes/kernels/build.py"}
     unlocking = {
         "nodes/probe/measure.py",  # a temporary file, which is its owner's alone
-        "workflows/why/witnesses.py",  # looks whether another holds it
-        "workflows/dagman/recovery.py",  # DAGMan's own
+        "workflows/views/why/witnesses.py",  # looks whether another holds it
+        "workflows/facts/dagman/recovery.py",  # DAGMan's own
         "nodes/gang/network.py",  # no lock
     }
     for top in ("infra", "nodes", "optimizer", "workflows", "src/trialfleet"):

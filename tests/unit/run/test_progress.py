@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trialfleet import job_files
-from trialfleet.workflows.jobs.progress import last_report, read_reports
+from trialfleet.workflows.facts.jobs.progress import last_report, read_reports
 
 
 def write(tmp_path: Path, *lines: str) -> Path:

@@ -14,10 +14,10 @@ from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import Run, plan
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.planning import write_plan
-from trialfleet.workflows.plan.pool_choices import PoolLook, settle
-from trialfleet.workflows.plan.run_ids import default_folder
+from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan.pool_choices import PoolLook, settle
+from trialfleet.workflows.control.plan.run_ids import default_folder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.loading import load_study
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from trialfleet.infra.pool import schedd
-from trialfleet.workflows.dagman import job_queue
-from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.plan.folder import RegionFolder, RunFolder
-from trialfleet.workflows.plan.graph import RegionGraph
-from trialfleet.workflows.status.running import RunningTrial, running_trials
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph
+from trialfleet.workflows.status.unfinished_trials import RunningTrial, running_trials
 
 AD = {"JobStatus": 2, "RemoteHost": "slot1_1@node-1", "JobCurrentStartExecutingDate": 1763632805}
 EMPTY = QueuedRun(

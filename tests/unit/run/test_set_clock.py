@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import PoolError
-from trialfleet.workflows.dagman import set_clock
-from trialfleet.workflows.dagman.set_clock import ClockWatch
+from trialfleet.workflows.control.dagman import set_clock
+from trialfleet.workflows.control.dagman.set_clock import ClockWatch
 
 NOW, TICK = 1_800_000_000.0, 5_000.0
 COMMANDS = [["restart", "schedd"], ["restart", "negotiator"], ["reconfig"]]

@@ -11,11 +11,11 @@ import pytest
 
 from tests.unit.run.test_job_log import SUBMITTED, TERMINATED, executing, of
 from trialfleet.optimizer.region_types import Complete
-from trialfleet.workflows.attempts.outcome import JOB_REMOVED, outcome_of
-from trialfleet.workflows.attempts.settling import settled
-from trialfleet.workflows.gang.records import in_words, ranks_and_generation
-from trialfleet.workflows.gang.roster import DONE, FORM, RUN, Apart, Roster, Seat
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.facts.jobs.gang_records import in_words, ranks_and_generation
+from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, Apart, Roster, Seat
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, outcome_of
+from trialfleet.workflows.status.attempts.settling import settled
 
 SEATS = (Seat(0, "a", "h", 1), Seat(2, "b", "h", 2))
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.job_logs import JobLog
-from trialfleet.workflows.costs.cost import End
-from trialfleet.workflows.jobs.job_log import (
+from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.job_log import (
     Stay,
     is_executing,
     read_between,
@@ -17,8 +17,8 @@ from trialfleet.workflows.jobs.job_log import (
     read_starts,
     read_stays,
 )
-from trialfleet.workflows.jobs.parts import attempts_of, parts_of
-from trialfleet.workflows.plan.folder import TrialFolder
+from trialfleet.workflows.facts.jobs.parts import attempts_of, parts_of
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 USD_PER_SECOND = 3.6 / 4 / 3600  # of the slot of a log
 

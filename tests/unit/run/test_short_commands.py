@@ -15,12 +15,12 @@ from rich.console import Console
 from tests.conftest import MakeRun
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.daily.overview import DayView, Overview, to_copy
-from trialfleet.workflows.journal.journal import Ending, Outcome
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.run.console import run_view
-from trialfleet.workflows.short_commands import shortened
-from trialfleet.workflows.status.status import StatusReader
+from trialfleet.workflows.facts.journal.journal import Ending, Outcome
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.views.terminal.days import DayView, Overview, to_copy
+from trialfleet.workflows.views.terminal.short_commands import shortened
+from trialfleet.workflows.views.terminal.status_view import run_view
 
 
 def published(make_run: MakeRun, work: Path, study: str, region: str = "A") -> Path:

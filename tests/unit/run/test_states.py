@@ -12,16 +12,16 @@ from click.testing import CliRunner
 
 from tests.conftest import MakeRun
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.status.region_records import (
+from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.runs.region_records import (
     RegionRecords,
     read_end_files,
     read_records,
 )
-from trialfleet.workflows.status.region_state import phase_of, state_of
-from trialfleet.workflows.status.states import (
+from trialfleet.workflows.rules.region_state import phase_of, state_of
+from trialfleet.workflows.rules.states import (
     RunState,
     Stage,
     TrialState,

@@ -8,16 +8,16 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet.optimizer.client import TROUBLE
-from trialfleet.workflows.dagman.failing import note_failure
-from trialfleet.workflows.dagman.files import NodeStatus
-from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import RegionGraph
-from trialfleet.workflows.status import status
-from trialfleet.workflows.status.region_records import RegionRecords
-from trialfleet.workflows.status.region_state import last_error, reason_of, state_of
-from trialfleet.workflows.status.states import RunState, Stage
-from trialfleet.workflows.status.status import StatusReader
+from trialfleet.workflows.facts.dagman.failing import note_failure
+from trialfleet.workflows.facts.dagman.files import NodeStatus
+from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph
+from trialfleet.workflows.facts.runs.region_records import RegionRecords
+from trialfleet.workflows.rules.region_state import last_error, reason_of, state_of
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status import reader as status
+from trialfleet.workflows.status.reader import StatusReader
 
 REGION = RegionGraph(name="A", slug="A", lanes=(), trials=1, priority=0, publishes=True)
 STARTED = "001 (001.000.000) 2026-11-23 06:03:02.120 Job executing on host: <127.0.0.1:1>\n...\n"

@@ -21,15 +21,16 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet.classads import JobStatus, Universe
 from trialfleet.files import write_json
-from trialfleet.workflows.dagman import health, supervisor
-from trialfleet.workflows.dagman.common_files import REPAIR
-from trialfleet.workflows.dagman.failing import note_failure
-from trialfleet.workflows.dagman.health import Fault, Remedy, faults
-from trialfleet.workflows.dagman.mend import BusyError, mend
-from trialfleet.workflows.dagman.recovery import is_locked, set_aside
-from trialfleet.workflows.dagman.supervisor import Supervisor
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.status.status import StatusReader
+from trialfleet.workflows.control.dagman import supervisor
+from trialfleet.workflows.control.dagman.mend import BusyError, mend
+from trialfleet.workflows.control.dagman.supervisor import Supervisor
+from trialfleet.workflows.facts.dagman.failing import note_failure
+from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.status import health
+from trialfleet.workflows.status.common_files import REPAIR
+from trialfleet.workflows.status.health import Fault, Remedy, faults
+from trialfleet.workflows.status.reader import StatusReader
 
 NOW = 1_800_000_000.0
 ROOT, REGION = 7, 8  # cluster ids
@@ -560,7 +561,7 @@ def test_two_supervisors_take_turns(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "trialfleet.workflows.dagman.supervisor",
+        "trialfleet.workflows.control.dagman.supervisor",
         "--state",
         str(tmp_path),
     ]

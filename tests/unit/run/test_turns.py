@@ -15,17 +15,17 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet import Run, job_files, nodes
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows.jobs.agent_words import asked_since
-from trialfleet.workflows.jobs.facts import JobFacts
-from trialfleet.workflows.jobs.troubles import job_troubles
-from trialfleet.workflows.models.folders import models_folder_of
-from trialfleet.workflows.plan.folder import RunFolder, TrialFolder
-from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.plan.trial_files import TrialFiles
-from trialfleet.workflows.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.scripts.publish_node import publish_region
-from trialfleet.workflows.status.job_costs import end_stays
-from trialfleet.workflows.trial_names import is_lane
+from trialfleet.workflows.control.plan.trial_files import TrialFiles
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.facts.jobs.agent_words import asked_since
+from trialfleet.workflows.facts.jobs.job_facts import JobFacts
+from trialfleet.workflows.facts.models.folders import models_folder_of
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.trial_names import is_lane
+from trialfleet.workflows.facts.runs.job_costs import end_stays
+from trialfleet.workflows.rules.vain_attempts import job_troubles
 
 pytestmark = pytest.mark.slow
 REMOVED = "-1002"
@@ -252,7 +252,9 @@ def test_a_service_that_dies_between_package_and_study_judges_it_when_it_is_back
 
     job.submit()
     job.leave("A.l1.t01", 0.25, ended=GOOD)
-    monkeypatch.setattr("trialfleet.workflows.scripts.trial_scripts.TrialScripts.judge", die)
+    monkeypatch.setattr(
+        "trialfleet.workflows.control.scripts.trial_scripts.TrialScripts.judge", die
+    )
     with pytest.raises(KeyboardInterrupt):
         job.ask_anew("t2")
     assert not job.place("A.l1.t01").left.exists()
@@ -454,7 +456,7 @@ def test_a_full_training_that_fails_is_followed_by_no_gate_in_its_lane(gated: Jo
 def test_models_too_large_for_a_lanes_job_are_measured_by_one_of_the_gates_own(
     gated: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trialfleet.workflows.scripts.gate._MOST_IN_LANE", 2)
+    monkeypatch.setattr("trialfleet.workflows.control.scripts.gate._MOST_IN_LANE", 2)
     gated.train_all()
     assert gated.tell("best", 0.3)["do"] == "leave"
     assert not gated.folder.region("A").verdict.exists()

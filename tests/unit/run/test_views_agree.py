@@ -22,23 +22,23 @@ from trialfleet import Run
 from trialfleet.errors import PoolError
 from trialfleet.files import write_json
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
-from trialfleet.workflows.alerts.run_events import RunEvents
-from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.run.console import run_view
-from trialfleet.workflows.serve.live import LiveRun, Snapshot
-from trialfleet.workflows.serve.metrics import exposition
-from trialfleet.workflows.serve.nodes import NodeReader, PoolNodes
-from trialfleet.workflows.serve.views import concerns, header, tiles
-from trialfleet.workflows.status import status as status_module
+from trialfleet.workflows.control.notify.run_events import RunEvents
+from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status import reader as status_module
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
-from trialfleet.workflows.status.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.why.answer import Blame
-from trialfleet.workflows.why.region_rules import why_region
-from trialfleet.workflows.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.serve.live import LiveRun, Snapshot
+from trialfleet.workflows.views.serve.metrics import exposition
+from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
+from trialfleet.workflows.views.serve.views import concerns, header, tiles
+from trialfleet.workflows.views.terminal.status_view import run_view
+from trialfleet.workflows.views.why.answer import Blame
+from trialfleet.workflows.views.why.region_rules import why_region
+from trialfleet.workflows.views.why.witnesses import RunWitnesses
 
 NAMES = ("A", "B")
 BEGAN = datetime.now() - timedelta(hours=1)

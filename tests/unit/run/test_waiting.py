@@ -11,10 +11,10 @@ import pytest
 from tests.unit.plan.test_plan import make_study
 from trialfleet.classads import JobStatus
 from trialfleet.infra.fleet.scaling import last_report
-from trialfleet.workflows.dagman.job_queue import QueuedRun
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.planning import write_plan
-from trialfleet.workflows.status.spending import read_spending
+from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.spending import read_spending
 from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.study.frozen import load_frozen
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.scripts.region_studies import RegionStudies
+from trialfleet.workflows.control.scripts.region_studies import RegionStudies
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 

@@ -14,11 +14,11 @@ from tests.stored_runs import stored
 from trialfleet import Run
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.models import history
-from trialfleet.workflows.models.latest import promote, rollback
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.why.explain import why
+from trialfleet.workflows.control.models.latest import promote, rollback
+from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.views.why.explain import why
 
 WORSE = "loss 9, champion 0.1"
 KEPT = f"kept the former model (run day1), not this one: {WORSE}"

@@ -11,29 +11,29 @@ import pytest
 
 from tests.fleet.mock_aws.nodes_at_hand import pool_node
 from trialfleet.optimizer.region_types import Complete, Failed
-from trialfleet.workflows.attempts.outcome import outcome_of
-from trialfleet.workflows.dagman.failing import FailingScript
-from trialfleet.workflows.dagman.health import Fault, Remedy
-from trialfleet.workflows.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.jobs.executions import Execution
-from trialfleet.workflows.journal.journal import Ending, Outcome
-from trialfleet.workflows.models.gate_decision import Passed
-from trialfleet.workflows.models.history import Change
-from trialfleet.workflows.models.verdict import ComparedModel, Verdict
-from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.plan.matching import Prospects
-from trialfleet.workflows.status.causes import Cause
-from trialfleet.workflows.status.region_records import RegionRecords
+from trialfleet.workflows.facts.dagman.failing import FailingScript
+from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
+from trialfleet.workflows.facts.jobs.executions import Execution
+from trialfleet.workflows.facts.journal.journal import Ending, Outcome
+from trialfleet.workflows.facts.models.history import Change
+from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.facts.runs.causes import Cause
+from trialfleet.workflows.facts.runs.region_records import RegionRecords
+from trialfleet.workflows.rules.gate_decision import Passed
+from trialfleet.workflows.rules.slot_matching import Prospects
+from trialfleet.workflows.rules.states import RunState, Stage, TrialState
+from trialfleet.workflows.status.attempts.outcome import outcome_of
+from trialfleet.workflows.status.health import Fault, Remedy
+from trialfleet.workflows.status.reader import Look
 from trialfleet.workflows.status.run_status import RunStatus
-from trialfleet.workflows.status.running import RunningTrial
-from trialfleet.workflows.status.states import RunState, Stage, TrialState
-from trialfleet.workflows.status.status import Look
+from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.why.attempt_causes import kind_of_attempt
-from trialfleet.workflows.why.facts import (
+from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.views.why.attempt_causes import kind_of_attempt
+from trialfleet.workflows.views.why.facts import (
     InstanceFacts,
     NodeFacts,
     Queued,
@@ -41,11 +41,11 @@ from trialfleet.workflows.why.facts import (
     WitnessedRegion,
     WitnessedRun,
 )
-from trialfleet.workflows.why.instance_rules import kind_of_leaving, why_instance
-from trialfleet.workflows.why.node_rules import why_node
-from trialfleet.workflows.why.region_rules import what_else, why_region
-from trialfleet.workflows.why.run_rules import blocked
-from trialfleet.workflows.why.waiting_rules import kind_of_refusal, waits
+from trialfleet.workflows.views.why.instance_rules import kind_of_leaving, why_instance
+from trialfleet.workflows.views.why.node_rules import why_node
+from trialfleet.workflows.views.why.region_rules import what_else, why_region
+from trialfleet.workflows.views.why.run_rules import blocked
+from trialfleet.workflows.views.why.waiting_rules import kind_of_refusal, waits
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 STUDY = Study.model_validate(

@@ -14,8 +14,8 @@ from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.infra.pool import connection
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.why.subject import find_subject
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.why.subject import find_subject
 
 EVENT = "{} ({:03d}.000.000) 2026-11-22 22:18:43.545 Job {}\n...\n"
 

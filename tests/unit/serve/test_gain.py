@@ -13,16 +13,16 @@ import pytest
 from tests.conftest import MakeRun
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from trialfleet.files import write_json
+from trialfleet.workflows.control.models.latest import promote, rollback
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import NOTHING
-from trialfleet.workflows.models.latest import promote, rollback
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.serve.champions import Champion
-from trialfleet.workflows.serve.details import region_page
-from trialfleet.workflows.serve.gains import Gain, gain_of
-from trialfleet.workflows.serve.live import LiveRun
-from trialfleet.workflows.serve.nodes import NodeReader
-from trialfleet.workflows.serve.views import header, since, tile_of
+from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.serve.champions import Champion
+from trialfleet.workflows.views.serve.details import region_page
+from trialfleet.workflows.views.serve.gains import Gain, gain_of
+from trialfleet.workflows.views.serve.live import LiveRun
+from trialfleet.workflows.views.serve.nodes import NodeReader
+from trialfleet.workflows.views.serve.views import header, since, tile_of
 
 pytestmark = pytest.mark.slow
 

@@ -13,14 +13,14 @@ from tests.conftest import MakeRun
 from tests.job_logs import JobLog
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from trialfleet.files import write_json
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report.timeline import Timeline, timeline_of
-from trialfleet.workflows.serve.details import region_page, trial_page
-from trialfleet.workflows.serve.live import LiveRun, Snapshot
-from trialfleet.workflows.serve.machines import timeline_of_run
-from trialfleet.workflows.serve.nodes import NodeReader
-from trialfleet.workflows.status.running import RunningTrial
-from trialfleet.workflows.status.states import RunState
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.states import RunState
+from trialfleet.workflows.status.unfinished_trials import RunningTrial
+from trialfleet.workflows.views.report.timeline import Timeline, timeline_of
+from trialfleet.workflows.views.serve.details import region_page, trial_page
+from trialfleet.workflows.views.serve.live import LiveRun, Snapshot
+from trialfleet.workflows.views.serve.machines import timeline_of_run
+from trialfleet.workflows.views.serve.nodes import NodeReader
 
 pytestmark = pytest.mark.slow  # each fills a storage
 

@@ -11,9 +11,9 @@ import pytest
 from trialfleet.infra.pool.machines import machines_of
 from trialfleet.render import render_template
 from trialfleet.workflows.formatting import NOTHING
-from trialfleet.workflows.serve import nodes
-from trialfleet.workflows.serve.metrics import exposition
-from trialfleet.workflows.serve.nodes import NodeReader
+from trialfleet.workflows.views.serve import nodes
+from trialfleet.workflows.views.serve.metrics import exposition
+from trialfleet.workflows.views.serve.nodes import NodeReader
 
 SLOT: dict[str, Any] = {"SlotType": "Partitionable", "TotalSlotCpus": 8, "TotalSlotGPUs": 1}
 WELL: dict[str, Any] = {

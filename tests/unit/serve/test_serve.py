@@ -19,12 +19,12 @@ from tests.unit.serve.page_server import Server, serving
 from trialfleet import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.report.chart_data import region_data
-from trialfleet.workflows.report.reading import read_report
-from trialfleet.workflows.serve.answers import Answers
-from trialfleet.workflows.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.views.report.chart_data import region_data
+from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.serve.answers import Answers
+from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 
 pytestmark = pytest.mark.slow  # each starts a server
 

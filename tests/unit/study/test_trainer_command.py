@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.study.study_texts import TRAINER, error_of, with_line, write
 from trialfleet import StudyError, plan
-from trialfleet.workflows.plan import pool_choices
-from trialfleet.workflows.plan.pool_choices import PoolLook
+from trialfleet.workflows.control.plan import pool_choices
+from trialfleet.workflows.control.plan.pool_choices import PoolLook
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Trainer

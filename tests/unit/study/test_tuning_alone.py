@@ -11,9 +11,9 @@ from tests.conftest import MakeRun
 from tests.unit.run.test_node_scripts import Scripts
 from trialfleet import Run
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import EXITS
-from trialfleet.workflows.scripts.publish_node import publish_region
+from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
 
 pytestmark = pytest.mark.slow
 

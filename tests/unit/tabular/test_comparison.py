@@ -23,10 +23,10 @@ from tests.unit.tabular.small_trials import (
     write_order,
 )
 from trialfleet.nodes.tabular import comparison, table
-from trialfleet.workflows.models.gate_decision import Rule, decide
-from trialfleet.workflows.models.verdict import Verdict
-from trialfleet.workflows.plan.folder import TrialFolder
-from trialfleet.workflows.scripts.gate import measured
+from trialfleet.workflows.control.scripts.gate import measured
+from trialfleet.workflows.facts.models.verdict import Verdict
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.rules.gate_decision import Rule, decide
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 DAYS = 20

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tabular.small_trials import make_table
-from trialfleet.workflows.plan import planning as plan
-from trialfleet.workflows.plan.folder import RunFolder
+from trialfleet.workflows.control.plan import planning as plan
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.spec import Study
 
 

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from trialfleet.workflows.run.records import BestSettings
+from trialfleet.workflows.status.best_settings import BestSettings
 from trialfleet.workflows.status.run_trials import COLUMNS, Trial
 
 if TYPE_CHECKING:

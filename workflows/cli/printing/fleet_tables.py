@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trialfleet.workflows.formatting import rough_duration, usd
-from trialfleet.workflows.output import plain_table
+from trialfleet.workflows.views.output import plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,15 +13,15 @@ from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.former import FormerTask, read_former
 from trialfleet.optimizer.sampling.startup_count import first_led
 from trialfleet.optimizer.stopping import FLOOR
+from trialfleet.workflows.control.models.needed_columns import lacking
+from trialfleet.workflows.control.plan.pool_check import PoolCheck
+from trialfleet.workflows.control.plan.table_summary import table_lines, tables_of
+from trialfleet.workflows.control.run.estimate import estimate, estimate_cost
+from trialfleet.workflows.control.run.run import Run
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
 from trialfleet.workflows.formatting import counted, duration, rough_duration, usd
-from trialfleet.workflows.models.gate_decision import rule_of
-from trialfleet.workflows.models.needed_columns import lacking
-from trialfleet.workflows.plan.folder import RunFolder
-from trialfleet.workflows.plan.graph import graph_of
-from trialfleet.workflows.plan.pool_check import PoolCheck
-from trialfleet.workflows.plan.table_summary import table_lines, tables_of
-from trialfleet.workflows.run.estimate import estimate, estimate_cost
-from trialfleet.workflows.run.run import Run
+from trialfleet.workflows.rules.gate_decision import rule_of
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, Trainer
 

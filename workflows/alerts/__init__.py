@@ -1,1 +1,0 @@
-"""Which events a run has, and the process that looks for them while it goes on."""

@@ -1,0 +1,210 @@
+"""Mending a run: its DAGMans replaced or submitted again, one hand at a time.
+
+All of it raises PoolError where HTCondor is out of reach or refuses.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from trialfleet.classads import JobStatus
+from trialfleet.errors import PoolError
+from trialfleet.files import closed_to_others, locked, write_json
+from trialfleet.infra.pool import schedd
+from trialfleet.render import classad_string
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.dagman.files import STOP_REASON, ended_by_error, ended_by_node
+from trialfleet.workflows.facts.dagman.recovery import end_holder, is_locked, set_aside
+from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.status.common_files import OWN_COPY, REPAIR
+from trialfleet.workflows.status.health import Fault, Remedy, Submission, dag_files, mends
+
+REMOVAL_SECONDS = 120.0  # for jobs to leave the queue: a trial has 60 to save its checkpoint
+ENDING_SECONDS = 20.0  # for a DAGMan's process to end after its job
+START_SECONDS = 30.0  # for a service to answer
+KEPT = 100  # mends that a run remembers
+
+
+class BusyError(Exception):
+    """Somebody else stops, submits or mends the run at this moment, or has done so just before."""
+
+
+@contextmanager
+def alone(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
+    """Keep everybody else from stopping, submitting or mending a run meanwhile.
+
+    Raises:
+        BusyError: somebody does, and `wait` is not set.
+    """
+    with locked(folder.hand, wait=wait) as ours:
+        if not ours:
+            raise BusyError("somebody sees to it")
+        with closed_to_others():
+            yield
+
+
+def mend(folder: RunFolder, fault: Fault) -> None:
+    """Do what mends a fault, and note it in the run's folder. To be called `alone`."""
+    _note(folder, fault)
+    if fault.remedy is Remedy.SUBMIT:
+        submit(folder, fault.region)
+    elif fault.remedy is Remedy.REPLACE:
+        replace(folder, fault)
+    elif fault.remedy is Remedy.END:
+        end_holder(dag_files(folder, fault.region))
+    elif fault.remedy is Remedy.COPY:
+        copy_files(fault)
+    elif fault.remedy is Remedy.SERVE:
+        serve(folder, fault)
+    elif fault.remedy in _ACTIONS:
+        schedd.act(_ACTIONS[fault.remedy], f"ClusterId == {fault.job}", "trialfleet mends")
+
+
+_ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
+
+
+def copy_files(fault: Fault) -> None:
+    """Have a job start that waits for its region's files in vain: they are sent with it.
+
+    A hold takes the job from its machine. If this is cut off before the release, `health` finds the
+    hold by its reason.
+    """
+    of_job = f"ClusterId == {fault.job}"
+    held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
+    schedd.edit(of_job, OWN_COPY, "true")
+    schedd.act("Hold", f"{of_job} && JobStatus == {JobStatus.BLOCKED}", REPAIR)
+    schedd.act("Release", f"{of_job} && JobStatus == {JobStatus.HELD} && {held}", REPAIR)
+
+
+def serve(folder: RunFolder, fault: Fault) -> None:
+    """Have the run's client find no service, and start one.
+
+    Raises:
+        PoolError: it can't, or not soon; the run's service.trouble.json says why.
+    """
+    words = [str(folder.client), "attend", str(fault.region)]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=START_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PoolError(f"no service after {START_SECONDS:.0f} s") from error
+    if done.returncode:
+        raise PoolError(done.stdout.strip() or done.stderr.strip())
+
+
+def replace(folder: RunFolder, fault: Fault) -> None:
+    """Put another DAGMan, which recovers nothing, in the place of the one at fault.
+
+    The whole graph's DAGMan starts another one of a region, as its scripts say, when that of the
+    region is removed; where nothing waits for the one at fault, it is submitted again from here.
+    """
+    if fault.has_parent:
+        _replace_region(folder, fault)
+    else:
+        _note_submission(folder, Submission(fault.region, handed_over=False))
+        _remove(fault)
+        submit(folder, fault.region)
+
+
+def _replace_region(folder: RunFolder, fault: Fault) -> None:
+    assert fault.region is not None, "only a region's DAGMan has a parent"
+    restart = folder.region(fault.region).restart
+    write_json(restart, {"reason": fault.what})
+    is_removed = False
+    try:
+        is_removed = _remove(fault) > 0
+    finally:
+        if not is_removed:  # a person may remove it later
+            restart.unlink(missing_ok=True)
+
+
+def _remove(fault: Fault) -> int:
+    reason = f"trialfleet mends: {fault.what}"
+    return schedd.act("Remove", f"ClusterId == {fault.job}", reason)
+
+
+def submit(folder: RunFolder, region: str | None = None) -> str:
+    """Hand a run's graph, or a region's alone, to HTCondor as if no DAGMan had run it before.
+
+    The study knows what is finished. What is noted first has the supervisor do it again, should
+    this be cut off anywhere. Returns the job's id.
+
+    Raises:
+        PoolError: a DAGMan of the run doesn't end.
+    """
+    own = dag_files(folder, region)
+    _note_submission(folder, Submission(region, handed_over=False))
+    folder.stopped.unlink(missing_ok=True)
+    if schedd.query(job_queue.of_run(folder), ["ClusterId"]):  # without a DAGMan that knows them
+        schedd.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
+        _wait_until_gone(folder)
+    _clear(folder.all_dags() if region is None else [own])
+    job = job_queue.submit(own)
+    _note_submission(folder, Submission(region, handed_over=True))
+    return job
+
+
+def _note_submission(folder: RunFolder, submission: Submission) -> None:
+    write_json(folder.submission, asdict(submission))
+
+
+def _clear(dags: Iterable[DagFiles]) -> None:
+    """Set aside what DAGMans without a job left, once their processes have ended, too."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    for files in dags:
+        while is_locked(files):
+            if time.monotonic() > deadline:
+                raise PoolError(f"a DAGMan that no queue knows still runs {str(files.dag)!r}")
+            time.sleep(0.2)
+        set_aside(files)
+
+
+def stop(folder: RunFolder) -> None:
+    """Remove a run's jobs and wait until they are gone; nothing is left that would be recovered.
+
+    Raises:
+        PoolError: jobs are still there after two minutes.
+    """
+    folder.submission.unlink(missing_ok=True)
+    if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
+        folder.dag_files.metrics.unlink()  # it is not to be submitted again
+    own = f"{job_queue.of_run(folder)} && DAGManJobId =?= undefined"
+    schedd.act("Remove", own, STOP_REASON)
+    _wait_until_gone(folder)
+    write_json(folder.stopped, {"by": _user(), "time": datetime.now(UTC).isoformat()})
+    _clear(folder.all_dags())
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        return f"user {os.getuid()}"
+
+
+def _wait_until_gone(folder: RunFolder) -> None:
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    while left := schedd.query(job_queue.of_run(folder), ["ClusterId"]):
+        if time.monotonic() > deadline:
+            jobs = ", ".join(str(ad["ClusterId"]) for ad in left[:5])
+            raise PoolError(f"jobs are still in the queue after {REMOVAL_SECONDS:.0f} s: {jobs}")
+        time.sleep(0.2)
+
+
+def _note(folder: RunFolder, fault: Fault) -> None:
+    noted = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "region": fault.region,
+        "what": fault.what,
+        "remedy": str(fault.remedy),
+    }
+    write_json(folder.mends, [*mends(folder), noted][-KEPT:])

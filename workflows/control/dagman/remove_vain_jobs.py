@@ -1,0 +1,41 @@
+"""Ending the attempts that get nowhere: HTCondor would start or keep them for ever.
+
+The pool's supervisor decides that by the job's event log, not the submit file by an expression: no
+attribute of a job tells a start that a checkpoint took further from one that kept nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool import schedd
+from trialfleet.workflows.facts.dagman.job_queue import Ad
+from trialfleet.workflows.facts.jobs.job_facts import may_fail, read_jobs
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.vain_attempts import job_troubles
+
+log = logging.getLogger(__name__)
+
+
+def fail_vain_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
+    """Remove the jobs whose attempts are to fail, with the reason that their POST scripts read."""
+    known = {run.root: run for run in runs}
+    for ad in ads:
+        run = known.get(Path(ad["TrialfleetFolder"]))
+        if run is None or not may_fail(ad):
+            continue
+        try:
+            for trouble in job_troubles(read_jobs(run, [ad]), now):
+                if trouble.error:
+                    _remove(trouble.job, trouble.error)
+        except (PoolError, OSError) as error:  # the next look may do better
+            log.info("%s: %s", run.root, error)
+
+
+def _remove(job: str, error: str) -> None:
+    cluster, _, proc = job.partition(".")
+    schedd.act("Remove", f"ClusterId == {cluster} && ProcId == {proc}", error)
+    log.warning("job %s: %s", job, error)

@@ -1,0 +1,248 @@
+"""The supervisor of a pool's runs: what keeps a run from going on is mended without a person.
+
+Run as a program, with `--state FOLDER`, it looks at the queue again and again, and at every run
+that it saw there once until that is over. It may be killed at any moment: it knows nothing but
+which runs there are. HTCondor's master runs it in an embedded pool, systemd on
+a manager, `trialfleet supervise` anywhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trialfleet.errors import InputError, PoolError, TrialfleetError
+from trialfleet.files import open_lock, read_json, unless_damaged, write_json
+from trialfleet.infra.pool import schedd
+from trialfleet.infra.pool.connection import NoAddressError
+from trialfleet.updates import Updates
+from trialfleet.workflows.control.dagman.deaf_schedd import DeafSchedd
+from trialfleet.workflows.control.dagman.mend import BusyError, alone, mend
+from trialfleet.workflows.control.dagman.remove_vain_jobs import fail_vain_attempts
+from trialfleet.workflows.control.dagman.set_clock import ClockWatch
+from trialfleet.workflows.control.dagman.watchers import Watchers
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.dagman.job_queue import PROJECTION, Ad, is_dagman
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.status.health import Fault, Remedy, faults
+
+LOOK_SECONDS = 5.0
+LONGEST_GAP = 3 * LOOK_SECONDS  # between two looks that show that a fault has lasted
+KICKS_PAUSE = 60.0  # seconds between two mends after which starting a DAGMan again is not enough
+CRASHES = 2  # of a DAGMan within CRASH_SECONDS are no accident
+CRASH_SECONDS = 300.0
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds between two mends of one DAG; doubled each time
+
+log = logging.getLogger(__name__)
+Mend = Callable[[RunFolder, Fault], None]
+
+
+@dataclass
+class _Mended:
+    """The last mend of a DAG or a trial, and how long to wait for its effect before another."""
+
+    at: float
+    pause: float
+
+
+@dataclass
+class Supervisor:
+    """Decides when a fault has lasted too long; `mend` acts. Not thread-safe.
+
+    Attributes:
+        mend: does what a fault needs.
+    """
+
+    mend: Mend
+    _since: dict[tuple[Path, Fault], float] = field(default_factory=dict)
+    _mended: dict[tuple[Path, str | None, str | None], _Mended] = field(default_factory=dict)
+    _cool_downs: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _looked: float = -math.inf
+
+    def look(
+        self, runs: Iterable[RunFolder], ads: Iterable[Ad], now: float, tick: float
+    ) -> list[RunFolder]:
+        """Look at the runs once and mend what has lasted.
+
+        Files and the queue have the time `now`, in unix seconds. Patience is measured by `tick`,
+        the seconds of a clock that nobody sets.
+
+        Returns:
+            The runs that are not over.
+        """
+        of_run = defaultdict(list)
+        for ad in ads:
+            of_run[Path(ad["TrialfleetFolder"])].append(ad)
+        crashing = self._crashing([ad for run in of_run.values() for ad in run], tick)
+        before, self._since = self._since, {}
+        if tick - self._looked > LONGEST_GAP:
+            before = {}  # nobody knows what was between
+        self._looked = tick
+        going_on = []
+        for run in runs:
+            found = self._faults(run, of_run[run.root], now)
+            if found is None or found or of_run[run.root]:
+                going_on.append(run)
+            for fault in found or ():
+                since = self._since[run.root, fault] = before.get((run.root, fault), tick)
+                has_lasted = tick - since >= fault.patience or fault.job in crashing
+                if has_lasted and self._mend(run, fault, tick) and not fault.has_parent:
+                    break  # the whole run begins anew
+        return going_on
+
+    def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
+        """What is wrong with a run; None where that can't be read at the moment."""
+        try:
+            return faults(run, ads, now)
+        except FileNotFoundError:  # the run's folder was removed
+            return []
+        except OSError as error:
+            log.info("%s: %s", run.root, error)
+            return None
+
+    def _crashing(self, ads: list[Ad], tick: float) -> set[int]:
+        """The DAGMan jobs that ended by themselves again and again within a few minutes."""
+        counts = {ad["ClusterId"]: ad.get("NumJobCoolDowns", 0) for ad in ads if is_dagman(ad)}
+        for job, count in counts.items():
+            if tick - self._cool_downs.get(job, (0, -CRASH_SECONDS))[1] >= CRASH_SECONDS:
+                self._cool_downs[job] = (count, tick)
+        self._cool_downs = {job: self._cool_downs[job] for job in counts}
+        return {job for job, count in counts.items() if count - self._cool_downs[job][0] >= CRASHES}
+
+    def _mend(self, run: RunFolder, fault: Fault, tick: float) -> bool:
+        """Mend, unless that was tried just before; returns whether it was tried now."""
+        if fault.remedy is Remedy.NONE:
+            return False
+        of = (run.root, fault.region, fault.node)
+        last = self._mended.get(of)
+        if last and tick - last.at < last.pause:
+            return False
+        is_first = last is None or tick - last.at > 2 * LONGEST_PAUSE
+        pause = FIRST_PAUSE if is_first else min(2 * (last.pause if last else 0), LONGEST_PAUSE)
+        if fault.remedy is Remedy.KICK and pause >= KICKS_PAUSE:
+            fault = replace(fault, remedy=Remedy.REPLACE)
+        try:
+            self.mend(run, fault)
+        except BusyError as error:
+            log.info("%s: %s", run.root, error)
+            return False
+        except (TrialfleetError, OSError) as error:
+            log.error("%s: %s: %s failed: %s", run.root, fault, fault.remedy, error)  # noqa: TRY400
+        else:
+            log.warning("%s: %s: %s", run.root, fault, fault.remedy)
+        self._mended[of] = _Mended(tick, pause)
+        return True
+
+
+def mend_alone(run: RunFolder, fault: Fault) -> None:
+    """Mend, unless somebody stops, resumes or mends the run at this moment.
+
+    Raises:
+        BusyError: somebody does, or did since the look: the fault has passed.
+        PoolError: HTCondor is out of reach or refuses.
+    """
+    with alone(run, wait=False):
+        ads = schedd.query(job_queue.of_run(run), PROJECTION)
+        found = faults(run, ads, time.time())
+        if not any(
+            (f.region, f.job, f.what) == (fault.region, fault.job, fault.what) for f in found
+        ):
+            raise BusyError(f"this has passed: {fault}")
+        mend(run, fault)
+
+
+def supervise(state: Path) -> None:
+    """Look at the runs of this pool for ever; which there are is kept in the folder `state`."""
+    supervisor, watchers, file = Supervisor(mend_alone), Watchers(), state / "runs.json"
+    known = _known(file)
+    watch, deaf, updates = ClockWatch(state / "clock.json"), DeafSchedd(), Updates()
+    while True:
+        updates.follow()
+        watch.look(time.time(), time.monotonic())
+        try:
+            ads = schedd.query("TrialfleetFolder =!= undefined", PROJECTION)
+        except PoolError as error:
+            log.info("%s", error)
+            if isinstance(error, NoAddressError):
+                deaf.look()
+        else:
+            folders = known | {Path(ad["TrialfleetFolder"]) for ad in ads}
+            runs = [RunFolder(folder) for folder in sorted(folders) if _is_ours(folder)]
+            fail_vain_attempts(runs, ads, time.time())
+            untold = watchers.look(runs)
+            going_on = supervisor.look(runs, ads, time.time(), time.monotonic())
+            left = {run.root for run in (*going_on, *untold)}
+            if left != known:
+                _note(file, left)
+            known = left
+        time.sleep(LOOK_SECONDS)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder that a job names is a run of this user's."""
+    try:
+        return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return True  # gone, or about to be: it is forgotten
+    except OSError:
+        return False
+
+
+def _known(file: Path) -> set[Path]:
+    """The folders of the runs that were not over, as a supervisor before this one noted them."""
+    return unless_damaged(lambda: {Path(folder) for folder in read_json(file)}, set())
+
+
+def _note(file: Path, folders: Iterable[Path]) -> None:
+    try:
+        write_json(file, sorted(map(str, folders)))
+    except OSError as error:  # a full disk: the queue still knows the runs
+        log.error("%s: %s", file, error)  # noqa: TRY400
+
+
+def supervise_alone(state: Path) -> None:
+    """Supervise the runs of this pool; where somebody does, take their place when they end.
+
+    Raises:
+        InputError: the folder can't be made or written.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # condor_master hands condor_reconfig on so
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        lock = open_lock(state / "supervisor.lock")
+    except OSError as error:
+        raise InputError(f"the supervisor's folder {str(state)!r}: {error.strerror}") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        log.info("supervising")
+        supervise(state)
+
+
+def main() -> None:
+    """Supervise the runs of this pool."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--state", type=Path, required=True, help="a folder to keep its list in")
+    arguments = parser.parse_args()
+    try:
+        supervise_alone(arguments.state)
+    except TrialfleetError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

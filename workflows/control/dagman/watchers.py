@@ -1,0 +1,108 @@
+"""The processes beside runs that the supervisor keeps going: for alerts, and for exports.
+
+Each has a folder of its own in the run's, with its lock and its log; a run whose study doesn't
+want it lacks the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import locked
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+
+# By their names: they read a run as people see it.
+PROGRAM = "trialfleet.workflows.control.notify.watch"
+EXPORT = "trialfleet.workflows.control.run.exporter"
+AGAIN_SECONDS = 30.0  # before one that died is started again
+
+
+def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
+    """Be such a process, for the run whose folder is on the command line; --help says `what`."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    folder = RunFolder(parser.parse_args().run.absolute())
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        watch(folder)
+    except (TrialfleetError, OSError) as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+class Watcher(NamedTuple):
+    """A process that goes with a run."""
+
+    run: Path
+    program: str
+    folder: Path
+
+
+class Watchers:
+    """Keeps the processes of each run going until all that there is to do for it is done."""
+
+    def __init__(self) -> None:
+        self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}
+        self._started: dict[Watcher, float] = {}
+
+    def look(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
+        """Start what should run and doesn't; return the runs for which not all is done yet."""
+        wanted = {run: list(_watchers_of(run)) for run in runs}
+        undone = {
+            run: [each for each in of if not self._is_done(each)] for run, of in wanted.items()
+        }
+        known = {each for of in undone.values() for each in of}
+        for gone in self._processes.keys() - known:
+            if self._processes[gone].poll() is not None:
+                del self._processes[gone]
+        return [run for run, of in undone.items() if of]
+
+    def _is_done(self, watcher: Watcher) -> bool:
+        """Whether the last such process ended well; it is started where there is none."""
+        process, now = self._processes.get(watcher), time.monotonic()
+        if process and process.poll() is None:
+            return False
+        if process and process.returncode == 0 and self._is_old(watcher, now):
+            del self._processes[watcher]
+            return True
+        if (process is None or self._is_old(watcher, now)) and not _is_at_work(watcher):
+            self._started[watcher] = now
+            self._processes[watcher] = _start(watcher)
+        return False
+
+    def _is_old(self, watcher: Watcher, now: float) -> bool:
+        return now - self._started[watcher] >= AGAIN_SECONDS
+
+
+def _watchers_of(run: RunFolder) -> Iterator[Watcher]:
+    for program, folder in ((PROGRAM, run.alerts), (EXPORT, run.export)):
+        if folder.is_dir():
+            yield Watcher(run.root, program, folder)
+
+
+def _is_at_work(watcher: Watcher) -> bool:
+    """Whether the process of a supervisor before this one still goes on."""
+    with locked(watcher.folder / "lock", wait=False) as ours:
+        return not ours
+
+
+def _start(watcher: Watcher) -> subprocess.Popen[bytes]:
+    with (watcher.folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", watcher.program, str(watcher.run)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # it ends by itself; the supervisor may die before it
+        )

@@ -1,0 +1,113 @@
+"""What starts a study's days: systemd where it runs, else HTCondor."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool.connection import named_configuration, start_command
+from trialfleet.infra.pool.embedded import embedded_folder
+from trialfleet.workflows.control.daily.crontab import install_job, job_there, remove_job
+from trialfleet.workflows.control.daily.days import daily_study
+from trialfleet.workflows.control.daily.missed import next_start_text
+from trialfleet.workflows.control.daily.start import write_start
+from trialfleet.workflows.control.daily.units import Units, lingers
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.study.loading import load_whole
+
+Say = Callable[[str], None]
+
+
+def install(file: Path, say: Say, *, system: bool = False) -> None:
+    """Have a study's days started from now on; again, it changes what has changed.
+
+    By the machine's systemd if `system`, else by the user's. `say` takes a line for each action.
+
+    Raises:
+        InputError: the study can't be used, or only root may do this.
+        PoolError: neither systemd nor HTCondor takes it.
+    """
+    study, daily = daily_study(file)
+    folder = DailyFolder.of(study.name)
+    owner = _owner(folder)
+    if system:
+        _give(folder, owner)
+    text = write_start(folder, study.name, file)
+    units = Units.of(study.name, folder, system=system)
+    if system or units.can_be_used():
+        units.install(study.name, daily, folder.start, owner)
+        say(f"installed {units.timer}, which starts {folder.start}")
+        if not system and not lingers():
+            say("it runs while you are logged in; to have it run always: loginctl enable-linger")
+    else:
+        job = install_job(study.name, daily, folder, text)
+        say(f"systemd does not run here; HTCondor's job {job} starts {folder.start} each day")
+        # an embedded pool is started by nothing else
+        is_embedded = embedded_folder(named_configuration()) is not None
+        after_a_reboot = f": after a reboot, {start_command()}" if is_embedded else ""
+        say(f"it does so only while HTCondor is up{after_a_reboot}")
+    say(f"next day begins {next_start_text(daily, datetime.now(UTC))}")
+
+
+def _owner(folder: DailyFolder) -> str:
+    """Whose the days are: whoever had one already, else whoever asks for them, by sudo or not."""
+    if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
+        return asks
+    places = (folder.journal, folder.root, *folder.root.parents)
+    return pwd.getpwuid(next(p for p in places if p.exists()).stat().st_uid).pw_name
+
+
+def _give(folder: DailyFolder, owner: str) -> None:
+    """Make the folder of the study's runs, where root does it for the account that runs the days.
+
+    One that an installation was killed in, or made for root alone, is given to it, too.
+    """
+    missing = [place for place in folder.root.parents if not place.exists()]
+    folder.root.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0 and not folder.journal.exists():
+        account = pwd.getpwnam(owner)
+        for place in (*missing, folder.root):
+            os.chown(place, account.pw_uid, account.pw_gid)
+
+
+def remove(file: Path, say: Say) -> None:
+    """Have a study's days started no more; a day that runs goes on, and the journal stays.
+
+    Raises:
+        InputError: the study can't be read; whether it has a `daily:` table still is no matter.
+        PoolError: systemd or HTCondor refuses.
+    """
+    study = load_whole(file)
+    folder = DailyFolder.of(study.name)
+    removed = False
+    for system in (False, True):
+        units = Units.of(study.name, folder, system=system)
+        if units.remove():
+            say(f"removed {units.timer}")
+            removed = True
+    try:
+        if remove_job(folder):
+            say("removed HTCondor's job")
+            removed = True
+    except PoolError as error:
+        say(f"HTCondor was not asked whether it has a job of it: {error}")
+    folder.start.unlink(missing_ok=True)
+    if not removed:
+        say(f"no clock was installed for {study.name} here")
+
+
+def clock_of(study: str, folder: DailyFolder) -> str | None:
+    """Return what starts a study's days; None if nothing of ours does."""
+    for system in (False, True):
+        units = Units.of(study, folder, system=system)
+        if units.timer.exists():
+            return str(units.timer)
+    try:
+        job = job_there(folder)
+    except PoolError:
+        return None
+    return f"HTCondor's job {job}" if job else None

@@ -1,0 +1,81 @@
+"""The clock where systemd doesn't run: a job of HTCondor's local universe with its cron keys.
+
+The schedd reads them by its machine's time, whatever the zone of the study. So the job starts each
+hour, at the minute at which days begin, and `trialfleet daily run` knows which day that is for; one
+that has ended is left alone. That makes up for a schedd that was down, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+
+from trialfleet.classads import JobStatus
+from trialfleet.infra.pool import schedd
+from trialfleet.render import classad_string, render_template
+from trialfleet.workflows.control.daily.missed import coming_days
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.study.daily import Daily
+
+_ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
+
+
+def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
+    """Submit the job that starts the days, unless it is there as it would be now; return its id.
+
+    `text` is what the program holds that it starts.
+
+    Raises:
+        PoolError: no HTCondor is reachable, or it refuses.
+    """
+    hours, minutes = cron_keys(daily, datetime.now(UTC))
+    identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
+    former = schedd.query(_of(folder), _ATTRIBUTES)
+    if len(former) == 1 and former[0].get("TrialfleetDailyText") == identity:
+        return f"{former[0]['ClusterId']}.0"
+    description = render_template(
+        "submit/daily.sub.j2",
+        study=study,
+        root=folder.root,
+        start=folder.start,
+        hours=hours,
+        minutes=minutes,
+        text=identity,
+    )
+    job = job_queue.hand_over(description)  # two clocks for a moment: two starts of a day are one
+    schedd.act("Remove", f"{_of(folder)} && ClusterId != {int(float(job))}", "another took over")
+    return job
+
+
+def remove_job(folder: DailyFolder) -> bool:
+    """Remove the job; a day that runs goes on. Tells whether there was one.
+
+    Raises:
+        PoolError: no HTCondor is reachable, or it refuses.
+    """
+    return schedd.act("Remove", _of(folder), "trialfleet daily remove") > 0
+
+
+def job_there(folder: DailyFolder) -> str | None:
+    """Return the job's id; None if there is none.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    found = schedd.query(_of(folder), _ATTRIBUTES)
+    return f"{found[0]['ClusterId']}.0" if found else None
+
+
+def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
+    """Return the hours and minutes of the machine's time at which the job is to start."""
+    starts = [daily.begins(day).astimezone() for day in coming_days(daily, now)]
+    hours = {start.hour for start in starts}
+    return (
+        ",".join(map(str, sorted(hours))) if daily.missed == "none" else "*",
+        ",".join(map(str, sorted({start.minute for start in starts}))),
+    )
+
+
+def _of(folder: DailyFolder) -> str:
+    return f"TrialfleetDaily =?= {classad_string(folder.root)} && JobStatus != {JobStatus.REMOVED}"

@@ -1,0 +1,266 @@
+"""One attempt at a day, from its record in the journal to an outcome of each of its regions.
+
+It may be killed at any moment and started again: the journal has what is decided, the run's folder,
+which comes to be in one step, what is planned, and HTCondor what runs. To be worked on by one
+process at a time; see `turns`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
+from trialfleet.files import shell_quoted
+from trialfleet.infra.pool.connection import connect
+from trialfleet.workflows.checksums import Checksums
+from trialfleet.workflows.control.daily.pool_watch import PoolWatch
+from trialfleet.workflows.control.daily.region_outcomes import RunsEndings, data_not_there
+from trialfleet.workflows.control.daily.staleness import model_age, stalest_first
+from trialfleet.workflows.control.daily.unchanged import (
+    data_fingerprint,
+    settings_fingerprint,
+    unchanged_regions,
+)
+from trialfleet.workflows.control.plan.tables import TablesError
+from trialfleet.workflows.control.run.new_run import plan_day
+from trialfleet.workflows.control.run.run import Run
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.formatting import result_text
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status.run_status import RunStatus
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.loading import load_day, load_whole
+from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.terminal.short_commands import shortened
+
+POLL_SECONDS = 2.0
+AWAY_SECONDS = 30.0  # between two tries while HTCondor or AWS is out of reach
+LOST_SECONDS = 60.0  # the pool's supervisor mends a run sooner, where there is one
+_UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.UNKNOWN}
+_ANOTHER_DAY = "it is no region of the study any more"
+
+Clock = Callable[[], datetime]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a day's work is done with: the study's file, the folder of its runs and what follows."""
+
+    file: Path
+    folder: DailyFolder
+    journal: Journal
+    clock: Clock  # returns the time, aware
+    say: Say  # takes a line for each event
+
+    def finish(self, attempt: Attempt) -> None:
+        """Bring an attempt to its end: each of its regions gets its outcome.
+
+        Raises:
+            StudyError: the study's file can't be used; the attempt stays as it is.
+        """
+        if attempt.ended:
+            return
+        if run := self._run_of(attempt):
+            self._watch(run, attempt)
+        self.fail(attempt, dict.fromkeys(self.left(attempt), f"it is not in the run {attempt.run}"))
+        self.journal.end(attempt, self.clock())
+
+    def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
+        """Record that regions have failed for which no run is made."""
+        self._record(attempt, Ending.FAILED, whys)
+
+    def left(self, attempt: Attempt) -> list[str]:
+        """Return the regions of an attempt that have no outcome yet."""
+        found = self.journal.outcomes(attempt.date, attempt.date)
+        recorded = {one.region for one in found if one.attempt == attempt.attempt}
+        return [region for region in attempt.regions if region not in recorded]
+
+    # -- the plan --------------------------------------------------------------------------------
+
+    def _run_of(self, attempt: Attempt) -> Run | None:
+        """The attempt's run, planned if it isn't there; None if no region needs one."""
+        place = self.folder.run(attempt.run)
+        while not RunFolder(place).study.exists():
+            if not (left := self.left(attempt)):
+                return None
+            if attempt.deadline and self.clock() >= attempt.deadline:
+                self.fail(attempt, dict.fromkeys(left, "its deadline was over before it began"))
+                return None
+            try:
+                self._plan(attempt, left)
+            except (PoolError, FleetError) as error:
+                self._wait_for_what_is_away(error)
+        return Run(place)
+
+    def _plan(self, attempt: Attempt, left: list[str]) -> None:
+        """Record what needs no run, and plan a run of the other regions, if any."""
+        study = self._to_train(attempt, left)
+        if study is None:
+            return
+        try:
+            connect()  # what a study leaves to the pool is decided by it
+            day = self._runs_day(attempt, study)
+            study, out = stalest_first(study, self.clock()), self.folder.run(attempt.run)
+            plan_day(study, attempt.run, out, day, self.file, self.say)
+        except TablesError as error:
+            self.fail(attempt, {name: "; ".join(lines) for name, lines in error.by_region.items()})
+        except (InputError, OSError) as error:
+            self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
+
+    def _to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
+        """The study with the regions that are to be trained; the others get their outcomes."""
+        found = load_day(self.file, attempt.date)
+        there = found.study.region_table if found.study else {}
+        absent = {name: data_not_there(attempt.date, path) for name, path in found.absent.items()}
+        gone = {name: absent.get(name, _ANOTHER_DAY) for name in left if name not in there}
+        self.fail(attempt, gone)
+        others = [name for name in there if name not in left]
+        if found.study is None or len(others) == len(there):
+            return None
+        study = found.study.without(others)
+        unchanged = self._unchanged(attempt, study)
+        return study.without(unchanged) if len(unchanged) < len(study.region_table) else None
+
+    def _unchanged(self, attempt: Attempt, study: Study) -> list[str]:
+        """Record the regions whose models would come out as they did, and return them."""
+        if study.daily is None or study.daily.unchanged == "train":
+            return []
+        checksums = Checksums(self.folder.checksums)
+        data = {name: data_fingerprint(study, name, checksums) for name in study.region_table}
+        settings = self._runs_day(attempt, study).settings
+        # without {date} the files are those of the newest day, whatever day is asked for
+        is_dated = load_whole(self.file).is_dated
+        last = self.journal.last_models(attempt.date if is_dated else None)
+        same = [
+            name
+            for name in unchanged_regions(data, settings, last)
+            if model_age(study, name, self.clock()) is not None
+        ]
+        self._record(attempt, Ending.UNCHANGED, dict.fromkeys(same, ""), data, settings)
+        return same
+
+    def _runs_day(self, attempt: Attempt, study: Study) -> RunsDay:
+        return RunsDay(
+            date=attempt.date,
+            deadline=attempt.deadline,
+            settings={name: settings_fingerprint(study, name) for name in study.region_table},
+        )
+
+    def _record(
+        self,
+        attempt: Attempt,
+        ending: Ending,
+        whys: Mapping[str, str],
+        data: Mapping[str, str | None] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        outcomes = [
+            attempt.outcome(
+                region,
+                ending,
+                why,
+                fingerprint=(data or {}).get(region),
+                settings=(settings or {}).get(region),
+            )
+            for region, why in whys.items()
+        ]
+        self.journal.record(outcomes, self.clock())
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def _watch(self, run: Run, attempt: Attempt) -> None:
+        """Bring a run to its end, whatever it stands at, and record how its regions ended."""
+        frozen = load_frozen(RunFolder(run.folder).study)
+        endings = RunsEndings(attempt, RunFolder(run.folder), frozen)
+        goes_on = _GoingOn(run, self.say)
+        tell, pool = _Telling(self.say), PoolWatch(self.say)
+        while True:
+            try:
+                status = run.status()
+                pool.look(status)
+                ended = endings.published(status)
+                self.journal.record(ended, self.clock())
+                tell.of(ended, status)
+                if goes_on.is_over(status):
+                    break
+            except InputError as error:  # it can't be started
+                if run.status().state not in _UNDER_WAY:  # by somebody else, just now
+                    self.journal.record(endings.none(str(error)), self.clock())
+                    return
+            except (PoolError, FleetError, OptimizerError) as error:
+                self._wait_for_what_is_away(error)
+            else:
+                time.sleep(POLL_SECONDS)
+        self.journal.record(endings.all(status), self.clock())
+        tell.of(endings.all(status), status)
+        if run.report.exists():
+            self.say(f"report  {shlex.quote(str(run.report))}")
+
+    def _wait_for_what_is_away(self, error: Exception) -> None:
+        self.say(f"tried again in {AWAY_SECONDS:.0f} s: {error}")
+        time.sleep(AWAY_SECONDS)
+
+
+class _Telling:
+    """Says of each region, once, how it has ended and what its best trial reached."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._reported: set[str] = set()
+
+    def of(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
+        """Say what was not said yet."""
+        regions = {region.name: region for region in status.regions}
+        for one in outcomes:
+            if one.region not in self._reported:
+                self._reported.add(one.region)
+                region = regions.get(one.region)
+                value = region.best if region else None
+                reached = "" if value is None else f", best {result_text(status.metric, value)}"
+                gate = f"; {region.gate}" if region and region.gate else ""
+                why = f"; {shortened(one.why)}" if one.ending is Ending.KEPT else gate
+                self._say(f"{one.region}: {_ended(one, status)}{reached}{why}")
+
+
+def _ended(one: Outcome, status: RunStatus) -> str:
+    """How a region ended, in words: a stop by a person is no failure of the region's own."""
+    stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
+    is_stopped = one.ending is Ending.FAILED and one.region in stopped
+    return "stopped before it had a model" if is_stopped else str(one.ending)
+
+
+class _GoingOn:
+    """Has a run go on that is planned, was stopped before we looked, or lost its DAGMan."""
+
+    def __init__(self, run: Run, say: Say) -> None:
+        self._run = run
+        self._say = say
+        self._is_first = True
+        self._lost_since: float | None = None
+
+    def is_over(self, status: RunStatus) -> bool:
+        """Whether the run has ended; it is started, or started again, where it has to be."""
+        is_first, self._is_first = self._is_first, False
+        if status.state is not RunState.LOST:
+            self._lost_since = None
+        elif self._lost_since is None:
+            self._lost_since = time.monotonic()
+        if status.state is RunState.PLANNED:
+            self._say(f"submitted as job {self._run.submit()}: {self._run.folder}")
+            self._say(f"  watch it: trialfleet status {shell_quoted(self._run.folder)} --watch")
+            return False
+        has_been_lost = self._lost_since and time.monotonic() - self._lost_since > LOST_SECONDS
+        if (status.state is RunState.STOPPED and is_first) or has_been_lost:
+            self._say(f"resumed as job {self._run.resume()}: {self._run.folder}")
+            self._lost_since = None
+            return False
+        return status.ended

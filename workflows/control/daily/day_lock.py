@@ -1,0 +1,51 @@
+"""One day at a time: who works on a day of a study holds its lock, and says which day it is."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+
+from trialfleet.files import open_lock
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+
+POLL_SECONDS = 1.0
+
+
+@contextmanager
+def turn(folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]) -> Iterator[bool]:
+    """Wait until nobody else works on a day of the study, and be the one who does.
+
+    `gives_up` is asked again and again with the day that another works on, while one does.
+
+    Yields:
+        Whether it is our turn: not where waiting was given up.
+    """
+    with open_lock(folder.lock) as file:  # its end unlocks it, as any end of the process does
+        descriptor = file.fileno()
+        while not _taken(descriptor):
+            if gives_up(_day_in(descriptor)):
+                yield False
+                return
+            time.sleep(POLL_SECONDS)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(day).encode(), 0)
+        yield True
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _day_in(descriptor: int) -> date | None:
+    try:
+        return date.fromisoformat(os.pread(descriptor, 32, 0).decode())
+    except ValueError:  # it was just being written
+        return None

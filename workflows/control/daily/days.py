@@ -1,0 +1,259 @@
+"""The days of a study, one at a time: today's, those that were missed, and backfills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+
+from trialfleet.errors import InputError, StudyError, TrialfleetError
+from trialfleet.files import write_atomic
+from trialfleet.wall_clock import real_time
+from trialfleet.workflows.control.daily.day import Clock, Say, Work
+from trialfleet.workflows.control.daily.day_lock import turn
+from trialfleet.workflows.control.daily.digest import tell_days
+from trialfleet.workflows.control.daily.missed import days_to_do, due_day
+from trialfleet.workflows.control.daily.pool_watch import TurnWatch
+from trialfleet.workflows.control.daily.region_outcomes import data_not_there
+from trialfleet.workflows.control.plan.run_ids import published_already
+from trialfleet.workflows.control.run.reopening import reopen
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, latest_of
+from trialfleet.workflows.study.daily import Daily
+from trialfleet.workflows.study.loading import load_day, load_whole
+from trialfleet.workflows.study.spec import Study
+
+MANY_DAYS = 100  # a backfill of more is rather a slip of the keyboard
+
+
+def daily_study(file: Path) -> tuple[Study, Daily]:
+    """Read a study and its `daily:` table.
+
+    Raises:
+        StudyError: the file is no study, or has no such table.
+    """
+    study = load_whole(file)
+    if study.daily is None:
+        raise StudyError(f"{file}: the study has no daily: table; add daily: {{at: '02:30'}}")
+    return study, study.daily
+
+
+def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
+    """Return a study, the folder of its days and their journal, to look at.
+
+    Raises:
+        StudyError: the study can't be read; or it has no `daily:` table, and never had a day.
+    """
+    study = load_whole(file)
+    folder = DailyFolder.of(study.name)
+    if not folder.journal.exists():
+        daily_study(file)
+        folder.root.mkdir(parents=True, exist_ok=True)
+    return study, folder, Journal(folder.journal)
+
+
+class Days:
+    """The days of a study."""
+
+    def __init__(self, file: Path, *, clock: Clock = real_time, say: Say = print) -> None:
+        """Open the journal of a study's days, beside its runs in the working directory.
+
+        Raises:
+            StudyError: the study can't be read, or isn't a daily one.
+        """
+        self._study, self._daily = daily_study(file)
+        self._file, self._clock, self._say = file, clock, say
+        self.folder = DailyFolder.of(self._study.name)
+        self.folder.root.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.folder.study, f"{file.absolute()}\n")
+        self.journal = Journal(self.folder.journal)
+        self._work = Work(file, self.folder, self.journal, clock, say)
+
+    def run(self, day: date | None = None) -> list[date]:
+        """Bring a day to its end, begun or not; return the days that were worked on.
+
+        Args:
+            day: default: what the clock says: today and, as the study wants it, the days that were
+                missed before; then the day that has begun meanwhile.
+
+        Raises:
+            InputError: the study can't be used, or the day is to come.
+        """
+        if day:
+            self._check_past(day)
+            self._bring_to_its_end(day)
+            return [day]
+        done: list[date] = []
+        while not done or due_day(self._daily, self._clock()) > done[-1]:
+            begun = {attempt.date for attempt in self.journal.attempts()}
+            for each in days_to_do(self._daily, begun, self._clock()):
+                self._bring_to_its_end(each)
+                done.append(each)
+        return done
+
+    def backfill(
+        self, first: date, last: date, *, only_missing: bool, however_many: bool = False
+    ) -> list[date]:
+        """Make up for days, oldest first; return those on which there was something to do.
+
+        Only regions are trained that have no outcome of the day, or failed on it. Without
+        `only_missing` there must be no others, and without `however_many` no more days than
+        `MANY_DAYS`.
+
+        Raises:
+            InputError: the study can't be used, the days are to come or too many, or some of them
+                have ended well and `only_missing` is not set.
+        """
+        self._check_past(last)
+        if first > last:
+            raise InputError(f"--from {first} is after --to {last}")
+        count = (last - first).days + 1
+        if count > MANY_DAYS and not however_many:
+            raise InputError(
+                f"from {first} to {last} are {count:,} days: is --from right? "
+                f"give --yes for more than {MANY_DAYS}"
+            )
+        if not only_missing:
+            self._check_nothing_ended_well(first, last)
+        days = [first + timedelta(days=number) for number in range(count)]
+        return [
+            day
+            for number, day in enumerate(days, start=1)
+            if self._make_up_for(day, f"{number:,} of {count:,} days")
+        ]
+
+    def tell(self, seconds: float = 0.0) -> None:
+        """Tell those whom the study names of the days that have ended; what fails is only said.
+
+        For `seconds` what doesn't arrive is sent again; the next start goes on with it.
+        """
+        try:
+            channels = self._study.channels(self._file.absolute().parent)
+            name, now = self._study.name, self._clock()
+            left = tell_days(name, channels, self.folder, self.journal, now, seconds)
+        except (TrialfleetError, OSError) as error:
+            self._say(f"alerts: {error}")
+        else:
+            if left:
+                self._say(f"alerts: {left} not delivered: trialfleet notify list {self._file}")
+
+    def _check_past(self, day: date) -> None:
+        today = self._daily.today(self._clock())
+        if day > today:
+            raise InputError(f"{day} is to come: today is {today}")
+
+    def _check_nothing_ended_well(self, first: date, last: date) -> None:
+        counted = latest_of(self.journal.outcomes(first, last)).values()
+        good = [one for one in counted if one.ending is not Ending.FAILED]
+        if good:
+            raise InputError(
+                f"from {first} to {last}, {len(good)} regions' days have ended already, such as "
+                f"{good[0].region} on {good[0].date} ({good[0].ending}), and what is recorded "
+                "stays; give --only missing for the others"
+            )
+
+    # -- one day -----------------------------------------------------------------------------------
+
+    def _bring_to_its_end(self, day: date) -> None:
+        """Work on a day's first attempt, alone; whoever comes second finds it done."""
+        attempt = self._first_attempt(day)
+        waits = TurnWatch(self._say)
+        reopen(self.folder, self.journal, self._clock())
+
+        def gives_up(busy: date | None) -> bool:
+            if all(one.ended for one in self.journal.attempts(day)):  # nothing is left to do
+                return True
+            waits.look(busy)
+            is_over = attempt.deadline is not None and self._clock() >= attempt.deadline
+            return is_over and busy not in {None, day}
+
+        with turn(self.folder, day, gives_up) as ours:
+            if ours:
+                self._finish_open()
+            elif not attempt.ended:
+                before = f"{waits.busy}, the day before it in turn,"
+                why = f"its deadline was over before {before} had ended"
+                self._work.fail(attempt, dict.fromkeys(self._work.left(attempt), why))
+                self.journal.end(attempt, self._clock())
+        self.tell()
+
+    def _make_up_for(self, day: date, place: str) -> bool:
+        """Work on what is missing of a day, alone; return whether anything was."""
+        with turn(self.folder, day, _patient(TurnWatch(self._say))):
+            self._finish_open()
+            number = max((one.attempt for one in self.journal.attempts(day)), default=0) + 1
+            regions = self._missing(day)
+            if not regions:
+                return False
+            if absent := self._still_absent(day, regions):
+                more = f", and of {len(absent) - 1} other" if len(absent) > 1 else ""
+                self._say(f"{day} ({place}): nothing is begun: {absent[0]}{more}")
+                return True
+            which = f"{len(regions)} region{'s' if len(regions) > 1 else ''}"
+            self._say(f"{day} ({place}): {which} to make up for")
+            self._work.finish(self._begin(day, number, regions))
+        self.tell()
+        return True
+
+    def _finish_open(self) -> None:
+        """Finish what was begun, the oldest first: a day never overlaps another."""
+        reopen(self.folder, self.journal, self._clock())
+        for attempt in self.journal.attempts():
+            self._work.finish(attempt)
+
+    def _missing(self, day: date) -> list[str]:
+        """The regions of a day that have no outcome, or failed."""
+        endings = latest_of(self.journal.outcomes(day, day))
+        ended = {o.region for o in endings.values() if o.ending is not Ending.FAILED}
+        return [region for region in self._regions(day) if region not in ended]
+
+    def _still_absent(self, day: date, regions: list[str]) -> list[str]:
+        """Why regions of a day failed, if their data wasn't there and still isn't; else nothing."""
+        absent = load_day(self._file, day).absent
+        whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
+        ended = latest_of(self.journal.outcomes(day, day))
+        noted = [ended[day, name].why for name in regions if (day, name) in ended]
+        return whys if whys == noted and len(whys) == len(regions) else []
+
+    def _regions(self, day: date) -> list[str]:
+        found = load_day(self._file, day)
+        there = found.study.region_table if found.study else {}
+        return [*there, *found.absent]
+
+    def _first_attempt(self, day: date) -> Attempt:
+        known = self.journal.attempts(day)
+        return known[0] if known else self._begin(day, 1, self._regions(day))
+
+    def _begin(self, day: date, number: int, regions: list[str]) -> Attempt:
+        now = self._clock()
+        return self.journal.begin(
+            Attempt(
+                date=day,
+                attempt=number,
+                run=self._free_run(day, number),
+                regions=tuple(regions),
+                started=now,
+                deadline=self._daily.ends(now),
+            )
+        )
+
+    def _free_run(self, day: date, number: int) -> str:
+        """The run's id: the date, with a number behind it where that has been taken."""
+        study = load_day(self._file, day).study
+        taken = {attempt.run for attempt in self.journal.attempts()}
+        while True:
+            run = str(day) if number == 1 else f"{day}-{number}"
+            is_free = run not in taken and not self.folder.run(run).exists()
+            if is_free and not (study and published_already(study, run)):
+                return run
+            number += 1
+
+
+def _patient(waits: TurnWatch) -> Callable[[date | None], bool]:
+    """Return what never gives up waiting, and says for what it waits."""
+
+    def gives_up(busy: date | None) -> bool:
+        waits.look(busy)
+        return False
+
+    return gives_up

@@ -1,0 +1,63 @@
+"""Says what a day waits for: HTCondor, where that is out of reach, or another day."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import date
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool.connection import connect, start_command
+from trialfleet.workflows.rules.states import RunState
+from trialfleet.workflows.status.run_status import RunStatus
+
+_LOOK_EVERY = 10.0  # seconds
+
+
+class PoolWatch:
+    """Says, once, that HTCondor is out of reach while a day goes on, and that it is back."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._is_away = False
+
+    def look(self, status: RunStatus) -> None:
+        """Say what has changed by where the day's run stands."""
+        is_away = status.state is RunState.UNKNOWN
+        self.hear((status.notice or "the job queue can't be read") if is_away else "")
+
+    def hear(self, why_away: str) -> None:
+        """Say what has changed; an empty reason: HTCondor answers."""
+        if why_away and not self._is_away:
+            up = start_command()
+            self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
+        elif self._is_away and not why_away:
+            self._say("HTCondor answers again: the day goes on")
+        self._is_away = bool(why_away)
+
+
+class TurnWatch:
+    """Says, once, for which other day one waits, and what keeps that one from going on."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._pool = PoolWatch(say)
+        self._looked = float("-inf")
+        self.busy: date | None = None
+
+    def look(self, busy: date | None) -> None:
+        """Say what has changed, given the day that somebody else works on."""
+        if busy and self.busy is None:
+            self._say(f"waits: {busy} is being worked on")
+        self.busy = busy
+        if time.monotonic() - self._looked >= _LOOK_EVERY:
+            self._pool.hear(_why_away())
+            self._looked = time.monotonic()
+
+
+def _why_away() -> str:
+    try:
+        connect()
+    except PoolError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,86 @@
+"""How the regions of a day's run have ended, by the run's own words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+from trialfleet import job_files
+from trialfleet.workflows.control.daily.unchanged import fingerprint_of
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome, ending_with_model
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.states import RunState
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.frozen import FrozenStudy
+
+_DURING = {  # the phases of `RegionStatus`
+    "waiting": "before it began",
+    "trials": "during its trials",
+    "best": "during its full training",
+    "gate": "during the gate's job",
+    "publish": "before its model was published",
+    "done": "after it was done",
+}
+
+
+class RunsEndings:
+    """Tells how regions of one attempt's run have ended."""
+
+    def __init__(self, attempt: Attempt, files: RunFolder, frozen: FrozenStudy) -> None:
+        self._attempt = attempt
+        self._files = files
+        self._study = frozen.study
+        self._regions = [name for name in frozen.study.region_table if name in attempt.regions]
+        self._day = frozen.day or RunsDay(date=attempt.date)
+
+    def published(self, status: RunStatus) -> list[Outcome]:
+        """Return the outcomes of the regions that have published, while others may go on."""
+        return [self._with_model(r) for r in self._own(status) if r.stage.has_model]
+
+    def all(self, status: RunStatus) -> list[Outcome]:
+        """Return the outcomes of all regions of a run that has ended."""
+        failed = [
+            self._outcome(region.name, Ending.FAILED, _why_failed(region, status))
+            for region in self._own(status)
+            if not region.stage.has_model
+        ]
+        return [*self.published(status), *failed]
+
+    def none(self, why: str) -> list[Outcome]:
+        """Return the outcomes of a run that can't be begun."""
+        return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
+
+    def _own(self, status: RunStatus) -> list[RegionStatus]:
+        """The attempt's regions: a run that goes on has others that have ended the day."""
+        return [region for region in status.regions if region.name in self._regions]
+
+    def _with_model(self, region: RegionStatus) -> Outcome:
+        files = self._files.region(region.slug)
+        outcome = self._outcome(region.name, *ending_with_model(files))
+        if files.changed.exists() or not job_files.size_of(files.best.trained_on):
+            return outcome  # nobody knows what the model was trained on
+        data = job_files.read_record(files.best.trained_on, "data")["data"]
+        return replace(
+            outcome,
+            fingerprint=fingerprint_of(self._study.data_of(region.name), data),
+            settings=self._day.settings.get(region.name),
+        )
+
+    def _outcome(self, region: str, ending: Ending, why: str) -> Outcome:
+        return self._attempt.outcome(region, ending, why, run=self._attempt.run)
+
+
+def _why_failed(region: RegionStatus, status: RunStatus) -> str:
+    if region.reason:
+        return region.reason
+    if region.cause:
+        return str(region.cause)
+    if status.state is RunState.STOPPED:
+        return f"its run {status.run} was stopped {_DURING[region.phase]}"
+    return f"its run {status.run} ended {_DURING[region.phase]}"
+
+
+def data_not_there(day: date, path: str) -> str:
+    """Why a region failed whose data of a day isn't there."""
+    return f"data of {day} isn't there: {path}"

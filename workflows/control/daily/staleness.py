@@ -1,0 +1,46 @@
+"""Stalest first: regions of a day run in the order of the age of their models in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from trialfleet.workflows.facts.models.folders import LATEST, as_of_model, models_folder_of
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.spec import Study
+
+_HOUR = 3600.0
+_LEAST, _MOST = -100_000, 100_000  # of a region's priority
+
+
+def stalest_first(study: Study, now: datetime) -> Study:
+    """Return a resolved study whose regions' priorities have the ages of their models added.
+
+    An hour of age counts as one of the study's own priority: a region that comes after others
+    overtakes them in the end, so none starves. One without a model comes before all with one.
+    """
+    ages = {region: model_age(study, region, now) for region in study.region_table}
+    points = age_points(ages)
+    regions = {
+        name: region.model_copy(
+            update={"priority": max(_LEAST, min(_MOST, region.priority + points[name]))}
+        )
+        for name, region in study.region_table.items()
+    }
+    return study.model_copy(update={"regions": regions})
+
+
+def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
+    """Return what each region's age, in seconds, adds to its priority; None is without a model."""
+    known = [age for age in ages.values() if age is not None]
+    oldest = int(max(known, default=0.0) / _HOUR)
+    return {
+        region: oldest + 24 if age is None else max(0, int(age / _HOUR))
+        for region, age in ages.items()
+    }
+
+
+def model_age(study: Study, region: str, now: datetime) -> float | None:
+    """Return how many seconds old a region's model in force is; None where it has none."""
+    as_of = as_of_model(models_folder_of(study, region_slug(region)) / LATEST)
+    return (now - as_of).total_seconds() if as_of else None

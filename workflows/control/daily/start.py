@@ -1,0 +1,57 @@
+"""The program that a clock starts: `trialfleet daily run STUDY`, where and as the days are run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from trialfleet.errors import InputError
+from trialfleet.files import write_atomic
+from trialfleet.infra.pool.embedded import FOLDER_VARIABLE
+from trialfleet.render import needs_escape, render_template
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+
+# What finds HTCondor and the AWS account as they are found here; no secret is among them.
+_KEPT = (
+    "PATH",
+    "CONDOR_CONFIG",
+    FOLDER_VARIABLE,
+    "AWS_PROFILE",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+)
+
+
+def write_start(folder: DailyFolder, study: str, file: Path) -> str:
+    """Write the program, and return its text.
+
+    Raises:
+        InputError: a path can't be written into units and submit files.
+    """
+    for path in (folder.root, file.absolute(), Path.cwd(), Path(sys.executable)):
+        if needs_escape(str(path)) or not str(path).isprintable():
+            raise InputError(
+                f"{str(path)!r} has what a clock can't take: a double quote, a backslash, '$(', "
+                "'$$' or a character that does not print; move it"
+            )
+    # htcondor2 sets CONDOR_CONFIG to /dev/null where nobody has
+    given = {name: os.environ.get(name, "") for name in _KEPT}
+    environment = {
+        name: value
+        for name, value in given.items()
+        if value.isprintable() and value not in {"", os.devnull}
+    }
+    text = render_template(
+        "run/daily.start.j2",
+        study=study,
+        here=Path.cwd(),
+        environment=environment,
+        python=sys.executable,
+        file=file.absolute(),
+    )
+    folder.root.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder.start, text, mode=0o755)
+    return text

@@ -1,0 +1,97 @@
+"""Whether a region is unchanged: its model would come out as it did, by its data and all else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trialfleet.workflows.checksums import Checksums, files_of, sha256_of
+from trialfleet.workflows.facts.journal.journal import Outcome
+from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
+
+# What says when and where a study runs, and not what it trains.
+_ELSEWHERE = {
+    "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries", "team",
+    "usd_per_hour", "keep", "export", "notify",
+}  # fmt: skip
+
+
+def unchanged_regions(
+    data: Mapping[str, str | None], settings: Mapping[str, str], last: Mapping[str, Outcome]
+) -> list[str]:
+    """Return the regions whose models would come out as their last ones did.
+
+    Args:
+        data: the fingerprint of each region's data, None where it isn't known.
+        settings: that of all else.
+        last: the last day of each region on which a model was trained.
+    """
+    return [
+        name
+        for name, known in data.items()
+        if known is not None and name in last
+        if (last[name].fingerprint, last[name].settings) == (known, settings[name])
+    ]
+
+
+def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
+    """Return what identifies the content of a region's data, wherever it is.
+
+    Reads each file once per change.
+
+    Returns:
+        None where that isn't known: for URLs, without data, for a file that changes all the time.
+
+    Raises:
+        OSError: a file can't be read.
+    """
+    places = study.data_of(region)
+    if any(place.startswith(URL_PREFIXES) for place in places):
+        return None
+    files = [file for place in places for file in files_of(Path(place))]
+    return fingerprint_of(places, [checksums.entry(file) for file in files])
+
+
+def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return what identifies the content of data, by its paths, which may have a date.
+
+    `entries` are its files with their checksums, as a model's provenance has them.
+
+    Returns:
+        None where a checksum isn't known.
+    """
+    found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
+    return _digest(found) if found and all(checksum for _, checksum in found) else None
+
+
+def _name(path: str, places: list[str]) -> str:
+    """The name of a file: its place, by number, and its path below that."""
+    for number, place in enumerate(places):
+        if Path(path).is_relative_to(place):
+            return f"{number}/{Path(path).relative_to(place)}"
+    return path
+
+
+def settings_fingerprint(study: Study, region: str) -> str:
+    """Return what identifies all but the data that decides what a region trains.
+
+    Raises:
+        OSError: a file of the trainer can't be read.
+    """
+    own = study.region(region).model_dump(mode="json", exclude={"data", "priority"})
+    files = study.trainer.files if isinstance(study.trainer, Trainer) else []
+    whole = study.model_dump(mode="json", exclude=_ELSEWHERE)
+    return _digest([whole, own, [_content(Path(file)) for file in files]])
+
+
+def _content(path: Path) -> list[tuple[str, str]]:
+    kept = [file for file in files_of(path) if "__pycache__" not in file.parts]
+    return [(str(file.relative_to(path.parent)), sha256_of(file)) for file in kept]
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

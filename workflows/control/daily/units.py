@@ -1,0 +1,175 @@
+"""The clock where systemd runs: a timer, and the service that it starts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from calendar import monthrange
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+
+from trialfleet.errors import InputError, PoolError
+from trialfleet.files import write_atomic
+from trialfleet.infra.manager.actions import run_command
+from trialfleet.render import render_template
+from trialfleet.workflows.control.daily.missed import coming_days
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.study.daily import Daily
+
+_SYSTEM, _SYSTEM_STATE = Path("/etc/systemd/system"), Path("/var/lib/systemd")
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units of a study's clock, of the user's systemd or of the machine's.
+
+    Attributes:
+        name: without its ending; two studies of one name in two folders have two.
+        place: the folder of the units.
+        system: whether they are the machine's.
+        run: runs a command and returns what it prints; a test names another.
+    """
+
+    name: str
+    place: Path
+    system: bool
+    run: Callable[[list[str]], str] = run_command
+
+    @staticmethod
+    def of(study: str, folder: DailyFolder, *, system: bool) -> Units:
+        """Return the units of a study whose runs lie in a folder."""
+        which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
+        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        place = _SYSTEM if system else home / "systemd" / "user"
+        return Units(f"trialfleet-daily-{study}-{which}", place, system)
+
+    @property
+    def timer(self) -> Path:
+        """The timer's file."""
+        return self.place / f"{self.name}.timer"
+
+    @property
+    def service(self) -> Path:
+        """The service's file."""
+        return self.place / f"{self.name}.service"
+
+    def can_be_used(self) -> bool:
+        """Whether this systemd runs."""
+        try:
+            self.run(self._systemctl("show-environment"))
+        except PoolError:
+            return False
+        return True
+
+    def install(self, study: str, daily: Daily, start: Path, owner: str) -> None:
+        """Write the units and start the timer, now and at each start of the machine.
+
+        Units of the machine run the program `start` by the account `owner`.
+
+        Raises:
+            InputError: this account may not write there.
+            PoolError: systemd refuses.
+        """
+        texts = {
+            self.service: render_template(
+                "daily/daily.service.j2",
+                study=study,
+                start=start,
+                user=owner if self.system else "",
+            ),
+            self.timer: render_template(
+                "daily/daily.timer.j2",
+                study=study,
+                calendar=calendar(daily, datetime.now(UTC)),
+                catches_up=daily.missed != "none",
+                service=self.service.name,
+            ),
+        }
+        try:
+            self.place.mkdir(parents=True, exist_ok=True)
+            for path, text in texts.items():
+                write_atomic(path, text)
+        except PermissionError as error:
+            raise InputError(f"{error.filename!r}: only root may write there") from error
+        self.run(self._systemctl("daemon-reload"))
+        self.run(self._systemctl("enable", "--now", self.timer.name))
+        self.run(self._systemctl("restart", self.timer.name))  # it was there with another time
+
+    def remove(self) -> bool:
+        """Stop the timer and remove the units; a day that runs goes on. Tells if there were any."""
+        there = [path for path in (self.timer, self.service) if path.exists()]
+        if not there:
+            return False
+        if self.timer in there:
+            self.run(self._systemctl("disable", "--now", self.timer.name))
+            self._last_fired.unlink(missing_ok=True)  # one that is installed later missed nothing
+        for path in there:
+            path.unlink()
+        self.run(self._systemctl("daemon-reload"))
+        with suppress(PoolError):  # it is none of systemd's units any more, unless its day failed
+            self.run(self._systemctl("reset-failed", self.service.name))
+        return True
+
+    @property
+    def _last_fired(self) -> Path:
+        """Where systemd notes when the timer last fired; `systemctl clean` would need D-Bus."""
+        data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+        folder = _SYSTEM_STATE if self.system else data / "systemd"
+        return folder / "timers" / f"stamp-{self.timer.name}"
+
+    def _systemctl(self, *words: str) -> list[str]:
+        return ["systemctl", *([] if self.system else ["--user"]), *words]
+
+
+def calendar(daily: Daily, now: datetime) -> list[str]:
+    """Return the values of systemd's OnCalendar that start each day once.
+
+    systemd has no start at a local time that does not exist, nor within an hour whose beginning
+    does not exist. A day whose clocks go forward over either gets a value of its own.
+    """
+    zone = f" {daily.zone}" if daily.zone else ""
+    at = f"{daily.time:%H:%M}:00{zone}"
+    hour = daily.time.replace(minute=0)
+    days = list(coming_days(daily, now))
+    no_time = {day for day in days if _is_skipped(daily, day, daily.time)}
+    no_hour = {day for day in days if _is_skipped(daily, day, hour)}
+    return [
+        *(f"{usual} {at}" for usual in _all_days_but(no_time - no_hour, days[0].year)),
+        *(f"{daily.begins(day):%Y-%m-%d %H:%M}:00 UTC" for day in sorted(no_time | no_hour)),
+    ]
+
+
+def _is_skipped(daily: Daily, day: date, at: time) -> bool:
+    """Return whether the clocks of the study's zone go forward over a time of a day."""
+    there = datetime.combine(day, at, daily.tzinfo)
+    return there.astimezone(UTC).astimezone(daily.tzinfo).time() != at
+
+
+def _all_days_but(days: set[date], first: int) -> list[str]:
+    """Return all other days as OnCalendar has them, from a year on to that of the last of `days`.
+
+    Where the clocks go forward within an hour, not at its beginning, systemd finds no start after
+    that at all (EDEADLK). So it must not look at such a day: a month that has one is told by its
+    other days.
+    """
+    months = {day.month for day in days}
+    others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)
+    found = [f"*-{others}-*" if months else "*-*-*"]
+    for year in range(first, max(days).year + 1) if days else ():
+        for month in sorted(months):
+            last = monthrange(year, month)[1]
+            kept = [f"{n:02}" for n in range(1, last + 1) if date(year, month, n) not in days]
+            found.append(f"{year}-{month:02}-{','.join(kept)}")
+    return found
+
+
+def lingers() -> bool:
+    """Tell whether the user's systemd runs while nobody is logged in."""
+    try:
+        asked = ["loginctl", "show-user", str(os.getuid()), "--property=Linger", "--value"]
+        return run_command(asked).strip() == "yes"
+    except PoolError:
+        return False

@@ -1,0 +1,267 @@
+"""A study's models in MLflow: a run and a registered version for each, and the alias `champion`.
+
+The model of run R of region X of study S is an MLflow run of the study's experiment, found by its
+tag `trialfleet.model` = S/X/R, and a version of the registered model S.X. Whatever is to be made is
+looked for first, so that an export that was killed, or asked twice, makes nothing twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from trialfleet.files import object_or_empty, read_json, write_json
+from trialfleet.workflows.control.export.published import ExportError, LocalModel, Published
+from trialfleet.workflows.control.export.s3_client import secret_of
+from trialfleet.workflows.facts.models.card import card_of, identity_of
+from trialfleet.workflows.study.export import Keep, Mlflow
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+ALIAS = "champion"
+TAG = "trialfleet.model"
+MODEL = "model"  # the folder of a run's artifacts
+_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+_LOGIN = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+_OF_ONE = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST"}
+_LONGEST = 500  # characters of a parameter that every MLflow takes
+_MOST_SHOWN = 300  # characters of a reason
+_BATCH = 100  # parameters in a request
+
+
+def title_of(settings: Mlflow) -> str:
+    """Return what the server is called in messages; no secret."""
+    parts = urlsplit(settings.uri)
+    return f"mlflow {parts.hostname}:{parts.port}" if parts.port else f"mlflow {parts.hostname}"
+
+
+class MlflowServer:
+    """A tracking server and its model registry."""
+
+    def __init__(self, settings: Mlflow, records: Path) -> None:
+        """Take the settings; the server isn't asked yet.
+
+        Args:
+            settings: the study's.
+            records: a folder for what the server called each model.
+
+        Raises:
+            ExportError: the package is missing, or a password or token can't be read.
+        """
+        self.title = title_of(settings)
+        self._settings, self._records = settings, records
+        password = secret_of(settings.password_file, settings.password_env)
+        login = (settings.user, password, secret_of(settings.token_file, settings.token_env))
+        self._environment = _SETTINGS | {
+            name: value for name, value in zip(_LOGIN, login, strict=True) if value
+        }
+        self._client = self._make_client()
+        self._experiment: str | None = None
+
+    def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
+        """Bring a region's runs and versions up to date; return lines on what was done.
+
+        What `keep` removes here stays in MLflow, which has its own rules for that.
+
+        Raises:
+            ExportError: MLflow refuses or is out of reach.
+        """
+        record = self._records / f"{published.region}.json"
+        known = _read(record, self._settings.uri)
+        name = f"{published.study}.{published.region}"
+        lines = []
+        with self._asking():
+            for run, model in published.models.items():
+                if run in known or not model.path.exists():
+                    continue
+                known[run] = self._add(published.study, name, published.region, model)
+                record.parent.mkdir(exist_ok=True)
+                write_json(record, {"uri": self._settings.uri, "versions": known})
+                lines.append(f"{run}: version {known[run]} of {name}")
+            if published.champion and (now := known.get(published.champion.run)):
+                lines += self._switch(name, now)
+        return lines
+
+    # -- a model -------------------------------------------------------------------------------
+
+    def _add(self, study: str, name: str, region: str, model: LocalModel) -> str:
+        """Return the registered version of a model, which is made where it isn't there."""
+        identity = f"{study}/{region}/{model.run}"
+        experiment = self._experiment_of(study)
+        found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{identity}'")
+        card = card_of(model.path) or model.provenance
+        begun = _milliseconds(model.provenance.get("created"))
+        run = found[0] if found else self._create_run(experiment, identity, region, model, card)
+        run_id = run.info.run_id
+        self._log(run_id, card, begun)
+        self._client.log_artifacts(run_id, str(model.path), MODEL)
+        version = self._version(name, run_id, f"{run.info.artifact_uri}/{MODEL}", card)
+        self._client.set_terminated(run_id, "FINISHED")
+        return version
+
+    def _experiment_of(self, study: str) -> str:
+        if self._experiment is None:
+            wanted = self._settings.experiment or study
+            found = self._client.get_experiment_by_name(wanted)
+            self._experiment = (
+                found.experiment_id if found else self._client.create_experiment(wanted)
+            )
+        return self._experiment
+
+    def _create_run(
+        self, experiment: str, identity: str, region: str, model: LocalModel, card: dict[str, Any]
+    ) -> Any:
+        begun = _milliseconds(model.provenance.get("created"))
+        gate = card.get("gate") or {}
+        tags = {
+            TAG: identity,
+            "trialfleet.study": card.get("study"),
+            "trialfleet.region": card.get("region"),
+            "trialfleet.run": model.run,
+            "trialfleet.date": card.get("date"),
+            "trialfleet.trial": card.get("trial"),
+            "trialfleet.seed": card.get("seed"),
+            "trialfleet.gate": gate.get("verdict"),
+            "trialfleet.why": gate.get("why"),
+            **{f"version.{key}": value for key, value in (card.get("versions") or {}).items()},
+            **{
+                f"data.{number}": f"{entry.get('path') or entry.get('url')} {identity_of(entry)}"
+                for number, entry in enumerate(card.get("data") or [])
+            },
+        }
+        texts = {_key(key): _value(value) for key, value in tags.items() if value is not None}
+        name = f"{region} {model.run}"
+        return self._client.create_run(experiment, start_time=begun, tags=texts, run_name=name)
+
+    def _log(self, run_id: str, card: Mapping[str, Any], begun: int | None) -> None:
+        """Parameters and metrics; MLflow takes the very same ones again."""
+        from mlflow.entities import Metric, Param
+
+        params = [Param(_key(key), _value(value)) for key, value in card["params"].items()]
+        metrics = [Metric(_key(key), value, begun or 0, 0) for key, value in _metrics(card)]
+        for kind, entries in (("params", params), ("metrics", metrics)):
+            for start in range(0, len(entries), _BATCH):
+                self._client.log_batch(run_id, **{kind: entries[start : start + _BATCH]})
+
+    # -- the registry --------------------------------------------------------------------------
+
+    def _version(self, name: str, run_id: str, source: str, card: Mapping[str, Any]) -> str:
+        self._make_registered(name, card)
+        of_run = [
+            version
+            for version in self._client.search_model_versions(f"run_id = '{run_id}'")
+            if version.name == name
+        ]
+        if of_run:
+            return str(min(int(version.version) for version in of_run))
+        made = self._client.create_model_version(name, source, run_id)
+        return str(made.version)
+
+    def _make_registered(self, name: str, card: Mapping[str, Any]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        tags = {"trialfleet.study": card.get("study"), "trialfleet.region": card.get("region")}
+        texts = {key: _value(value) for key, value in tags.items() if value is not None}
+        try:
+            self._client.create_registered_model(name, texts)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+    def _switch(self, name: str, version: str) -> list[str]:
+        """Let the alias mean a version, as `latest` does."""
+        registered = self._client.get_registered_model(name)
+        if str(registered.aliases.get(ALIAS)) == version:
+            return []
+        self._client.set_registered_model_alias(name, ALIAS, version)
+        return [f"{ALIAS} is version {version}"]
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _make_client(self) -> MlflowClient:
+        try:
+            with _environment(self._environment):
+                from mlflow import MlflowClient
+            logging.getLogger("mlflow").setLevel(logging.WARNING)
+        except ImportError as error:
+            raise ExportError(f"needs the package mlflow-skinny: {error}") from None
+        uri = self._settings.uri
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        import requests
+        from mlflow.exceptions import MlflowException
+
+        try:
+            with _environment(self._environment):
+                yield
+        except (MlflowException, requests.RequestException) as error:
+            code = getattr(error, "error_code", None)
+            raise ExportError(self._explained(error), is_of_all=code not in _OF_ONE) from error
+
+    def _explained(self, error: Exception) -> str:
+        reason = " ".join(str(error).split())
+        for name in _LOGIN:
+            if secret := self._environment.get(name):
+                reason = reason.replace(secret, "…")
+        return f"{self.title}: {reason[:_MOST_SHOWN]}"
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let this process have these variables, by which MLflow's client is set, and no login else."""
+    former = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in former:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in former.items() if value is not None})
+
+
+def _metrics(card: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The full training's, and what the gate measured."""
+    gate = card.get("gate") or {}
+    sides = {f"gate.{side}.": gate.get(side) for side in ("champion", "challenger", "baseline")}
+    for prefix, measured in {"": card, **sides}.items():
+        for key, value in ((measured or {}).get("metrics") or {}).items():
+            if isinstance(value, int | float):
+                yield f"{prefix}{key}", float(value)
+
+
+def _key(name: str) -> str:
+    """A name that MLflow takes."""
+    return re.sub(r"[^A-Za-z0-9_\-. /]", "_", name)[:250] or "_"
+
+
+def _value(value: object) -> str:
+    return str(value)[:_LONGEST]
+
+
+def _milliseconds(moment: str | None) -> int | None:
+    try:
+        return int(datetime.fromisoformat(moment or "").timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def _read(record: Path, uri: str) -> dict[str, str]:
+    """The versions of a region's models on a server, as far as they are known here."""
+    found = object_or_empty(lambda: read_json(record))
+    return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

@@ -1,0 +1,104 @@
+"""One pass of an export: every target is brought up to date with the publish folder.
+
+What is compared is what lies there, never what was done before: so a pass may be killed anywhere,
+and the next one does the rest, whoever makes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from trialfleet.workflows.control.export.published import ExportError, Published, published_in
+from trialfleet.workflows.control.export.s3_client import s3_client
+from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
+from trialfleet.workflows.study.export import Keep
+
+log = logging.getLogger(__name__)
+Progress = Callable[[str], None]
+
+
+class Target(Protocol):
+    """A place that models are exported to."""
+
+    title: str
+
+    def export(self, published: Published, keep: Keep | None) -> list[str]:
+        """Bring it up to date with a region's models; return lines on what was done."""
+
+
+def export_settled(
+    folder: ExportFolder,
+    targets: Targets,
+    progress: Progress,
+    models_folders: Sequence[Path] | None = None,
+) -> dict[str, str]:
+    """As `export_all`, and again while models come, go or are switched meanwhile."""
+    while True:
+        before = folder.signature()
+        problems = export_all(folder, targets, progress, models_folders)
+        if problems or folder.signature() == before:
+            return problems
+
+
+def export_all(
+    folder: ExportFolder,
+    targets: Targets,
+    progress: Progress,
+    models_folders: Sequence[Path] | None = None,
+) -> dict[str, str]:
+    """Bring all targets up to date, with the models of some regions or of all.
+
+    To be called by one process at a time, see `ExportFolder.alone`.
+
+    Returns:
+        Why a target isn't up to date, by its title.
+    """
+    folder.keep_targets(targets)
+    everything = folder.models_folders
+    some = everything if models_folders is None else models_folders
+    problems = {} if models_folders is None else folder.problems()
+    for title, open_target in _openers(folder, targets):
+        problems.pop(title, None)
+        try:
+            problem = _export(open_target(), some, targets.keep, progress)
+        except ExportError as error:  # it can't even be tried
+            problem = str(error)
+        if problem:
+            problems[title] = problem
+    folder.keep_problems(problems)
+    return problems
+
+
+def _export(
+    target: Target, models_folders: Iterable[Path], keep: Keep | None, progress: Progress
+) -> str:
+    """Why a target isn't up to date; empty if it is. One region's trouble is no other's."""
+    problems = []
+    for models_folder in models_folders:
+        try:
+            lines = target.export(published_in(models_folder), keep)
+        except (ExportError, OSError) as error:
+            log.warning("%s: %s: %s", target.title, models_folder.name, error)
+            problems.append(f"{models_folder.name}: {error}")
+            if isinstance(error, ExportError) and error.is_of_all:
+                break
+        else:
+            for line in lines:
+                progress(f"{target.title}: {models_folder.name}: {line}")
+    more = f" (and {len(problems) - 1} more regions)" if len(problems) > 1 else ""
+    return f"{problems[0]}{more}" if problems else ""
+
+
+def _openers(folder: ExportFolder, targets: Targets) -> Iterator[tuple[str, Callable[[], Target]]]:
+    """Yield each target's title, and what opens it or raises an `ExportError`."""
+    if url := targets.export.s3:
+        from trialfleet.workflows.control.export.s3_mirror import S3Mirror
+
+        yield url.rstrip("/"), lambda: S3Mirror(s3_client(targets.s3), url)
+    if mlflow := targets.export.mlflow:
+        from trialfleet.workflows.control.export.mlflow_server import MlflowServer, title_of
+
+        yield title_of(mlflow), lambda: MlflowServer(mlflow, folder.mlflow)

@@ -1,0 +1,83 @@
+"""What there is to export of a region: its whole models, and the one in force with its change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.folders import LATEST, as_of_model, models_in, provenance_of
+
+OLDEST = datetime.min.replace(tzinfo=UTC)
+
+
+class ExportError(TrialfleetError):
+    """Something can't be exported now; the message has no secret. It is tried again.
+
+    Attributes:
+        is_of_all: whether other regions would meet the same.
+    """
+
+    def __init__(self, message: str, *, is_of_all: bool = False) -> None:
+        super().__init__(message)
+        self.is_of_all = is_of_all
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalModel:
+    """A published model.
+
+    Attributes:
+        path: its folder; nothing in it ever changes.
+        as_of: how new it is; None where that isn't known.
+    """
+
+    path: Path
+    run: str
+    as_of: datetime | None
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A region's models at one moment.
+
+    Attributes:
+        region: the region's, as its folder is called.
+        folder: where they lie.
+        models: by run, oldest first.
+        change: by which the present model came into force; None: none is.
+    """
+
+    study: str
+    region: str
+    folder: Path
+    models: dict[str, LocalModel]
+    change: history.Change | None
+
+    @property
+    def champion(self) -> LocalModel | None:
+        """The model in force; None where there is none, or its folder is gone."""
+        return self.models.get(self.change.run) if self.change else None
+
+
+def published_in(models_folder: Path) -> Published:
+    """Return what is published in the folder of a region's models."""
+    changes = history.changes(models_folder / LATEST)  # before the models: it is then among them
+    found = [
+        LocalModel(
+            path=path, run=path.name, as_of=as_of_model(path), provenance=provenance_of(path)
+        )
+        for path in models_in(models_folder)
+    ]
+    found.sort(key=lambda model: (model.as_of or OLDEST, model.run))
+    return Published(
+        study=models_folder.parent.name,
+        region=models_folder.name,
+        folder=models_folder,
+        models={model.run: model for model in found},
+        change=changes[-1] if changes and history.target_of(models_folder / LATEST) else None,
+    )

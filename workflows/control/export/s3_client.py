@@ -1,0 +1,68 @@
+"""The way to S3 of a process on the access point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trialfleet.workflows.control.export.published import ExportError
+from trialfleet.workflows.control.secret_files import secret
+from trialfleet.workflows.study.sections import S3Keys
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
+
+
+def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
+    """Return a client; nothing is asked yet.
+
+    What it signs for others names the bucket in the path: a name with dots is no host's of S3's
+    certificate, and S3's general host sends those on who ask for a bucket of another region.
+
+    Args:
+        keys: the study's files; None: boto3 finds its own.
+        region: of the bucket; None: S3 says where it is.
+        retries: how often a request is made again.
+
+    Raises:
+        ExportError: the keys can't be read, or AWS can't be asked.
+    """
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    given = {}
+    if keys:
+        given = {
+            "aws_access_key_id": secret_of(keys.access_key_id_file),
+            "aws_secret_access_key": secret_of(keys.secret_access_key_file),
+        }
+    signing = Config(signature_version="s3v4", s3={"addressing_style": "path"})
+    config = Config(
+        retries={"mode": "standard", "max_attempts": retries},
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        user_agent_extra="trialfleet",
+    )
+    try:
+        session = boto3.Session(**given)  # type: ignore[arg-type]
+        return session.client(
+            "s3",
+            region_name=region or session.region_name or "us-east-1",
+            config=config.merge(signing) if region else config,
+        )
+    except BotoCoreError as error:
+        raise ExportError(f"AWS can't be asked: {error}") from error
+
+
+def secret_of(file: str | None, variable: str | None = None) -> str | None:
+    """Return what `secret` reads; None where neither is named.
+
+    Raises:
+        ExportError: it can't be read, or is empty.
+    """
+    try:
+        return secret(file, variable) if file or variable else None
+    except ValueError as error:
+        raise ExportError(str(error)) from None

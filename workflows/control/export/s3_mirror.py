@@ -1,0 +1,284 @@
+"""A study's publish folder in S3, which follows the local one.
+
+PREFIX/STUDY/REGION/RUN-ID/…       a model's files, each put once
+PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: what has one is whole
+PREFIX/STUDY/REGION/RUN-ID.removed that the model is being removed
+PREFIX/STUDY/REGION/latest.json    the pointer: which model is in force
+
+A reader who goes by the pointer sees the former model or the new one, each whole. A model's
+provenance.json is put first, on the condition that there is none: it claims the run's id, so
+that two managers with runs of one id never mix their files. The pointer is replaced on the
+condition that it is still the one that was read: of two writers, one finds out and looks again.
+
+Killed between any two requests, the next call completes it: what is there is not sent again.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.files import object_or_empty
+from trialfleet.infra.fleet.aws.clients import DENIED, code_of, permission
+from trialfleet.workflows.checksums import sha256_of
+from trialfleet.workflows.control.export.published import OLDEST, ExportError, LocalModel, Published
+from trialfleet.workflows.control.models.retention import indispensable, superfluous
+from trialfleet.workflows.facts.models.folders import PROVENANCE
+from trialfleet.workflows.study.export import Keep
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+POINTER = "latest.json"
+_MANIFEST, _REMOVED = ".json", ".removed"
+_TAKEN = {"PreconditionFailed", "ConditionalRequestConflict"}
+_ABSENT = {"NoSuchKey", "404"}
+_OF_ONE = {"KeyTooLongError"}  # refusals that other regions needn't meet
+_NO_KEYS = "no AWS credentials here: ~/.aws, the machine's role, or the study's s3: files"
+_ROUNDS = 5  # of looking again at a pointer that another writer has just replaced
+_BY_A_PERSON = {"promote", "rollback", "hand"}
+_MOST_SHOWN = 300  # characters of AWS's reason
+
+Pointer = dict[str, Any]
+
+
+class S3Mirror:
+    """The copy of a publish folder below a prefix of a bucket."""
+
+    def __init__(self, client: S3Client, url: str) -> None:
+        """Take the client; nothing is asked yet.
+
+        Args:
+            client: of an account that may list the bucket, and get, put and delete its objects.
+            url: s3://BUCKET/PREFIX.
+        """
+        self._client = client
+        self._bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        self._prefix = f"{prefix.rstrip('/')}/" if prefix else ""
+        self.title = url.rstrip("/")
+
+    def export(self, published: Published, keep: Keep | None) -> list[str]:
+        """Bring the copy of a region up to date; return lines on what was done.
+
+        Raises:
+            ExportError: S3 refuses or is out of reach, or a model can't lie there.
+        """
+        root = f"{self._prefix}{published.study}/{published.region}/"
+        names = {key.removeprefix(root) for key in self._list(root, delimiter="/")} - {POINTER}
+        for name in names:
+            if name.endswith(_REMOVED):  # of a removal that was killed
+                self._remove(root, name.removesuffix(_REMOVED))
+        whole = {name.removesuffix(_MANIFEST) for name in names if name.endswith(_MANIFEST)}
+        whole -= {name.removesuffix(_REMOVED) for name in names}
+        lines = []
+        for run, model in published.models.items():
+            if run not in whole and self._upload(root, model):
+                lines.append(f"{run}: copied")
+        lines += self._point(root, published)
+        if keep:
+            others = whole - set(published.models)
+            lines += self._remove_superfluous(root, published, keep, others)
+        return lines
+
+    # -- models --------------------------------------------------------------------------------
+
+    def _upload(self, root: str, model: LocalModel) -> bool:
+        """Copy a model; return whether it was there to be copied."""
+        folder = f"{root}{model.run}/"
+        try:
+            self._claim(folder, model)
+            there = self._list(folder)
+            manifest = []
+            for path in sorted(path for path in model.path.rglob("*") if path.is_file()):
+                name = _name(path, model.path)
+                size = path.stat().st_size
+                if there.get(folder + name) != size:
+                    self._send(path, folder + name)
+                manifest.append({"name": name, "bytes": size, "sha256": sha256_of(path)})
+        except FileNotFoundError:
+            if model.path.exists():
+                raise
+            return False  # `keep` has just removed it
+        record = {"schema": 1, "run": model.run, "as_of": _text(model.as_of), "files": manifest}
+        self._put_bytes(f"{root}{model.run}{_MANIFEST}", _bytes(record))
+        return True
+
+    def _claim(self, folder: str, model: LocalModel) -> None:
+        own = (model.path / PROVENANCE).read_bytes()
+        key = folder + PROVENANCE
+        if self._put_bytes(key, own, IfNoneMatch="*") or self._get(key)[0] == own:
+            return
+        raise ExportError(
+            f"s3://{self._bucket}/{folder} has another model of a run {model.run!r}: two managers "
+            "publish there; give one of them another prefix"
+        )
+
+    def _send(self, path: Path, key: str) -> None:
+        from boto3.exceptions import S3UploadFailedError
+
+        try:
+            with self._asking(f"copying {path.name}"):
+                self._client.upload_file(str(path), self._bucket, key)
+        except S3UploadFailedError as error:
+            raise ExportError(f"{self.title}: {_short(error)}", is_of_all=True) from error
+
+    # -- the pointer ---------------------------------------------------------------------------
+
+    def _point(self, root: str, published: Published) -> list[str]:
+        """Let the pointer follow `latest`, unless another manager's switch comes before ours."""
+        champion, change = published.champion, published.change
+        if champion is None or change is None:
+            return []
+        ours: Pointer = {
+            "schema": 1,
+            "run": champion.run,
+            "model": f"s3://{self._bucket}/{root}{champion.run}/",
+            "as_of": _text(champion.as_of),
+            "by": change.by,
+            "switched": change.time,
+            "writer": f"{socket.gethostname()}:{published.folder.resolve()}",
+        }
+        for _ in range(_ROUNDS):
+            content, etag = self._get(root + POINTER)
+            theirs = _plain(content)
+            if theirs == ours:
+                return []
+            self._claim(f"{root}{champion.run}/", champion)  # it is ours, and no namesake
+            if theirs and not goes_before(ours, theirs):
+                run, writer = theirs.get("run"), theirs.get("writer")
+                stays = f"{POINTER} stays with {run}, which {writer} switched to"
+                return [] if run == ours["run"] else [stays]
+            condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
+            if self._put_bytes(root + POINTER, _bytes(ours), **condition):
+                return [f"{POINTER} is {champion.run}"]
+        raise ExportError(f"{self.title}/…/{POINTER}: somebody else writes it all the time")
+
+    # -- what is not kept ----------------------------------------------------------------------
+
+    def _remove_superfluous(
+        self, root: str, published: Published, keep: Keep, others: set[str]
+    ) -> list[str]:
+        """Remove models that lie here alone and that the rule doesn't keep."""
+        ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
+        for run in others:
+            if as_of := _plain(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
+                ages[run] = _moment(as_of)
+        in_force = _plain(self._get(root + POINTER)[0]).get("run")
+        spared = {*published.models, *indispensable(published.folder), in_force or ""}
+        going = superfluous(ages, keep, datetime.now(UTC), spared)
+        for run in going:
+            self._remove(root, run)
+        return [f"removed, by keep: {', '.join(going)}"] if going else []
+
+    def _remove(self, root: str, run: str) -> None:
+        """Remove a model: whole no longer first, and what says so last."""
+        marker = f"{root}{run}{_REMOVED}"
+        self._put_bytes(marker, b"")
+        with self._asking(f"removing {run}"):
+            self._client.delete_object(Bucket=self._bucket, Key=f"{root}{run}{_MANIFEST}")
+            for key in self._list(f"{root}{run}/"):
+                self._client.delete_object(Bucket=self._bucket, Key=key)
+            self._client.delete_object(Bucket=self._bucket, Key=marker)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _list(self, prefix: str, delimiter: str = "") -> dict[str, int]:
+        """The objects below a prefix, and their sizes."""
+        with self._asking(f"listing {prefix}"):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=prefix, Delimiter=delimiter
+            )
+            return {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", [])}
+
+    def _get(self, key: str) -> tuple[bytes | None, str]:
+        """An object's content and its ETag; None where there is none."""
+        from botocore.exceptions import ClientError
+
+        with self._asking(f"reading {key}"):
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=key)
+            except ClientError as error:
+                if code_of(error) in _ABSENT:
+                    return None, ""
+                raise
+            return answer["Body"].read(), answer["ETag"]
+
+    def _put_bytes(self, key: str, content: bytes, **condition: str) -> bool:
+        """Put an object; return whether its condition held."""
+        from botocore.exceptions import ClientError
+
+        with self._asking(f"writing {key}"):
+            try:
+                self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)  # type: ignore[arg-type]
+            except ClientError as error:
+                if condition and code_of(error) in _TAKEN | _ABSENT:  # absent: removed since
+                    return False
+                raise
+            return True
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+        try:
+            yield
+        except ClientError as error:
+            reason = error.response.get("Error", {}).get("Message", "")
+            denied = f"the permission {permission(error)} is denied: "
+            kind = denied if code_of(error) in DENIED else f"{code_of(error)}: "
+            text = f"{self.title}: {what}: {kind}{_short(reason)}"
+            raise ExportError(text, is_of_all=code_of(error) not in _OF_ONE) from error
+        except NoCredentialsError as error:
+            raise ExportError(f"{self.title}: {_NO_KEYS}", is_of_all=True) from error
+        except BotoCoreError as error:
+            raise ExportError(f"{self.title}: {what}: {_short(error)}", is_of_all=True) from error
+
+
+def goes_before(ours: Pointer, theirs: Pointer) -> bool:
+    """Whether our switch replaces the one that the pointer tells.
+
+    Our own folder's next switch always does. Another manager's publication is replaced by that of
+    a newer model, or by a later switch of a person's; a person's only by a later one.
+    """
+    if ours["writer"] == theirs.get("writer"):
+        return True
+    is_newer = _moment(ours["as_of"]) > _moment(theirs.get("as_of"))
+    is_later = _moment(ours["switched"]) > _moment(theirs.get("switched"))
+    if theirs.get("by") in _BY_A_PERSON:
+        return is_later and (is_newer or ours["by"] in _BY_A_PERSON)
+    return is_newer or (is_later and ours["by"] in _BY_A_PERSON)
+
+
+def _moment(text: str | None) -> datetime:
+    return datetime.fromisoformat(text) if text else OLDEST
+
+
+def _plain(content: bytes | None) -> Pointer:
+    """What a JSON object holds; empty for anything else: it is written anew."""
+    return object_or_empty(lambda: json.loads(content or b"{}"))
+
+
+def _name(path: Path, model: Path) -> str:
+    name = path.relative_to(model).as_posix()
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ExportError(f"{str(path)!r}: a name that is no UTF-8 can't be one in S3") from None
+    return name
+
+
+def _text(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def _bytes(content: object) -> bytes:
+    return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def _short(reason: object) -> str:
+    return " ".join(str(reason).split())[:_MOST_SHOWN]

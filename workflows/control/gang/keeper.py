@@ -1,0 +1,241 @@
+"""The process that keeps the rosters of a run's gangs: `python -m ….gang.keeper RUN`.
+
+Each region's graph has one as its SERVICE node; one of a run's holds the lock and keeps them all,
+and another takes over when it ends. It may be killed at any moment: all that it knows stands in the
+rosters and in the queue, and HTCondor starts it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import math
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trialfleet import job_files
+from trialfleet.classads import GONE
+from trialfleet.errors import PoolError
+from trialfleet.files import open_lock, unless_damaged
+from trialfleet.infra.pool import schedd
+from trialfleet.infra.pool.connection import keep_for
+from trialfleet.nodes.gang.member import Member, name_of, parsed
+from trialfleet.updates import Updates
+from trialfleet.workflows.control.gang.speaker import Speaker
+from trialfleet.workflows.control.gang.store import GangStore
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.jobs.gang_records import read_roster
+from trialfleet.workflows.facts.jobs.gang_roster import DONE, Job, Roster, Size
+from trialfleet.workflows.facts.models.export_folder import read_variables
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.rules.gang_decision import decide, superseded, to_remove
+from trialfleet.workflows.study.frozen import load_frozen
+
+TICK = 0.25  # seconds between two looks at the queue
+QUIET_TICK = 1.0  # where no gang is in it
+POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
+SILENT_SECONDS = 10.0  # an agent speaks every 3 s
+_MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
+LOST = "its gang can't go on"  # why jobs are removed
+FORMER = "an earlier release of trialfleet began its gang: it begins anew"
+_PROJECTION = [
+    "ClusterId",
+    "ProcId",
+    "Iwd",
+    "JobStatus",
+    "JobStartDate",
+    "JobCurrentStartDate",
+    "HoldReasonCode",
+    "EnteredCurrentStatus",
+    "TrialfleetNode",
+    "TrialfleetRegion",
+    "RequestDisk",
+    "TrialfleetGangMin",
+    "TrialfleetGangMax",
+]
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Keeps the gangs of one run.
+
+    Their checkpoints lie in the `store` in S3, else on the access point. After so many `seconds`,
+    by its region's slug, a gang begins no other trial.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        store: GangStore | None = None,
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
+        self._folder, self._store, self._seconds = folder, store, seconds or {}
+        # What each job's agent said last, and since when, by our own clock.
+        self._heard: dict[tuple[int, int], tuple[Member | None, float]] = {}
+        self._looked = time.monotonic()
+
+    def turn(self) -> bool:
+        """Look at the queue once and decide for each gang; return whether there is any."""
+        constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
+        try:
+            ads = schedd.query(constraint, _PROJECTION)
+        except PoolError:
+            self._heard.clear()
+            raise
+        now = time.monotonic()
+        if now - self._looked > SILENT_SECONDS / 2:  # this process, or the machine, stood still
+            self._heard.clear()
+        self._looked = now
+        clusters: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for ad in ads:
+            clusters[ad["ClusterId"]].append(ad)
+        for cluster, own in clusters.items():
+            try:
+                self._keep(cluster, own)
+            except Exception:  # the others go on
+                log.exception("%s", own[0].get("TrialfleetNode"))
+        return bool(clusters)
+
+    def _keep(self, cluster: int, ads: list[dict[str, Any]]) -> None:
+        place = TrialFolder(Path(ads[0]["Iwd"]))
+        size = Size(ads[0]["TrialfleetGangMin"], ads[0]["TrialfleetGangMax"])
+        speaker = Speaker(place, cluster)
+        if speaker.order is None:
+            _remove(cluster, (ad["ProcId"] for ad in ads), FORMER)
+            return
+        jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in GONE]
+        now = time.time()
+        known = read_roster(place)
+        roster = known if known and known.cluster == cluster else None
+        before = speaker.heard(roster or Roster(cluster=cluster, since=now), now)
+        names = _delivered(place, _MOST_DISKS * ads[0]["RequestDisk"] * 1024)
+        if names is None and before.code is None:
+            after = replace(before, code=1, over="disk")
+        else:
+            after = decide(before, size, jobs, names or (), now)
+        if self._store:
+            self._store.share(place, after, names or ())
+        age = now - min(ad.get("JobStartDate", now) for ad in ads)
+        wants = age < self._seconds.get(str(ads[0].get("TrialfleetRegion")), math.inf)
+        speaker.say(before, after, jobs, wants=wants)
+        if after != roster:
+            _write(place, str(ads[0]["TrialfleetNode"]), after)
+        if self._store and after.state == DONE:
+            self._store.remove_all(place)
+        unneeded = superseded(after, names or ())
+        if self._store and unneeded:
+            self._store.remove(place, unneeded)
+        for name in unneeded:
+            with suppress(OSError):
+                (place.gang / name).unlink()
+        if procs := to_remove(after, size, jobs, now):
+            is_over = after.state == DONE
+            _remove(cluster, procs, "the gang's training is over" if is_over else LOST)
+
+    def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
+        job, now = (ad["ClusterId"], ad["ProcId"]), time.monotonic()
+        said = _said(place, ad["ProcId"])
+        former, since = self._heard.get(job, (None, now))
+        since = since if said == former else now
+        self._heard[job] = said, since
+        quiet = now - since
+        return Job(
+            proc=ad["ProcId"],
+            status=ad["JobStatus"],
+            began=ad.get("JobCurrentStartDate", 0),
+            said=said,
+            silent=said is not None and quiet > SILENT_SECONDS,
+            quiet_for=quiet,
+            running_for=max(0.0, time.time() - ad.get("EnteredCurrentStatus", 0)),
+            hold_code=ad.get("HoldReasonCode"),
+        )
+
+
+def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
+    """Names in a gang's folder; None where its jobs put more there than they may: it is removed."""
+    try:
+        sizes = job_files.sizes_in(place.gang)
+        total = sum(sizes.values())
+        if total <= most:
+            return sizes
+        log.warning("%s: %d MB, of %d MB", place.gang, total >> 20, most >> 20)
+    except FileNotFoundError:
+        return ()
+    except job_files.JobFileError as error:
+        log.warning("%s: %s", place.gang, error)
+    job_files.make_empty(place.gang)
+    return None
+
+
+def _write(place: TrialFolder, node: str, roster: Roster) -> None:
+    job_files.write_json(place.roster, roster.as_json(), within=place.node_root)
+    ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
+    log.info(
+        "%s: %s %d of %s: ranks %s, from %s, code %s",
+        *(node, roster.state, roster.generation, roster.trial, ranks, roster.start, roster.code),
+    )
+
+
+def _said(place: TrialFolder, proc: int) -> Member | None:
+    file = place.gang / name_of(proc)
+    return unless_damaged(
+        lambda: parsed(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode()), None
+    )
+
+
+def _remove(cluster: int, procs: Iterable[int], why: str) -> None:
+    """Remove jobs that hold a gang's node up, or have lost their gang."""
+    own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
+    schedd.act("Remove", f"ClusterId == {cluster} && ({own})", why)
+
+
+def _keeper_of(folder: RunFolder) -> Keeper:
+    study, store = load_frozen(folder.study).study, None
+    if folder.gang_variables.exists():  # its gangs have their checkpoints in S3
+        os.environ.update(read_variables(folder.gang_variables))
+        store = GangStore(study.s3)
+    budgets = {region_slug(name): study.budget_of(name) for name in study.region_table}
+    seconds = {slug: 60.0 * budget.job_minutes for slug, budget in budgets.items()}
+    return Keeper(folder, store, seconds)
+
+
+def keep(folder: RunFolder) -> None:
+    """Keep the gangs of a run, once no other process does, until a signal ends this one."""
+    updates = Updates()
+    with open_lock(folder.gang_lock) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keep_for(POOL_SECONDS)
+        keeper = _keeper_of(folder)
+        log.info("keeps the gangs of %s", folder.root)
+        while True:
+            updates.follow()
+            try:
+                has_gangs = keeper.turn()
+            except (PoolError, OSError) as error:
+                log.warning("%s", error)
+                has_gangs = False
+            time.sleep(TICK if has_gangs else QUIET_TICK)
+
+
+def main() -> None:
+    """Keep a run's gangs."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(message)s"
+    )
+    keep(RunFolder(parser.parse_args().run))
+
+
+if __name__ == "__main__":
+    main()

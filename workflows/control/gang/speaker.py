@@ -1,0 +1,107 @@
+"""What a gang and the run's optimiser say to each other: the keeper speaks in its agents' place.
+
+To the optimiser's service a gang is a job like any other, with one agent: docs/trial-jobs.md has
+the protocol. What was said stands in the files `agent.json` and `order.json` alone, so whoever
+keeps the gang next goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
+
+from trialfleet import job_files, nodes
+from trialfleet.nodes.job.agent import EXIT_UNANSWERED
+from trialfleet.nodes.job.words import PATIENCE, REPEAT_SECONDS, Order, spoken
+from trialfleet.workflows.facts.jobs.agent_words import Said, is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.gang_roster import (
+    DONE,
+    FORM,
+    RUN,
+    Job,
+    Roster,
+    agents_of,
+    finished,
+    of_next,
+)
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+
+
+class Speaker:
+    """Speaks for a gang, the jobs of a cluster, in its node's folder."""
+
+    def __init__(self, place: TrialFolder, cluster: int) -> None:
+        self._place, self._cluster = place, cluster
+        self._said: Said | None = read_said(place)
+        self.order: Order | None = read_order(place)
+
+    def heard(self, roster: Roster, now: float) -> Roster:
+        """Return what the words make of a roster: the next trial's, or the end.
+
+        What was told of a trial is its end, whatever a keeper that was killed knew of it.
+        """
+        said, order = self._said, self.order
+        if order is None or roster.state == DONE:
+            return roster
+        if said is None or said.say == "begun":
+            is_first = order.trial is not None and not roster.trial
+            return of_next(roster, order.name, 0, now) if is_first else roster
+        if said.say == "told" and said.turn.number > roster.turn:
+            roster = replace(roster, code=said.ended.code)
+            if order.last:
+                return finished(roster, said.ended.code, now)
+        if not is_answered(said, order):
+            self._repeat()
+            return finished(roster, EXIT_UNANSWERED, now) if now > said.time + PATIENCE else roster
+        if order.trial is None:
+            return finished(roster, order.code, now)
+        return of_next(roster, order.name, order.turn, now) if order.turn > roster.turn else roster
+
+    def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
+        """Say what has come of a roster: that a trial has begun, or ended; or ask for one.
+
+        The gang can train another trial if it `wants` one.
+        """
+        if after.code is not None and before.code is None:
+            self._tell(after, jobs, wants=wants)
+        elif self._said is None and after.state == RUN and not after.turn:
+            self._say(jobs, "begun", 0, trial=after.trial)
+        elif self._said is None and after.state == FORM and not (after.trial or after.short):
+            self._say(jobs, "ask", 1)
+
+    def _tell(self, roster: Roster, jobs: Collection[Job], *, wants: bool) -> None:
+        """Tell a trial's end, once what it left is where that of any trial is."""
+        if roster.result:
+            left = self._place.words / nodes.RESULT_PACKAGE.format(roster.trial)
+            job_files.remove(left)
+            with suppress(FileNotFoundError):
+                job_files.share(self._place.gang / roster.result, left)
+        agents = agents_of(jobs).values()
+        self._say(
+            jobs,
+            "told",
+            roster.turn + 1,
+            trial=roster.trial,
+            code=roster.code,
+            cpu_seconds=sum(agent.cpu for agent in agents),
+            memory_mb=max((agent.memory for agent in agents), default=0.0),
+            over=roster.over,
+            wants=wants and not any(agent.changed for agent in agents),
+        )
+
+    def _say(self, jobs: Collection[Job], what: str, turn: int, **more: object) -> None:
+        proc = min(agents_of(jobs), default=0)
+        who = {"job": f"{self._cluster}.{proc}", "starts": 1, "token": f"{self._cluster:08x}"}
+        words = spoken(**who, turn=turn, say=what, **more)
+        job_files.write(self._place.said, words, within=self._place.node_root)
+
+    def _repeat(self) -> None:
+        """Say again what nobody has answered for a while."""
+        size, written = job_files.stamp_of(self._place.said)
+        if size and time.time() - written / 1e9 > REPEAT_SECONDS:
+            words = job_files.read_bytes(
+                self._place.said, job_files.MOST_ORDER, self._place.node_root
+            )
+            job_files.write(self._place.said, words, within=self._place.node_root)

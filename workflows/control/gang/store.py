@@ -1,0 +1,217 @@
+"""Where the checkpoints of large gangs lie in S3, and who may put and get them there.
+
+gang/store.json   the prefix of an attempt at a trial; there where the study has one for its gangs
+gang/links.json   what the keeper has signed for the generation that trains, for some hours
+
+The keeper asks S3 in a thread of its own: gangs don't wait for AWS. Until an address is there, or
+where AWS gives none, checkpoints go by the access point.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trialfleet import job_files
+from trialfleet.files import object_or_empty
+from trialfleet.nodes import CHECKPOINT
+from trialfleet.nodes.gang.packages import Package, package_of
+from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, pointer_in
+from trialfleet.workflows.control.export.published import ExportError
+from trialfleet.workflows.control.export.s3_client import s3_client
+from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.study.sections import S3Keys
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+VALID_SECONDS = 6 * 3600  # that a signature holds
+FRESH_SECONDS = 900.0  # after so many it is signed anew; a role's own keys may end within the hour
+AHEAD, LEAST_AHEAD = 8, 4  # checkpoints that may be put; with fewer, more are signed
+WAIT_SECONDS = 10.0  # for S3's answer, where ranks are to begin with what lies there
+AGAIN_SECONDS = 60.0  # after AWS could not be asked
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Issue:
+    """What was signed for a gang."""
+
+    generation: int
+    last: int
+    at: float
+
+
+class _There(NamedTuple):
+    """Where an attempt's checkpoints lie; the folder's name ends with a slash."""
+
+    bucket: str
+    folder: str
+
+    def key(self, name: str) -> str:
+        """Return the key of a package."""
+        return self.folder + name
+
+
+class GangStore:
+    """Signs addresses for the gangs of a run, and removes what no generation starts from.
+
+    Without `keys` boto3 finds its own.
+    """
+
+    def __init__(
+        self, keys: S3Keys | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._keys, self._clock = keys, clock
+        self._thread = ThreadPoolExecutor(1, "gang-store")
+        self._clients: dict[str, Future[S3Client]] = {}  # by bucket
+        self._failed: dict[str, float] = {}
+        self._issued: dict[Path, _Issue] = {}
+        self._ended: set[Path] = set()
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._thread.shutdown()
+
+    def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
+        """Sign addresses for a generation that trains, before its roster is written.
+
+        The `files` are the packages that have been delivered.
+        """
+        there = _there(place)
+        if there is None or roster.state != RUN:
+            return
+        packages = filter(None, map(package_of, files))
+        sent = [p.number for p in packages if p[:2] == (CHECKPOINT, roster.generation)]
+        newest, now = max(sent, default=0), self._clock()
+        issue = self._issued.get(place.root)
+        if (
+            issue
+            and issue.generation == roster.generation
+            and issue.last - newest >= LEAST_AHEAD
+            and now - issue.at < FRESH_SECONDS
+        ):
+            return
+        get = [roster.start] if roster.start and _is_pointer(place, roster.start) else []
+        links = self._links(there, roster.generation, range(newest + 1, newest + 1 + AHEAD), get)
+        if links is None:
+            return
+        job_files.write_json(place.gang / LINKS, links, mode=0o600, within=place.root)
+        self._issued[place.root] = _Issue(roster.generation, newest + AHEAD, now)
+
+    def _links(
+        self, there: _There, generation: int, numbers: Iterable[int], get: Collection[str]
+    ) -> dict[str, Any] | None:
+        """Addresses of checkpoints to be put and to be had; None where AWS gives none."""
+        from botocore.exceptions import BotoCoreError
+
+        bucket = there.bucket
+        if (client := self._client(bucket, WAIT_SECONDS if get else 0.0)) is None:
+            return None
+        put = [Package(CHECKPOINT, generation, number).name for number in numbers]
+        try:
+            return {
+                "schema": 1,
+                "put": {n: _signed(client, "put_object", there, n) for n in put},
+                "get": {n: _signed(client, "get_object", there, n) for n in get},
+            }
+        except BotoCoreError as error:  # keys that run out, and can't be renewed
+            self._give_up(bucket, error)
+            return None
+
+    def remove(self, place: TrialFolder, names: Collection[str]) -> None:
+        """Remove packages from S3 that are pointers here, in a while; call it before they go."""
+        there, gone = _there(place), [n for n in names if _is_pointer(place, n)]
+        if there and gone:
+            self._thread.submit(self._delete, there, gone)
+
+    def remove_all(self, place: TrialFolder) -> None:
+        """Remove all that an attempt has in S3, in a while; what nothing points to is among it.
+
+        Once that is done the attempt has no place there any more: this may be called again.
+        """
+        there = _there(place)
+        if there and place.root not in self._ended:
+            self._ended.add(place.root)
+            self._thread.submit(self._delete, there, None, place.gang_store)
+
+    def _delete(self, there: _There, names: Iterable[str] | None, then: Path | None = None) -> None:
+        """Delete some of what lies there, or all, and then a file here; in the thread."""
+        try:
+            asked = self._clients.get(there.bucket)
+            is_known = asked is not None and asked.done() and asked.exception() is None
+            client = asked.result() if asked and is_known else _client(self._keys, there.bucket)
+            for key in _keys_of(client, there) if names is None else map(there.key, names):
+                client.delete_object(Bucket=there.bucket, Key=key)
+            if then:
+                then.unlink(missing_ok=True)
+        except Exception as error:  # noqa: BLE001 - of a thread: nobody else would hear of it
+            log.warning("s3://%s/%s: can't be removed: %s", there.bucket, there.folder, error)
+
+    def _client(self, bucket: str, patience: float) -> S3Client | None:
+        """A client where the bucket is; None while S3 is being asked, or can't be.
+
+        It is waited for so many seconds: a generation can't begin without.
+        """
+        if self._clock() - self._failed.get(bucket, -AGAIN_SECONDS) < AGAIN_SECONDS:
+            return None
+        asked = self._clients.get(bucket)
+        if asked is None:
+            asked = self._clients[bucket] = self._thread.submit(_client, self._keys, bucket)
+        if wait([asked], patience).not_done:
+            return None
+        if (error := asked.exception()) is None:
+            return asked.result()
+        self._give_up(bucket, error)
+        return None
+
+    def _give_up(self, bucket: str, error: BaseException) -> None:
+        log.warning("s3://%s: %s; checkpoints go by the access point", bucket, error)
+        self._failed[bucket] = self._clock()
+        del self._clients[bucket]
+
+
+def _client(keys: S3Keys | None, bucket: str) -> S3Client:
+    """A client of the bucket's own AWS region: what another's signs is refused."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        found = s3_client(keys).head_bucket(Bucket=bucket)
+    except (BotoCoreError, ClientError) as error:
+        raise ExportError(str(error)) from error
+    return s3_client(keys, found.get("BucketRegion") or "us-east-1")
+
+
+def _signed(client: S3Client, what: Any, there: _There, name: str) -> str:
+    where = {"Bucket": there.bucket, "Key": there.key(name)}
+    return client.generate_presigned_url(what, Params=where, ExpiresIn=VALID_SECONDS)
+
+
+def _keys_of(client: S3Client, there: _There) -> list[str]:
+    pages = client.get_paginator("list_objects_v2")
+    found = pages.paginate(Bucket=there.bucket, Prefix=there.folder)
+    return [one["Key"] for page in found for one in page.get("Contents", [])]
+
+
+def _is_pointer(place: TrialFolder, name: str) -> bool:
+    try:
+        text = job_files.read_bytes(place.gang / name, MOST_OF_POINTER, place.root)
+    except OSError:
+        return False
+    return pointer_in(text) is not None
+
+
+def _there(place: TrialFolder) -> _There | None:
+    file, most = place.gang_store, job_files.MOST_NOTES
+    plain = object_or_empty(lambda: job_files.read_json(file, most, place.root))
+    if "prefix" not in plain:
+        return None
+    bucket, _, key = str(plain["prefix"]).removeprefix("s3://").partition("/")
+    return _There(bucket, f"{key}/")

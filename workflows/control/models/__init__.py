@@ -1,0 +1,1 @@
+"""The models of a region: which one is put in force, which stay, predictions with them."""

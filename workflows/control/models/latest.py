@@ -1,0 +1,168 @@
+"""MODELS/STUDY/REGION/latest: a link to the model in force, beside those of all of its runs.
+
+It goes forwards by itself and backwards only by a person: what publishes is made the latest unless
+the model of a run that was planned later, or of a later day, lies there already. So a run that is
+resumed a day late, or makes up for a former day, doesn't set production back, and one that a person
+went back to stays until a newer run publishes. A model whose run was planned in the future, by a
+clock that was set ahead, holds up none.
+Each change is noted before it is made (`history`), so that `rollback` knows the way back.
+"""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trialfleet.errors import InputError
+from trialfleet.files import locked, sync
+from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.folders import (
+    LATEST,
+    called,
+    check_published,
+    created_of,
+    former_champions,
+    models_in,
+    other_models,
+    provenance_of,
+)
+
+LOCK = ".lock"
+
+
+def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
+    """Be the only one who changes a region's folder of models; waits for who else does."""
+    return locked(models_folder / LOCK, wait=True)
+
+
+def switch_to_newest(published: Path, as_of: datetime) -> str | None:
+    """Make a published model the latest, unless the model of a later run is there.
+
+    To be called with the folder's lock, once the gate, where there is one, has let the model pass.
+    `as_of` is how new it is, as its run's `FrozenStudy` has it.
+
+    Returns:
+        Why `latest` stays with another run's model, None if it is this one now.
+    """
+    link = published.parent / LATEST
+    now = datetime.now(UTC)  # what is newer than that was planned while a clock was set ahead
+    later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
+    in_force = link.resolve()  # by a person, perhaps
+    if later and link.exists() and in_force != published.resolve():  # a broken link: nothing is
+        own = (model for model in later if model.resolve() == in_force)
+        newest = next(own, max(later, key=lambda model: later[model]))
+        model, words = _which_is_newer(newest, published)
+        is_it = model.resolve() == in_force
+        return (
+            f"{LATEST} stays with {in_force.name}{', which' if is_it else f': {model.name}'} "
+            f"{words}; to change that: trialfleet promote {shlex.quote(str(published))}"
+        )
+    _switch(link, published.name, "publish")
+    return None
+
+
+def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
+    """Say why one model counts as newer: by their days where these decide, else by their plans.
+
+    Returns:
+        One of them, and what is to be said of it.
+    """
+    day, before = (provenance_of(model).get("date") for model in (newer, older))
+    planned, planned_before = created_of(newer), created_of(older)
+    if day and before and day != before:
+        model, which, its_day = newer, "a later", day
+    elif before and planned and planned_before and planned < planned_before:
+        model, which, its_day = older, "an earlier", before
+    else:
+        return newer, "was planned later"
+    # a run's id mostly has its day
+    return model, f"is of {which} day{'' if its_day in model.name else f', {its_day}'}"
+
+
+def promote(model: Path) -> str | None:
+    """Make a published model the latest of its region, newer or older.
+
+    Returns:
+        The run whose model was the latest before, None if none was.
+
+    Raises:
+        InputError: the folder is no published model.
+        OSError: its folder can't be written.
+    """
+    place = check_published(model)
+    with models_lock(place.parent):
+        link = place.parent / LATEST
+        former = history.target_of(link)
+        _switch(link, place.name, "promote")
+    return former
+
+
+def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
+    """Make the model the latest that was in force before the present one, or that of the run `to`.
+
+    Former champions whose folder is gone are passed over.
+
+    Returns:
+        The runs whose models are the latest now and were before.
+
+    Raises:
+        InputError: there is none to go back to, or no model of that run; names those there are.
+        OSError: the folder can't be written.
+    """
+    with models_lock(models_folder):
+        link = models_folder / LATEST
+        current = history.target_of(link)
+        if current is None:
+            raise InputError(
+                f"{str(models_folder)!r} has no {LATEST} of its own, so nothing is rolled back"
+            )
+        target = _named(models_folder, to) if to else _former(models_folder, current)
+        _switch(link, target, "rollback")
+    return target, current
+
+
+def _named(models_folder: Path, run: str) -> str:
+    if provenance_of(models_folder / run).get("run") != run:
+        there = ", ".join(model.name for model in models_in(models_folder)) or "none"
+        raise InputError(
+            f"{called(models_folder)} has no model of the run {run!r}; there are: {there}"
+        )
+    return run
+
+
+def _former(models_folder: Path, current: str) -> str:
+    there = former_champions(models_folder)
+    if not there:
+        others = [model.name for model in models_in(models_folder) if model.name != current]
+        more = f"; name another with --to: {', '.join(others)}" if others else ""
+        raise InputError(
+            f"{called(models_folder)}: no model that was in force before {current} is known{more}"
+        )
+    return there[-1]
+
+
+def _switch(link: Path, run: str, by: str) -> None:
+    if link.is_dir() and not link.is_symlink():
+        raise InputError(f"{str(link)!r} is a folder, and has to be a link: move it away")
+    if history.target_of(link) != run:
+        history.note(link, run, by)
+        point(link, run)
+
+
+def switched(now: str, before: str | None) -> str:
+    """Return the model in force, and which one was before."""
+    return f"{now}, as before" if now == before else f"{now} (was {before or 'none'})"
+
+
+def point(link: Path, target: str) -> None:
+    """Point `link` at `target` so that a reader sees the old model or the new one, never none.
+
+    To be called with the folder's lock.
+    """
+    beside = link.with_name(".latest")
+    beside.unlink(missing_ok=True)  # of a switch that was killed; the lock is ours
+    beside.symlink_to(target)
+    beside.replace(link)
+    sync(link.parent)

@@ -1,0 +1,43 @@
+"""Which columns the models in force of the reference trainer need, and today's tables lack."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from trialfleet.errors import InputError
+from trialfleet.files import object_or_empty, read_json
+from trialfleet.workflows.facts.models.folders import champion_of, models_folder_of
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.spec import Study
+
+
+class Lacking(NamedTuple):
+    """A region whose model in force can't be measured on today's table."""
+
+    region: str
+    run: str  # of the model in force
+    columns: tuple[str, ...]
+
+
+def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
+    """Yield the regions in which the gate will keep the model in force, for want of a column."""
+    if study.gate is None:
+        return
+    for region, columns in used.items():
+        try:
+            champion = champion_of(models_folder_of(study, region_slug(region)), study.name)
+        except InputError:  # publishing says so
+            continue
+        missing = [name for name in _needed(champion) if name not in columns]
+        if champion and missing:
+            yield Lacking(region, champion.name, tuple(missing))
+
+
+def _needed(model: Path | None) -> list[str]:
+    """The columns that a model reads; none where the reference trainer did not make it."""
+    if model is None:
+        return []
+    columns = object_or_empty(lambda: read_json(model / "model.json")["columns"])
+    return [*columns.get("numeric", ()), *columns.get("categorical", ())]

@@ -1,0 +1,72 @@
+"""Which of a region's published models stay, and how the others go.
+
+A model stays if it is among the newest `count`, or no older than `days`, or in force, or the one
+that `rollback` would lead to, or of unknown age. The others get a hidden name first, in one step,
+so that no reader finds half a model; what a killed process leaves of them goes with the next
+publication.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from trialfleet.files import sync
+from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.folders import (
+    LATEST,
+    as_of_model,
+    former_champions,
+    models_in,
+)
+from trialfleet.workflows.study.export import Keep
+
+
+def superfluous(
+    ages: Mapping[str, datetime], keep: Keep, now: datetime, spared: Collection[str]
+) -> list[str]:
+    """Return the runs whose models don't stay, oldest first; those of `spared` do in any case."""
+    newest = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
+    kept = set(newest[: keep.count or 0]) | set(spared)
+    if keep.days is not None:
+        oldest = now - timedelta(days=keep.days)
+        kept |= {run for run in newest if ages[run] >= oldest}
+    return [run for run in reversed(newest) if run not in kept]
+
+
+def indispensable(models_folder: Path) -> set[str]:
+    """Return the runs whose models no rule removes: in force, and in force before."""
+    link = models_folder / LATEST
+    current = history.target_of(link)
+    return {run for run in (current, *former_champions(models_folder)[-1:]) if run}
+
+
+def remove_superfluous(
+    models_folder: Path, keep: Keep, now: datetime, spared: Collection[str], beside: str
+) -> list[str]:
+    """Remove the models that don't stay; return their runs, oldest first.
+
+    To be called with the folder's lock. Those in force and those of `spared` stay in any case. The
+    next publication removes folders whose names begin with `beside`.
+
+    Raises:
+        OSError: the folder can't be written.
+    """
+    going = superfluous(_ages(models_folder), keep, now, {*spared, *indispensable(models_folder)})
+    aside = [models_folder / f"{beside}removed-{run}" for run in going]
+    for run, hidden in zip(going, aside, strict=True):
+        (models_folder / run).rename(hidden)
+    sync(models_folder)
+    for hidden in aside:
+        shutil.rmtree(hidden, ignore_errors=True)
+    return going
+
+
+def _ages(models_folder: Path) -> dict[str, datetime]:
+    return {
+        model.name: as_of
+        for model in models_in(models_folder)
+        if not model.is_symlink() and (as_of := as_of_model(model)) is not None
+    }

@@ -1,0 +1,69 @@
+"""Sending what waits in an outbox, with pauses that grow while a channel doesn't work."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from trialfleet.workflows.control.notify.senders import SendError, send, takes_many
+from trialfleet.workflows.facts.journal.outbox import Delivery, Outbox, key_of
+from trialfleet.workflows.study.notify import Channel
+
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries; doubled each time
+GIVEN_UP = 24 * 3600.0  # seconds after the first try
+
+log = logging.getLogger(__name__)
+Clock = Callable[[], float]  # returns the time in unix seconds
+
+
+def deliver(outbox: Outbox, channels: Sequence[Channel], clock: Clock = time.time) -> int:
+    """Send what is due; to be called by one process at a time, see `Outbox.alone`.
+
+    What is for none of the study's channels is given up.
+
+    Returns:
+        How many deliveries still wait.
+    """
+    by_key = {key_of(channel): channel for channel in channels}
+    waiting = outbox.waiting()
+    groups: dict[tuple[str, ...], list[Delivery]] = defaultdict(list)
+    for one in waiting:
+        channel = by_key.get(one.channel)
+        if channel is None:
+            outbox.give_up([one], "its channel is no longer in the study")
+        elif one.due <= clock():
+            alone = () if takes_many(channel) else (one.event.id,)
+            groups[one.channel, one.event.kind, *alone].append(one)
+    broken: dict[str, SendError] = {}
+    for key, together in groups.items():
+        channel = by_key[key[0]]
+        error = broken.get(key[0]) or _sent(channel, together)
+        if error is None:
+            outbox.sent(together)
+        elif error.is_final:
+            outbox.give_up(together, str(error))
+        else:
+            broken[key[0]] = error  # the others of this channel needn't wait for it, too
+            _put_off(outbox, together, str(error), clock())
+    return len(outbox.waiting())
+
+
+def _sent(channel: Channel, together: list[Delivery]) -> SendError | None:
+    try:
+        send(channel, [one.event for one in together])
+    except SendError as error:
+        log.warning("%s: %s", channel.title, error)
+        return error
+    log.info("%s: %s", channel.title, "; ".join(one.event.title for one in together))
+    return None
+
+
+def _put_off(outbox: Outbox, together: list[Delivery], error: str, now: float) -> None:
+    for one in together:
+        if one.first is not None and now - one.first > GIVEN_UP:
+            outbox.give_up([one], error)
+        else:
+            pause = min(FIRST_PAUSE * 2 ** min(one.tries, 10), LONGEST_PAUSE)
+            outbox.put_off([one], error, now, now + pause)

@@ -1,0 +1,237 @@
+"""The events of a run, found in where it stands.
+
+Whatever lasts is found at every look, under the same id: the outbox takes it once. What may pass by
+itself (a fleet without capacity, a service that starts again) is an event once it has lasted.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import shell_quoted_anywhere
+from trialfleet.workflows.facts.journal.event import Event, event_id, in_one_line
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.causes import kind_of
+from trialfleet.workflows.facts.runs.spending import scaling_notes
+from trialfleet.workflows.formatting import result_text, usd
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.notify import EventKind
+
+LASTING = 600.0  # seconds after which a trouble has not passed by itself
+_SHARE = 0.8  # of a cap, at which there is still time to raise it
+
+
+class RunEvents:
+    """Looks at a run again and again, and says what there is to tell of it."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Read the run's study.
+
+        Raises:
+            InputError: the folder is no run's.
+        """
+        self._folder = folder
+        self._frozen = load_frozen(folder.study)
+        self._reader = StatusReader(folder, brief=True)
+        self._since: dict[tuple[EventKind, str], float] = {}
+        self.is_over = False
+
+    def look(self) -> list[Event]:
+        """Return the events that the run has now; those that were found before are among them."""
+        status = self._reader.read()
+        self.is_over = status.ended
+        found = [*self._of_regions(status), *self._of_money(status)]
+        found += [self._attention(trouble) for trouble in status.failing]
+        found += [*self._of_jobs(status), *self._lasting("attention", _troubles(status))]
+        if not self.is_over:
+            found += self._lasting("fleet-short", self._shortages(status))
+            found += self._sick_gpus()
+        if status.state in {RunState.DONE, RunState.FAILED}:
+            found.append(self._end(status))
+        return found
+
+    def _of_regions(self, status: RunStatus) -> Iterator[Event]:
+        for region in status.regions:
+            if region.stage is Stage.FAILED:
+                yield self._failed(region)
+            if region.kept:
+                promote = shell_quoted_anywhere(Path(region.published or ""))
+                text = (
+                    f"The new one lies in {region.published}.\n"
+                    f"Decide otherwise: trialfleet promote {promote}"
+                )
+                what = f"the model in force was kept: {region.kept}"
+                yield self._event("champion-kept", what, text, same=region.kept, region=region)
+            if region.drift:
+                of = shlex.quote(f"{self._frozen.study.name}/{region.name}")
+                what = f"the model in force has drifted: {region.drift}"
+                text = f"Its past: trialfleet models {of}"
+                yield self._event("drift", what, text, same=region.drift, region=region)
+
+    def _failed(self, region: RegionStatus) -> Event:
+        why = region.reason or (str(region.cause) if region.cause else "its graph ended early")
+        log = region.cause.log if region.cause else None
+        lines = [
+            f"{region.done} of {region.budget} trials completed.",
+            f"Log: {shlex.quote(log)}" if log else "",
+            f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}",
+            f"Again: trialfleet resume {shell_quoted_anywhere(self._folder.root)}",
+        ]
+        text = "\n".join(filter(None, lines))
+        what, same = f"failed: {why}", kind_of(why)
+        return self._event("region-failed", what, text, same=same, region=region)
+
+    def _of_jobs(self, status: RunStatus) -> Iterator[Event]:
+        """The trials that get nowhere, once for each kind; and much lost work."""
+        text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
+        for cause, trouble in {kind_of(each.cause): each for each in status.job_troubles}.items():
+            data = {"node": trouble.node, "machine": trouble.machine, "log": trouble.log}
+            yield self._event("attention", str(trouble), text, same=cause, data=data)
+        if status.work.is_much_lost:
+            yield self._event("attention", str(status.work), text, same="lost work")
+
+    def _of_money(self, status: RunStatus) -> Iterator[Event]:
+        """The budgets in USD of regions and run, by what their jobs cost; and the fleet's cap."""
+        budget = self._frozen.study.budget
+        for region in status.regions:
+            own = self._frozen.study.budget_of(region.name).usd
+            if own and (region.usd or 0.0) >= _SHARE * own:
+                what = f"{usd(region.usd)} USD of {usd(own)} spent (budget.usd)"
+                yield self._event("budget-80", what, same=str(own), region=region)
+            if region.spent:
+                what = f"no trial begins any more: {region.spent}"
+                yield self._event("budget-spent", what, region=region)
+        spent = sum(region.usd or 0.0 for region in status.regions)
+        for key in ("usd_per_run", "usd_per_day"):
+            most = getattr(budget, key)
+            if most and spent >= _SHARE * most:
+                what = f"{usd(spent)} USD of {usd(most)} spent (budget.{key})"
+                yield self._event("budget-80", what, same=f"{key} {most}")
+        yield from self._of_cap(status)
+
+    def _of_cap(self, status: RunStatus) -> Iterator[Event]:
+        money = status.money
+        if money is None or not money.cap:
+            return
+        if money.spent >= _SHARE * money.cap:
+            cap = {"cap": money.cap, "spent": money.spent}
+            yield self._event("budget-80", str(money), same=str(money.cap), data=cap)
+        if money.ended:
+            yield self._event("budget-spent", f"no trial begins any more: {money.ended}")
+
+    def _shortages(self, status: RunStatus) -> list[str]:
+        fleet = self._frozen.study.fleet
+        if fleet is None:
+            return []
+        notes = scaling_notes(self._folder, self._frozen.run, fleet)
+        trouble = status.money.trouble if status.money else None
+        return [*notes, *([trouble] if trouble else [])]
+
+    def _sick_gpus(self) -> list[Event]:
+        fleet = self._frozen.study.fleet
+        if fleet is None or not fleet.brings_gpus:
+            return []
+        from trialfleet.infra.fleet.pool.demand import fleet_machines
+
+        try:
+            found = fleet_machines(fleet.called)
+        except TrialfleetError:  # HTCondor is away; the run's own troubles say so
+            return []
+        return [
+            self._event(
+                "sick-gpu",
+                f"{node.instance} ({node.gpu or 'no GPU'}) takes no jobs: {node.reason}",
+                f"It costs money until it ends: trialfleet fleet status {fleet.called}",
+                same=node.instance,
+                data={"instance": node.instance, "gpu": node.gpu, "reason": node.reason},
+            )
+            for node in found
+            if node.healthy is False
+        ]
+
+    def _lasting(self, kind: EventKind, troubles: Iterable[str]) -> Iterator[Event]:
+        """The troubles that have lasted, an event for each kind of them."""
+        now = time.monotonic()
+        kinds = {kind_of(trouble): trouble for trouble in troubles}
+        keys = {(kind, each) for each in kinds}
+        self._since = {
+            key: since for key, since in self._since.items() if key[0] != kind or key in keys
+        }
+        for key in keys:
+            self._since.setdefault(key, now)
+            if now - self._since[key] >= LASTING:
+                yield self._attention(kinds[key[1]], kind)
+
+    def _attention(self, trouble: str, kind: EventKind = "attention") -> Event:
+        text = f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}"
+        return self._event(kind, trouble, text, same=kind_of(trouble))
+
+    def _end(self, status: RunStatus) -> Event:
+        good = sum(region.stage.is_good for region in status.regions)
+        lines = [_line(region, status.metric) for region in status.regions]
+        return self._event(
+            "run-done",
+            f"{status.state}: {good} of {len(status.regions)} regions have what was asked for",
+            "\n".join([*lines, f"Report: {self._folder.report_page}"]),
+            same=f"{status.state} {good}",
+            data={
+                "state": str(status.state),
+                "regions": [
+                    {
+                        "region": region.name,
+                        "state": str(region.stage),
+                        "best": region.best,
+                        "model": region.published,
+                    }
+                    for region in status.regions
+                ],
+            },
+        )
+
+    def _event(
+        self,
+        kind: EventKind,
+        what: str,
+        text: str = "",
+        *,
+        same: str = "",
+        region: RegionStatus | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> Event:
+        """An event of the run, or of one of its regions; two of a kind are one where `same` is."""
+        study, run = self._frozen.study.name, self._frozen.run
+        own = (region.slug,) if region else ()
+        called = f"{study} {run}: {region.name}" if region else f"{study} {run}"
+        of_region = {"best": region.best, "model": region.published} if region else {}
+        return Event(
+            id=event_id(self._folder.root, kind, *own, same),
+            kind=kind,
+            study=study,
+            run=run,
+            region=region.name if region else None,
+            title=in_one_line(f"{called}: {what}"),
+            text=text,
+            data=data or of_region,
+        )
+
+
+def _troubles(status: RunStatus) -> list[str]:
+    """What a person may have to do something about."""
+    held = [f"{job.node or job.job}: its job is on hold: {job.reason}" for job in status.held]
+    notice = [status.notice] if status.notice else []
+    state = [] if status.state.is_well or status.ended else [f"the run is {status.state}"]
+    return [*notice, *status.run_troubles, *held, *state]
+
+
+def _line(region: RegionStatus, metric: str) -> str:
+    best = "" if region.best is None else f"  {result_text(metric, region.best)}"
+    why = region.reason or (str(region.cause) if region.cause and not region.stage.is_good else "")
+    return f"{region.name}: {region.stage}{best}" + (f"  {in_one_line(why)}" if why else "")

@@ -1,0 +1,91 @@
+"""Events as a message of Slack's, whose sections are short: tables go on in the next, never cut.
+
+The limits are Block Kit's: https://docs.slack.dev/reference/block-kit/blocks/section-block
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+from trialfleet.workflows.facts.journal.event import (
+    MOST_SHOWN,
+    Event,
+    in_one_line,
+    more_lines,
+    unshown,
+)
+
+SECTION = 3_000  # characters of a section
+SECTIONS = 50  # of a message
+_TEXT = 36_000  # characters of the text without sections, of which Slack takes 40,000
+_LINE = 350  # characters of a line; escaped, it fits into a section with any title
+
+
+def slack_message(events: Sequence[Event]) -> dict[str, Any]:
+    """Return the message for events of one kind.
+
+    Slack shows the blocks; the text is for its notifications, and for other services of this shape,
+    which know no blocks.
+    """
+    texts = _sections(events)
+    sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
+    return {"text": slack_text(events), "blocks": sections}
+
+
+def slack_text(events: Sequence[Event]) -> str:
+    """Return events of one kind as one text: bold titles, details as they are printed."""
+    shown = events[:MOST_SHOWN]
+    size = min(SECTION, _TEXT // len(shown))
+    parts = [text for event in shown for text in _of_event(event, 1, size)]
+    return "\n".join([*parts, *unshown(events)])
+
+
+def _sections(events: Sequence[Event]) -> Iterator[str]:
+    """The texts of a message's sections: each event has at least one, and all of them fit."""
+    shown = events[:MOST_SHOWN]
+    for event in shown:
+        yield from _of_event(event, (SECTIONS - 1) // len(shown), SECTION)
+    yield from unshown(events)
+
+
+def _of_event(event: Event, most: int, size: int) -> Iterator[str]:
+    """An event's title and its lines, as printed: `most` texts of `size` characters at most."""
+    start, lines = f"{_title(event)}\n", [_line(line) for line in event.text.splitlines()]
+    if not lines:
+        yield _title(event)
+    for number in range(1, most + 1):
+        if not lines:
+            return
+        room = size - len(start) - len(_code(""))
+        fit = _fitting(lines, room)
+        if number == most and fit < len(lines):
+            fit = _fitting(lines, room - len(more_lines(len(lines))) - 1)
+            lines[fit:] = [more_lines(len(lines) - fit)]
+            fit += 1
+        yield start + _code("\n".join(lines[:fit]))
+        start, lines = "", lines[fit:]
+
+
+def _fitting(lines: Sequence[str], room: int) -> int:
+    """How many of the first lines fit into so many characters."""
+    ends = accumulate(len(line) + 1 for line in lines)
+    return sum(end - 1 <= room for end in ends)
+
+
+def _title(event: Event) -> str:
+    return f"*{_escaped(in_one_line(event.title))}*"
+
+
+def _line(text: str) -> str:
+    return _escaped(text if len(text) <= _LINE else f"{text[: _LINE - 1]}…")
+
+
+def _code(text: str) -> str:
+    return f"```{text}```"
+
+
+def _escaped(text: str) -> str:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.replace("```", "'''")

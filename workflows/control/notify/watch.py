@@ -1,0 +1,56 @@
+"""`python -m trialfleet.workflows.control.notify.watch RUN`: tells of a run's events.
+
+The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
+everybody has been notified, or can't be.
+"""
+
+from __future__ import annotations
+
+import time
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.control.dagman.watchers import be_watcher
+from trialfleet.workflows.control.notify.delivery import deliver
+from trialfleet.workflows.control.notify.run_events import RunEvents
+from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.study.frozen import load_frozen
+
+LOOK_SECONDS = 5.0
+
+
+def watch(folder: RunFolder) -> None:
+    """Tell a run's events until it is over; at once if somebody else does, or nobody wants to know.
+
+    Raises:
+        InputError: the folder is no run's.
+        TrialfleetError: the outbox can't be used.
+    """
+    study = load_frozen(folder.study).study
+    if not study.notify:
+        return
+    outbox = Outbox(folder.alerts)
+    with outbox.alone(wait=False) as ours:
+        if not ours:
+            return
+        events = RunEvents(folder)
+        while True:
+            try:
+                outbox.put(events.look(), study.notify, is_daily=study.daily is not None)
+            except InputError:
+                if not folder.study.exists():  # the run was removed
+                    return
+                raise
+            waiting = deliver(outbox, study.notify)
+            if events.is_over and not waiting:
+                return
+            time.sleep(LOOK_SECONDS)
+
+
+def main() -> None:
+    """Tell a run's events until it is over."""
+    be_watcher(watch, main.__doc__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""A region's data as a file of this machine, for as long as it is examined."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from trialfleet.workflows.control.export.published import ExportError
+from trialfleet.workflows.control.export.s3_client import s3_client
+from trialfleet.workflows.study.spec import URL_PREFIXES
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.study.sections import S3Keys
+
+
+class UnreachableError(Exception):
+    """An object in S3 can't be had; the message says why."""
+
+
+@contextmanager
+def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
+    """Give the file at a path or s3:// URL; what was fetched is deleted after the block.
+
+    Raises:
+        UnreachableError: the object can't be had.
+        OSError: the folder can't be written.
+    """
+    if not place.startswith(URL_PREFIXES):
+        yield Path(place)
+        return
+    with tempfile.TemporaryDirectory(prefix=".fetched-", dir=folder) as beside:
+        path = Path(beside) / "object"
+        with _object_of(place, keys) as (client, there):
+            client.download_file(**there, Filename=str(path))
+        yield path
+
+
+def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
+    """Return an object's `etag`, `bytes`, `modified` and, where it has one, `version`.
+
+    Raises:
+        UnreachableError: the object can't be had, or the files of the keys can't be read.
+    """
+    with _object_of(url, keys) as (client, place):
+        found = client.head_object(**place)
+    return {
+        "etag": found["ETag"].strip('"'),
+        "bytes": found["ContentLength"],
+        "modified": found["LastModified"].isoformat(),
+        **({"version": found["VersionId"]} if "VersionId" in found else {}),
+    }
+
+
+@contextmanager
+def _object_of(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Give a client of S3, and bucket and key of an object; its errors are `UnreachableError`s."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    parts = urlsplit(url)
+    try:
+        place = {"Bucket": parts.netloc, "Key": unquote(parts.path.lstrip("/"))}
+        yield s3_client(keys, retries=1), place
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        why = {"404": "there is no such object", "403": "the keys of s3: may not read it"}
+        raise UnreachableError(why.get(code, f"S3 refuses it: {error}")) from error
+    except (BotoCoreError, ExportError, ValueError) as error:
+        raise UnreachableError(
+            f"S3 can't be reached from here, so nobody knows whether its trials could read it: "
+            f"{error}"
+        ) from error

@@ -1,0 +1,216 @@
+"""The inputs of a run, fixed when it is submitted, and those that have changed since.
+
+RUN/inputs.json has the files of the code, RUN/regions/SLUG/inputs.json those of a region's data:
+path, state and checksum of each; of an object in S3 what S3 says of it. HTCondor reads them again
+for each job. Whenever a job has ended, the states are compared: what a model was trained on is
+known only of files that never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import InputError, first_of
+from trialfleet.files import read_record, write_json
+from trialfleet.workflows.checksums import Checksums, Entries, FileState, files_of
+from trialfleet.workflows.control.plan.fetching import UnreachableError, identity_of
+from trialfleet.workflows.facts.record_shapes import Inputs, InputsChanged
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.table_findings import source_of_table
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.spec import URL_PREFIXES, Study
+
+AT_ONCE = 1 << 30  # bytes that are read before a run; larger files, when a model is published
+_THREADS = 16  # that ask S3
+_NAMED = 3
+_IDENTITY = ("path", "url", "sha256", "bytes", "etag", "version", "modified")
+
+
+def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
+    """Return the paths and URLs that a region's jobs read: its data, or the table made of it."""
+    table = folder.region(region_slug(region)).table
+    return [str(table)] if table.exists() else study.data_of(region)
+
+
+def freeze_code(folder: RunFolder) -> None:
+    """Note what the code of a run is."""
+    checksums = Checksums(folder.checksums, AT_ONCE)
+    files = [folder.agent, *files_of(folder.code)]
+    _write(folder, folder.inputs, [checksums.entry(file) for file in files], [str(folder.code)])
+
+
+def freeze_data(folder: RunFolder, study: Study) -> None:
+    """Note what the data of each region is.
+
+    Raises:
+        InputError: it can't be read.
+    """
+    checksums = Checksums(folder.checksums, AT_ONCE)
+    places = {region: inputs_of(study, folder, region) for region in study.region_table}
+    objects = _objects(study, places.values())
+    for region, own in places.items():
+        urls = [place for place in own if place.startswith(URL_PREFIXES)]
+        entries: Entries = [{"url": url, **objects.get(url, {})} for url in urls]
+        try:
+            files = [file for place in own if place not in urls for file in files_of(Path(place))]
+            entries += [checksums.entry(file) for file in files]
+        except OSError as error:
+            raise InputError(f"region {region!r}: its data can't be read: {error}") from error
+        _write(folder, folder.region(region_slug(region)).inputs, entries, own)
+
+
+def note_changes(folder: RunFolder, slug: str) -> None:
+    """Note which inputs of a region are not what they were; what was noted before stays."""
+    files = folder.region(slug)
+    frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
+    _note(files, [name for each in frozen for name in _changed(folder, each)])
+
+
+def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
+    """Return what a region's model was trained on, for its provenance.
+
+    Reads the files that were too large when the run was submitted. A file that has changed, or
+    changes now, has no checksum.
+
+    Raises:
+        OSError: the run's folder can't be written.
+    """
+    files = folder.region(slug)
+    code, data = (
+        read_record(file, shape=Inputs)["files"] for file in (folder.inputs, files.inputs)
+    )
+    _note(files, [*_read_rest(folder, [*code, *data]), *_replaced(study, data)])
+    noted = _noted(files)
+    names = set(noted["files"])
+    source = source_of_table(files)
+    if source and not names.isdisjoint(entry["path"] for entry in data):
+        names.update(entry.get("path") or entry["url"] for entry in source)
+    return {
+        "data": [_told(entry, names) for entry in source or data],
+        "code": [_told(entry, names) for entry in code],
+        **({"changed": noted["reason"]} if names else {}),
+    }
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def _write(folder: RunFolder, file: Path, entries: Entries, places: Iterable[str]) -> None:
+    """Write entries, whose paths in the run's folder are relative to it: a plan is renamed."""
+    own = [
+        entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry
+        for entry in entries
+    ]
+    folders = [_name(folder, Path(place)) for place in places if Path(place).is_dir()]
+    content = {"schema": 1, "folders": folders, "files": own}
+    if not file.exists() or read_record(file) != content:
+        write_json(file, content)
+
+
+def _name(folder: RunFolder, path: Path) -> str:
+    return str(path.relative_to(folder.root) if path.is_relative_to(folder.root) else path)
+
+
+def _changed(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
+    """The names of files that are in another state than they were, are gone or have come."""
+    then = {e["path"]: _state_in(e) for e in frozen["files"] if "path" in e}
+    places = [folder.root / place for place in frozen["folders"]]
+    new = (_name(folder, file) for place in places for file in files_of(place))
+    return [
+        name
+        for name in dict.fromkeys([*then, *new])
+        if not _is_in_state(folder.root / name, then.get(name))
+    ]
+
+
+def _state_in(entry: Mapping[str, Any]) -> FileState:
+    return FileState(*(entry[field] for field in FileState._fields))
+
+
+def _is_in_state(path: Path, then: FileState | None) -> bool:
+    try:
+        return FileState.of(path) == then
+    except OSError:
+        return False
+
+
+def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
+    """Add the checksums that are missing; return the names of files that have changed."""
+    checksums = Checksums(folder.checksums)
+    missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
+    for entry in missing:
+        with suppress(OSError):
+            entry["sha256"] = checksums.of(folder.root / entry["path"], _state_in(entry))
+    return [entry["path"] for entry in missing if not entry["sha256"]]
+
+
+# -- S3 ----------------------------------------------------------------------------------------
+
+
+def _objects(study: Study, places: Iterable[Iterable[str]]) -> dict[str, dict[str, Any]]:
+    """Return the identity of each object in S3; nothing where S3 can't be asked."""
+    urls = sorted({place for own in places for place in own if place.startswith(URL_PREFIXES)})
+    first = {url: found for url in urls[:1] if (found := _object(url, study))}
+    if not first:  # S3 may be out of reach
+        return {}
+    with ThreadPoolExecutor(_THREADS) as threads:
+        others = threads.map(lambda url: _object(url, study), urls[1:])
+        return first | dict(zip(urls[1:], others, strict=True))
+
+
+def _object(url: str, study: Study) -> dict[str, Any]:
+    try:
+        return identity_of(url, study.s3)
+    except (UnreachableError, OSError):
+        return {}
+
+
+def _replaced(study: Study, entries: Entries) -> list[str]:
+    """The URLs of objects that were replaced; one that S3 says nothing of any more is unknown."""
+    replaced = []
+    for entry in entries:
+        then = {key: value for key, value in entry.items() if key != "url"}
+        if "url" not in entry or not then or (now := _object(entry["url"], study)) == then:
+            continue
+        if now:
+            replaced.append(entry["url"])
+        for key in then:
+            del entry[key]
+    return replaced
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+def _noted(files: RegionFolder) -> dict[str, Any]:
+    """Which inputs of a region were found changed, and the words for it."""
+    if not files.changed.exists():
+        return {"files": [], "reason": ""}
+    return read_record(files.changed, shape=InputsChanged)
+
+
+def _note(files: RegionFolder, changed: list[str]) -> None:
+    before = _noted(files)["files"]
+    names = list(dict.fromkeys([*before, *changed]))
+    if names == before:
+        return
+    now = datetime.now(UTC)
+    reason = (
+        f"changed since the run was submitted: {first_of(names, _NAMED)} "
+        f"(noticed {now:%Y-%m-%d %H:%M} UTC); its trainings may have read either content"
+    )
+    write_json(files.changed, {"schema": 1, "reason": reason, "files": names})
+
+
+def _told(entry: Mapping[str, Any], changed: set[str]) -> dict[str, Any]:
+    """An entry as a model's provenance has it."""
+    if entry.get("path") in changed:
+        return {"path": entry["path"], "sha256": None}
+    if entry.get("url") in changed:
+        return {"url": entry["url"]}
+    return {key: entry[key] for key in _IDENTITY if key in entry}

@@ -1,0 +1,330 @@
+"""From a study to a run's folder: `condor_submit_dag study.dag` in it is always enough.
+
+Deterministic: the same study, run id, time and place give the same bytes. The folder is written
+beside its place and renamed when it is whole, so a plan that was interrupted leaves nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet import nodes
+from trialfleet.errors import InputError
+from trialfleet.files import shell_quoted, sync, write_atomic
+from trialfleet.nodes import tabular
+from trialfleet.nodes.job import archive
+from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
+from trialfleet.workflows.control.plan.inputs import freeze_code, freeze_data
+from trialfleet.workflows.control.plan.run_ids import is_run_id, published_already
+from trialfleet.workflows.control.plan.run_texts import texts_of
+from trialfleet.workflows.facts.disk_space import lack_of_space
+from trialfleet.workflows.facts.models.folders import LATEST
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import StudyGraph, graph_of
+from trialfleet.workflows.run_place import usable_place
+from trialfleet.workflows.study.checks import transferable
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError
+from trialfleet.workflows.study.spec import Study, Trainer
+from trialfleet.workflows.study.trainer_command import CONTRACT
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.aws.account import AwsEnvironment
+    from trialfleet.optimizer.parameters import Scalar
+    from trialfleet.optimizer.space import SearchSpace
+
+# Names in a trial's sandbox that are the contract's own.
+_SANDBOX = (
+    "agent",
+    "condor_exec.exe",
+    "_condor_stdout",
+    "_condor_stderr",
+    nodes.AGENT,
+    nodes.STOP,
+    *CONTRACT,
+)
+_GATE_SANDBOX = ("champion", "challenger", "losses")  # … in a study with a gate
+_FOLDERS = (nodes.KERNELS, f"tabular/{tabular.SHARDED}")  # with trials for GPUs, and gangs
+
+
+def write_plan(
+    study: Study,
+    *,
+    run: str,
+    out: Path,
+    created: datetime | None = None,
+    aws: AwsEnvironment | None = None,
+    notes: tuple[str, ...] = (),
+    places: Mapping[str, str] | None = None,
+    day: RunsDay | None = None,
+    costs: CostsBefore | None = None,
+    former: Sequence[FormerTask] = (),
+) -> RunFolder:
+    """Write the folder of a run and return it.
+
+    Args:
+        study: a resolved study.
+        aws: how the run's autoscaler reaches AWS, where it has one.
+        run: the run's id; it names the published models' folders.
+        out: the run's folder; it must not exist, or be empty.
+        created: when the run was planned; default: now.
+        notes: what was chosen for the study, and why, for people.
+        places: where the study's file sets a trial's limits, as `FrozenStudy` has them.
+        day: the day that the run is of, if any.
+        costs: what jobs of its study cost before, if that is known.
+        former: results of former runs that the optimiser learns from.
+
+    Raises:
+        InputError: the run's id or folder can't be used, a model of that id is published
+            already, two files of a trial have one name, or `trainer: tabular` can't use the data.
+    """
+    assert study.accelerator != "auto", "what a study leaves to the pool is decided before"
+    if not is_run_id(run):
+        raise InputError(
+            f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
+            f"digit first, and not as files of ours: {LATEST!r}, 'study.yaml', 'daily.…'"
+        )
+    folder = RunFolder(place := usable_place(out))
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise _taken(place)
+    code = _trainer_files(study)
+    own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
+    for region in study.region_table:
+        _check_sandbox(region, [*code, *map(Path, study.data_of(region))], own)
+    _check_settings(study)
+    graph = graph_of(study)
+    if published := published_already(study, run):
+        raise InputError(
+            f"run id {run!r}: {str(published)!r} was published by another run of that id; "
+            "choose another with --run-id"
+        )
+    frozen = FrozenStudy(
+        run=run,
+        folder=str(folder.root),
+        created=created or datetime.now(UTC),
+        day=day,
+        costs=costs,
+        notes=notes,
+        places=dict(places or {}),
+        study=study,
+    )
+    _write_beside(folder, frozen, graph, code, aws, former)
+    remember_frozen(folder.study, frozen)
+    return folder
+
+
+def _taken(place: Path) -> InputError:
+    if not RunFolder(place).study.exists():
+        what = "holds something else" if place.is_dir() else "is a file"
+        return InputError(
+            f"the run's folder {str(place)!r} exists already and {what}; choose another with --out"
+        )
+    return InputError(
+        f"the run's folder {str(place)!r} exists already; choose another with --out, or watch "
+        f"that run with: trialfleet status {shell_quoted(place)}"
+    )
+
+
+def _trainer_files(study: Study) -> list[Path]:
+    """The trainer's files, in the study's order, the helper not among them."""
+    if isinstance(study.trainer, Trainer):
+        return [Path(file) for file in study.trainer.files]
+    files = [f"tabular/{name}" for name in tabular.FILES]
+    if study.accelerator == "gpu" or study.has_gangs:
+        files += _FOLDERS
+    return [*map(_node_file, files)]
+
+
+def _check_settings(study: Study) -> None:
+    """Whether the reference trainer, where it is used, takes what each region's space gives it."""
+    if isinstance(study.trainer, Trainer):
+        return
+    from trialfleet.nodes.tabular.settings import SettingError, Settings
+
+    regions = study.region_table
+    shared = next((name for name, own in regions.items() if not own.search_space), None)
+    for region, own in regions.items():
+        if not own.search_space and region != shared:  # a thousand regions may have the study's
+            continue
+        for tried, settings in _outermost(study.space_of(region)):
+            try:
+                Settings.of(settings)
+            except SettingError as error:
+                if tried not in {error.name, None}:  # with another value of that one, it may do
+                    continue
+                is_own = error.name in (own.search_space or {})
+                keys = (*(("regions", region) if is_own else ()), "search_space", error.name)
+                raise UnusableStudyError(Problem(keys, str(error))) from error
+
+
+def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
+    """Each end of each range and each choice beside the defaults, by name; then these alone."""
+    defaults = space.complete(space.defaults())
+    for name, parameter in space.parameters.items():
+        yield from ((name, {**defaults, name: value}) for value in parameter.outermost())
+    yield None, defaults
+
+
+def _node_file(name: str) -> Path:
+    return Path(str(resources.files("trialfleet.nodes") / name))
+
+
+def _check_sandbox(region: str, files: Iterable[Path], own: tuple[str, ...]) -> None:
+    counts = Counter(path.name for path in files)
+    for name, count in counts.items():
+        if name in own:
+            raise InputError(
+                f"region {region!r}: {name!r} is a name that trialfleet itself uses in a trial's "
+                f"sandbox ({', '.join(own)}); rename the file"
+            )
+        if count > 1:
+            raise InputError(
+                f"region {region!r}: {count} files of a trial are called {name!r}; "
+                "they travel into one folder, so rename all but one"
+            )
+
+
+def _write_beside(
+    folder: RunFolder,
+    frozen: FrozenStudy,
+    graph: StudyGraph,
+    code: list[Path],
+    aws: AwsEnvironment | None,
+    former: Sequence[FormerTask],
+) -> None:
+    """Write everything into a folder beside the run's, then rename it."""
+    parent, study = folder.root.parent, frozen.study
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        beside = RunFolder(Path(tempfile.mkdtemp(prefix=".plan-", dir=parent)))
+    except OSError as error:
+        raise InputError(f"the run's folder {str(folder.root)!r} can't be made: {error}") from error
+    try:
+        _check_space(parent)
+        _write_tables(study, folder, beside)
+        beside.root.chmod(0o755)
+        # a storage's URL may hold a password
+        private = {beside.study, beside.study_copy} if study.storage else set()
+        _write_texts(beside.root, texts_of(folder, frozen, graph), private)
+        if aws:
+            _write_private(beside.aws, aws.to_json())
+        if former:
+            write_atomic(beside.former, former_as_text(former))
+        _copy_code(beside.code, [*code, _node_file(nodes.HELPER)])
+        archive.build(beside.code / nodes.AGENT)
+        freeze_code(beside)
+        _make_trial_folders(beside, graph)
+        freeze_data(beside, study)
+        if study.notify:
+            beside.alerts.mkdir(mode=0o700)
+        if study.export:
+            beside.export.mkdir(mode=0o700)
+            _write_variables(beside.export_variables, needed=study.export.s3)
+        if study.gangs_use_s3:
+            _write_variables(beside.gang_variables, needed=True)
+        _put(beside.root, folder.root)
+    except BaseException:
+        shutil.rmtree(beside.root, ignore_errors=True)
+        raise
+    sync(parent)
+
+
+def _write_variables(file: Path, *, needed: object) -> None:
+    """Note the way to AWS of whoever plans, for a process beside the run that needs it."""
+    from trialfleet.infra.fleet.aws import account
+
+    variables = account.variables() if needed else {}
+    _write_private(file, {"schema": 1, "variables": variables})
+
+
+def _write_private(file: Path, content: object) -> None:
+    """Write what may hold a proxy's password."""
+    write_atomic(file, json.dumps(content, indent=1) + "\n", mode=0o600)
+
+
+def _put(beside: Path, place: Path) -> None:
+    """Give a run's folder its name, which an empty folder may have: it keeps the name for us."""
+    try:
+        beside.replace(place)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+            raise
+        raise _taken(place) from error  # by a plan at the same moment
+
+
+def _write_tables(study: Study, folder: RunFolder, beside: RunFolder) -> None:
+    """Examine the data that the reference trainer is to read, where it is used."""
+    if isinstance(study.trainer, Trainer):
+        return
+    from trialfleet.workflows.control.plan.table_summary import table_progress
+    from trialfleet.workflows.control.plan.tables import write_tables
+
+    try:
+        transferable(str(folder.root))
+    except ValueError as error:
+        raise InputError(f"the run's folder: {error}; choose another with --out") from error
+    write_tables(study, beside, table_progress())
+
+
+def _check_space(place: Path) -> None:
+    """Whether trials could begin there at all."""
+    if words := lack_of_space(place):
+        raise InputError(f"{words}; make room, or choose another folder with --out")
+
+
+def _write_texts(root: Path, texts: dict[Path, str], private: set[Path]) -> None:
+    """Write the files; those that are `private` are closed to others from their first byte."""
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = 0o600 if path in private else 0o666
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if text.startswith("#!"):
+            path.chmod(0o755)
+
+
+def _copy_code(folder: Path, files: list[Path]) -> None:
+    folder.mkdir()
+    for file in files:
+        try:
+            _copy(file, folder / file.name)
+        except OSError as error:
+            raise InputError(f"trainer.files: {str(file)!r} can't be copied: {error}") from error
+
+
+def _copy(file: Path, to: Path) -> None:
+    if file.is_dir():
+        is_ours = file in {*map(_node_file, _FOLDERS)}
+        left = nodes.NOT_ON_NODES if is_ours else ()
+        shutil.copytree(file, to, ignore=shutil.ignore_patterns(*left))
+    else:
+        shutil.copyfile(file, to)
+        shutil.copymode(file, to)
+    for path in (to, *to.rglob("*")):  # whoever may write the original may not write the copy
+        path.chmod(path.stat().st_mode & ~0o022)
+
+
+def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:
+    """DAGMan enters a node's folder before its PRE script runs."""
+    for region in graph.regions:
+        files = folder.region(region.slug)
+        files.best.root.mkdir(parents=True)
+        if region.gated:
+            files.gate.root.mkdir()
+        for node in region.trial_nodes:
+            files.trial(node).root.mkdir(parents=True)

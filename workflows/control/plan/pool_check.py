@@ -1,0 +1,151 @@
+"""What a planned run meets in the pool as it is: slots that can run its trials, or none."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.classads import plain
+from trialfleet.errors import FleetError, InputError, PoolError
+from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.user_namespace import identity
+from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.facts.dagman import access_point
+from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import autoscale_of, graph_of
+from trialfleet.workflows.rules.slot_matching import Prospects, prospects
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.regions import gangs_of
+from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from classad2 import ClassAd
+
+    from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
+
+_SECONDS = 60.0  # for condor_submit's dry run
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolCheck:
+    """What the pool has for a run.
+
+    Attributes:
+        prospects: where its trials can run; None if the pool couldn't be asked.
+        has_fleet: the study brings nodes of its own.
+        suitable: what those will have; None where that wasn't asked.
+        troubles: what else is in its way, or what couldn't be asked and why.
+    """
+
+    prospects: Prospects | None
+    has_fleet: bool = False
+    suitable: SuitableTypes | None = None
+    troubles: tuple[str, ...] = ()
+
+    @property
+    def hopeless(self) -> str:
+        """Why the run would wait for ever as things stand; empty if it wouldn't."""
+        if self.prospects is None or self.prospects.fit:
+            return ""
+        if self.has_fleet:
+            return str(self.suitable) if self.suitable and not self.suitable.types else ""
+        return str(self.prospects) if self.prospects.hopeless else ""
+
+    def lines(self) -> list[str]:
+        """In words, a line each."""
+        found = [str(self.prospects)] if self.prospects else []
+        if self.suitable:
+            found.append(str(self.suitable))
+        elif found and self.has_fleet:
+            found.append("the study's fleet brings others")
+        return [*found, *self.troubles]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        found = self.prospects
+        return {
+            "slots": found.slots if found else None,
+            "fit": found.fit if found else None,
+            "willing": found.willing if found else None,
+            "at_once": found.concurrency if found else None,
+            "lacking": list(found.lacking) if found else [],
+            "instance_types": self.suitable.types if self.suitable else None,
+            "hopeless": bool(self.hopeless),
+            "troubles": list(self.troubles),
+        }
+
+
+def check_pool(folder: RunFolder) -> PoolCheck:
+    """Return what a planned run meets in the pool; says so where the pool can't be asked."""
+    frozen = load_frozen(folder.study)
+    study = frozen.study
+    try:
+        use(connect())
+        job = trial_ad(folder, frozen.run, study)
+        found = prospects(job, pool_slots().whole)
+        troubles = access_point.why_closed()
+    except PoolError as error:
+        trouble = f"not compared with the pool: {error}"
+        return PoolCheck(prospects=None, has_fleet=study.fleet is not None, troubles=(trouble,))
+    held = None
+    if not found.fit and autoscale_of(study) != "off":
+        try:
+            held = _held(study, job)
+        except (FleetError, InputError) as error:
+            troubles.append(f"not compared with the fleet's instance types: {error}")
+    return PoolCheck(
+        prospects=found,
+        has_fleet=study.fleet is not None,
+        suitable=held,
+        troubles=tuple(troubles),
+    )
+
+
+def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
+    from trialfleet.infra.fleet.aws.clients import Aws
+    from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
+    from trialfleet.infra.pool.machines import room
+
+    assert study.fleet is not None, "who scales has a fleet"
+    need = room(plain(job), "Request{}")
+    gangs = [size.min for size in gangs_of(study.resources, study.regions)]
+    return suitable_types(Aws(), study.fleet, need, max(gangs, default=1))
+
+
+def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:
+    """Return the ad of a trial's job, by the very submit file that trials have.
+
+    Raises:
+        PoolError: condor_submit can't be run, or refuses the file.
+    """
+    region = graph_of(study).regions[0]
+    node = region.trial_nodes[0]
+    place = folder.region(region.slug).trial(node)
+    order = TrialOrder(region=region.name, node=node, trial=0, mode="tune", seed=0, params={})
+    with tempfile.TemporaryDirectory(prefix="trialfleet-") as beside:
+        file = TrialFolder(Path(beside)).submit
+        text = TrialFiles(run, study, folder, place, order).submit_text()
+        file.write_text(text, encoding="utf-8")
+        ad = _dry_run(file, place.root)
+    ad["Owner"] = identity().account  # START of a slot may ask
+    return ad
+
+
+def _dry_run(file: Path, place: Path) -> ClassAd:
+    import classad2
+
+    result = file.with_name("ads")
+    command = ["condor_submit", "-disable", "-dry-run", str(result), str(file)]
+    try:
+        done = subprocess.run(
+            command, cwd=place, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+        if done.returncode != 0:
+            raise PoolError(f"condor_submit refuses a trial's file: {done.stderr.strip()}")
+        return next(iter(classad2.parseAds(result.read_text())))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PoolError(f"condor_submit can't be run: {error}") from error

@@ -1,0 +1,164 @@
+"""What a study leaves to the pool: whether its trials want GPUs, and which Python runs them.
+
+Decided when a run is planned, and frozen in it: each choice with a word on why.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.embedded import embedded_folder
+from trialfleet.workflows.facts.dagman.pool_slots import gpus, has_gpu, pool_slots
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError
+from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from classad2 import ClassAd
+
+OLDEST_PYTHON = (3, 10)  # of nodes/trial.py
+_ASKING = "import sys; print(*sys.version_info[:3], sep='.')"
+_SECONDS = 20.0  # for a Python to start
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolLook:
+    """What a plan knows of the pool.
+
+    Attributes:
+        slots: its slots; none where it is out of reach.
+        trouble: why it is out of reach; empty where it isn't.
+        on_this_machine: it is an embedded pool: jobs run here, under this account.
+        job_path: PATH of the jobs of an embedded pool.
+    """
+
+    slots: tuple[ClassAd, ...] = ()
+    trouble: str = ""
+    on_this_machine: bool = False
+    job_path: str = ""
+
+
+def look() -> PoolLook:
+    """Return what is to be known of the pool that this process would talk to."""
+    try:
+        environment = connect()
+        use(environment)
+        is_embedded = embedded_folder(environment.get("CONDOR_CONFIG", "")) is not None
+        return PoolLook(
+            slots=tuple(pool_slots().whole),
+            on_this_machine=is_embedded,
+            job_path=_job_path() if is_embedded else "",
+        )
+    except PoolError as error:
+        return PoolLook(trouble=str(error))
+
+
+def _job_path() -> str:
+    import htcondor2
+
+    found = re.search(r"'PATH=((?:[^']|'')*)'", htcondor2.param.get("STARTER_JOB_ENVIRONMENT", ""))
+    return found[1].replace("''", "'").replace('""', '"') if found else ""
+
+
+def settle(study: Study, pool: PoolLook) -> tuple[Study, tuple[str, ...]]:
+    """Return the study with what it left open decided, and a line on each such choice.
+
+    Raises:
+        UnusableStudyError: the study's own Python can't run trials.
+    """
+    accelerator, why = _accelerator(study, pool)
+    python, which = _python(study, pool)
+    settled = study.model_copy(update={"accelerator": accelerator, "python": python})
+    return settled, tuple(filter(None, (why, which)))
+
+
+def is_settled(settled: Study, study: Study) -> bool:
+    """Whether a study is `study`, with what that left open decided, by whatever pool."""
+    decided: dict[str, str | None] = {}
+    if study.accelerator == "auto":
+        decided["accelerator"] = settled.accelerator
+    if study.python is None or study.python == Path(settled.python or "").name:
+        decided["python"] = settled.python
+    return settled == study.model_copy(update=decided)
+
+
+def _accelerator(study: Study, pool: PoolLook) -> tuple[str, str]:
+    if study.accelerator != "auto":
+        return study.accelerator, ""
+    if study.fleet and study.fleet.brings_gpus:
+        return "gpu", "accelerator: gpu, because the study's fleet has GPUs"
+    if pool.trouble:
+        return "cpu", (
+            "accelerator: cpu, because there is no pool to ask for GPUs; write accelerator: gpu "
+            "where trials are to have one"
+        )
+    if have := sum(map(has_gpu, pool.slots)):
+        return "gpu", f"accelerator: gpu, because {have} of {len(pool.slots)} slot(s) have HAS_GPU"
+    if silent := sum(gpus(slot) > 0 for slot in pool.slots):
+        return "cpu", (
+            f"accelerator: cpu, because none of the {silent} slot(s) with GPUs says HAS_GPU "
+            "(docs/gpu.md)"
+        )
+    return "cpu", "accelerator: cpu, because no slot of the pool has a GPU"
+
+
+# -- Python ------------------------------------------------------------------------------------
+
+
+def _python(study: Study, pool: PoolLook) -> tuple[str | None, str]:
+    """The Python that trials get, and a line that names it."""
+    if not pool.on_this_machine:
+        if study.python:
+            return study.python, f"python: {study.python} on the nodes; not looked for from here"
+        unknown = ", because there is no pool to ask" if pool.trouble else ""
+        return None, f"python: what python3 is where a trial runs{unknown}"
+    if study.python is None:
+        return sys.executable, f"python: {sys.executable} ({_version(sys.executable)})"
+    found = shutil.which(study.python, path=pool.job_path)
+    if found is None:
+        raise _unusable(
+            f"{study.python!r} {_why_not(study.python, pool)}; name one that is, such as "
+            f"{sys.executable}, or leave it out"
+        )
+    return found, f"python: {found} ({_version(found)})"
+
+
+def _unusable(text: str) -> UnusableStudyError:
+    return UnusableStudyError(Problem(("python",), text))
+
+
+def _why_not(python: str, pool: PoolLook) -> str:
+    if "/" not in python:
+        return f"is not on a job's PATH, {pool.job_path}"
+    return "is not executable" if Path(python).exists() else "does not exist"
+
+
+def _version(python: str) -> str:
+    """A Python's version, once it has said so itself.
+
+    Raises:
+        UnusableStudyError: it doesn't run, or is too old.
+    """
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", _ASKING],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_SECONDS,
+        )
+        version = done.stdout.strip()
+        parts = tuple(int(part) for part in version.split("."))
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise _unusable(f"{python!r} does not run as a Python: {error}") from error
+    if parts < OLDEST_PYTHON:
+        least = ".".join(map(str, OLDEST_PYTHON))
+        raise _unusable(f"{python!r} is {version}; trials need {least} or newer")
+    return version

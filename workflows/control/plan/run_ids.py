@@ -1,0 +1,147 @@
+"""Ids of runs: a run is called as its folder, and that by default as the time to the second.
+
+A number stands behind it where another run has that. An id names a run's folder and its models'
+folders, so both are claimed, each by what only one process can make: of any number of plans in one
+second, each gets an id of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from trialfleet.files import unless_damaged
+from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.spec import Study
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_OURS = re.compile(rf"{LATEST}|study\.yaml|daily\..*")  # a folder with study.yaml in it is a run's
+_CLAIMS = ".planned"  # beside a study's regions; its files are the ids, until they can't come again
+_CLAIM_SECONDS = 86_400.0  # an hour comes twice when summer time ends
+
+
+def is_run_id(text: str) -> bool:
+    """Whether a run may be called so: its folder, and its models', lie beside files of ours."""
+    return _RUN_ID.fullmatch(text) is not None and not _OURS.fullmatch(text)
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """Return an id for a run that starts now: local time to the second."""
+    return (now or datetime.now().astimezone()).strftime("%Y-%m-%dT%H-%M-%S")
+
+
+def default_folder(study: Study, run: str) -> Path:
+    """Return where a run lies if nobody says otherwise: `runs/STUDY/RUN-ID` here."""
+    return Path.cwd() / "runs" / study.name / run
+
+
+def published_already(study: Study, run: str) -> Path | None:
+    """Return a model that a run of this id has published; None if there is none."""
+    if not study.publishes:
+        return None
+    places = (models_folder_of(study, region_slug(region)) / run for region in study.region_table)
+    return next((place for place in places if place.exists()), None)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An id that no other run of its study has or gets.
+
+    Attributes:
+        made: what was made to claim it, innermost first.
+    """
+
+    run: str
+    place: Path
+    made: tuple[Path, ...]
+
+    def release(self) -> None:
+        """Remove what was made if no run came of it; what isn't empty stays."""
+        if RunFolder(self.place).study.exists():
+            return
+        for path in self.made:
+            with suppress(OSError):  # another plan has put something there
+                path.rmdir() if path.is_dir() else path.unlink()
+
+
+def claim_run(study: Study, out: Path | None) -> Claim:
+    """Claim an id that no other run of the study has or gets, and a folder for the run.
+
+    Args:
+        study: a resolved study.
+        out: the folder, whose name is the id where a run may be called so; default:
+            `default_folder`, which is made, empty.
+
+    Raises:
+        OSError: a folder can't be made.
+    """
+    given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
+    first = given if given and is_run_id(given) else new_run_id()
+    for number in itertools.count(1):
+        run = first if number == 1 else f"{first}-{number}"
+        place = default_folder(study, run) if out is None else out
+        new = [] if out is not None else _absent(place.parent)
+        if published_already(study, run) or (claimed := _claim_models(study, run, place)) is None:
+            continue
+        if out is not None:
+            return Claim(run, place, tuple(claimed))
+        if _makes(place):
+            return Claim(run, place, (place, *new, *claimed))
+    raise AssertionError("numbers end")
+
+
+def _absent(folder: Path) -> list[Path]:
+    """The folder and those above it, as far as they aren't there."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) -> list[Path] | None:
+    """Claim an id for a folder; one that was claimed for the same folder before is its own.
+
+    Returns:
+        What was made for it, innermost first; None where another run has the id.
+    """
+    if not study.publishes:
+        return []
+    claims = Path(study.publish) / study.name / _CLAIMS
+    made = _absent(claims)
+    whose = os.path.abspath(place)  # noqa: PTH100 - links stay
+    try:
+        claims.mkdir(parents=True, exist_ok=True)
+        _forget(claims.iterdir())
+        with (claims / run).open("x", encoding="utf-8") as claim:
+            claim.write(whose)
+    except FileExistsError:
+        before = unless_damaged(lambda: (claims / run).read_text(encoding="utf-8"), None)
+        return made if before == whose else None  # None: forgotten by another plan
+    except FileNotFoundError:  # a plan that was refused has just released its own
+        if not again:
+            raise
+        return _claim_models(study, run, place, again=False)
+    return [claims / run, *made]
+
+
+def _forget(claims: Iterable[Path]) -> None:
+    for claim in claims:
+        try:
+            if time.time() - claim.stat().st_mtime > _CLAIM_SECONDS:
+                claim.unlink()
+        except FileNotFoundError:  # another plan was quicker
+            continue
+
+
+def _makes(place: Path) -> bool:
+    try:
+        place.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,149 @@
+"""The text files of a run: graphs, submit files, DAGMan's configuration, what its scripts call.
+
+Pure: the same study, run id, place and time give the same texts.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import resources
+from pathlib import Path
+
+from trialfleet import nodes
+from trialfleet.nodes import tabular
+from trialfleet.render import render_template
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import (
+    EXITS,
+    NODE_FAULTS,
+    PUBLISH_RETRIES,
+    RESTARTS,
+    RegionGraph,
+    StudyGraph,
+)
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_copy, dump_frozen
+from trialfleet.workflows.study.spec import Study, Trainer
+from trialfleet.workflows.study.trainer_command import PYTHONS
+
+
+def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
+    """Every text file of the run by its path relative to the folder. Touches no file system."""
+    submits = [folder.optimizer_submit, folder.publish_submit, folder.report_submit]
+    submits += [folder.fleet_submit] if graph.autoscale != "off" else []
+    submits += [folder.gang_submit] if frozen.study.has_gangs else []
+    study = dump_frozen(frozen)
+    texts = {
+        folder.study: study,
+        folder.study_copy: dump_copy(frozen, study),
+        folder.dag: _study_dag(folder, frozen, graph),
+        folder.study_config: render_template("dag/dagman.conf.j2", whole_graph=True),
+        folder.region_config: render_template("dag/dagman.conf.j2", whole_graph=False),
+        folder.client: _client(folder, frozen.study),
+        folder.agent: agent_text(frozen.study),
+    }
+    for file in submits:
+        template = f"submit/{file.name}.j2"
+        texts[file] = render_template(template, run=frozen.run, root=folder.root)
+    for region in graph.regions:
+        texts[folder.region(region.slug).dag] = _region_dag(folder, frozen, region)
+    return {path.relative_to(folder.root): text for path, text in texts.items()}
+
+
+def agent_text(study: Study) -> str:
+    """Return the program that starts the agent of a trial's job."""
+    python = study.python or PYTHONS[0]
+    return render_template(
+        "run/agent.j2",
+        command=command_of(study),
+        # it comes first on a trial's PATH
+        python_folder=str(Path(python).parent) if "/" in python else "",
+        python=python,
+        agent=nodes.AGENT,
+        ranks=study.has_gangs,
+    )
+
+
+def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str:
+    return render_template(
+        "dag/study.dag.j2",
+        run=frozen.run,
+        study=frozen.study.name,
+        root=folder.root,
+        config=folder.study_config,
+        node_status=folder.dag_files.node_status,
+        parallel_regions=graph.parallel_regions,
+        autoscale=graph.autoscale,
+        exits=EXITS,
+        restarts=RESTARTS,
+        regions=[
+            {
+                "slug": region.slug,
+                "folder": folder.region(region.slug).root,
+                "priority": region.priority,
+            }
+            for region in graph.regions
+        ],
+    )
+
+
+def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> str:
+    files = folder.region(region.slug)
+    return render_template(
+        "dag/region.dag.j2",
+        run=frozen.run,
+        region=region.name,
+        slug=region.slug,
+        trials=region.trials,
+        root=folder.root,
+        config=folder.region_config,
+        node_status=files.dag_files.node_status,
+        exits=EXITS,
+        attempts=frozen.study.retries + NODE_FAULTS,
+        jobs=_jobs_of_node(frozen.study, region),
+        lanes=[
+            [{"name": node, "folder": files.trial(node).root} for node in lane]
+            for lane in region.lanes
+        ],
+        best={"name": region.best, "folder": files.best.root},
+        gate={"name": region.gate, "folder": files.gate.root} if region.gated else None,
+        publish=region.publish,
+        publish_retries=PUBLISH_RETRIES,
+        tuned=region.tuned,
+        publishes=region.publishes,
+        gang=region.gangs,
+    )
+
+
+def _jobs_of_node(study: Study, region: RegionGraph) -> int:
+    """How many jobs a node of trials may have: one that failed, or whose time was up, has another.
+
+    The scripts count what each trial's attempts may come to; this bounds all.
+    """
+    each = study.retries + NODE_FAULTS
+    per_job = min(region.trials_per_job or region.trials, region.trials)
+    return each if per_job == 1 else (each + 1) * per_job
+
+
+def _client(folder: RunFolder, study: Study) -> str:
+    return render_template(
+        "run/client.j2",
+        python=sys.executable,
+        folder=folder.root,
+        client=resources.files("trialfleet.optimizer") / "client.py",
+        service_log=folder.service_log,
+        gang_log=folder.gang_log if study.has_gangs else None,
+        start=[
+            sys.executable,
+            "-I",
+            "-m",
+            "trialfleet.workflows.control.scripts.node_scripts",
+            str(folder.root),
+        ],
+    )
+
+
+def command_of(study: Study) -> list[str]:
+    """The command that a trial runs in its sandbox."""
+    ours = ["python3", tabular.FILES[0]]
+    words = study.trainer.command if isinstance(study.trainer, Trainer) else ours
+    return [study.python, *words[1:]] if study.python and words[0] in PYTHONS else words

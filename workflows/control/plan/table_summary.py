@@ -1,0 +1,229 @@
+"""What a plan tells of the tables that it found."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trialfleet.errors import first_of
+from trialfleet.spelling import did_you_mean
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.table_findings import found_in
+from trialfleet.workflows.names import region_slug
+
+_MOST_REGIONS = 50
+_MOST_NAMES = 4
+_MOST_COLUMNS = 20
+_FEW_ROWS = 50
+_PARTS = 3  # to train, to validate, to test
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # as repr() writes text
+_COLUMN = re.compile(rf"column {_QUOTED}")
+_EXAMPLES = re.compile(rf"{_QUOTED}|\d+")
+_SECONDS = 2.0  # without a word
+
+Table = dict[str, Any]
+
+
+def tables_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
+    """Return what was found in each region's data, by the region's name."""
+    found = {name: found_in(folder.region(region_slug(name))) for name in regions}
+    return {name: table for name, table in found.items() if table is not None}
+
+
+def table_lines(tables: dict[str, Table]) -> list[str]:
+    """Return a line per region, and a line for each thing that a person should know."""
+    if not tables:
+        return []
+    head = ("region", "rows", "train/validation/test", "columns", "missing", "target")
+    rows = [head, *(_row(name, table) for name, table in [*tables.items()][:_MOST_REGIONS])]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = [
+        "    "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    if (more := len(tables) - _MOST_REGIONS) > 0:
+        lines.append(f"    … and {more} more regions; trialfleet plan --json has all")
+    return ["  tables", *lines, *(f"    {note}" for note in _notes(tables))]
+
+
+def _row(name: str, table: Table) -> tuple[str, ...]:
+    parts = "/".join(f"{count}" for count in table["parts"].values())
+    columns = f"{len(table['numeric'])} numeric, {len(table['categorical'])} categorical"
+    if table["ignored"]:
+        columns += f", {len(table['ignored'])} ignored"
+    return (
+        name,
+        str(table["rows"]),
+        parts,
+        columns,
+        str(sum(table["missing"].values())),
+        f"{table['target']}: {_target(table)}",
+    )
+
+
+def _target(table: Table) -> str:
+    if table["task"] == "regression":
+        low, high = table["range"]
+        digits = next((n for n in range(6, 17) if f"{low:.{n}g}" != f"{high:.{n}g}"), 6)
+        return f"{low:.{digits}g} … {high:.{digits}g}"
+    classes = [f"{name} ({count})" for name, count in table["classes"].items()]
+    return first_of(classes, _MOST_NAMES)
+
+
+def _notes(tables: dict[str, Table]) -> list[str]:
+    """Return each note once, with the regions that it is about where that isn't all of them.
+
+    Of notes on a column that differ in their counts and examples alone, the first is told.
+    """
+    about: dict[str, dict[str, str]] = {}  # by what the note says, the regions' own words
+    for region, table in tables.items():
+        for note in _notes_of(table):
+            about.setdefault(_without_examples(note), {})[region] = note
+    notes = [_merged(own, of=len(tables)) for own in about.values()]
+    tell = (_beginnings, _without_target, _in_no_cell, _roles, _not_everywhere)
+    return [*notes, *(note for of_all in tell for note in of_all(tables))]
+
+
+def _merged(notes: dict[str, str], of: int) -> str:
+    """One note for regions that have the same, but for counts and examples."""
+    [first, *others], note = notes, next(iter(notes.values()))
+    is_of_all = len(notes) == of
+    if len({*notes.values()}) == 1:
+        return note if is_of_all else f"{note} (in {first_of([*notes], _MOST_NAMES)})"
+    likewise = "all others" if is_of_all else first_of(others, _MOST_NAMES)
+    return f"{note} (in {first}; likewise in {likewise})"
+
+
+def _without_examples(note: str) -> str:
+    """What a note on a column says whatever its counts and examples are; any other as it is."""
+    if not (column := _COLUMN.match(note)):
+        return note
+    return column[0] + _EXAMPLES.sub("…", note[column.end() :])
+
+
+def _beginnings(tables: dict[str, Table]) -> list[str]:
+    """Say where a split by time parts the rows, and in which regions where they differ."""
+    about: dict[str, dict[str, str]] = {}
+    for region, table in tables.items():
+        if begins := table["begins"]:
+            parts = ", ".join(f"{part} from {moment}" for part, moment in begins.items())
+            note = f"split by time: {parts}"
+            about.setdefault(note, {})[region] = note
+    notes = [_merged(own, of=len(tables)) for own in about.values()]
+    if (more := len(notes) - _MOST_NAMES) <= 1:
+        return notes
+    return [*notes[:_MOST_NAMES], f"and {more} more such splits; trialfleet plan --json has all"]
+
+
+def _notes_of(table: Table) -> list[str]:
+    notes = []
+    if table["task_inferred"]:
+        notes.append(
+            f"{table['task']}, inferred from the target; table: {{task: …}} says otherwise"
+        )
+    if table["task"] == "classification" and len(table["classes"]) == 2:
+        notes.append(f"predicted is the probability of {[*table['classes']][1]!r}")
+    notes += _untaught_classes(table) + _rare_classes(table["classes"])
+    if min(table["parts"]["validation"], table["parts"]["test"]) < _FEW_ROWS:
+        notes.append(
+            f"fewer than {_FEW_ROWS} rows to validate or to test: what is measured by so few, and "
+            "what a gate decides by it, is mostly chance; see table.split"
+        )
+    ignored = [f"column {name!r} is ignored: {why}" for name, why in table["ignored"].items()]
+    others = [f"column {name!r} {note}" for name, note in table["notes"].items()]
+    return [*notes, *_first(ignored, "ignored"), *_first(others, "others like these")]
+
+
+def _untaught_classes(table: Table) -> list[str]:
+    """Name the classes that no training row has."""
+    classes = [f"{name!r} ({table['classes'][name]})" for name in table["untaught"]]
+    if not classes:
+        return []
+    named = first_of(classes, _MOST_NAMES)
+    return [f"classes without a training row: {named}; the model can't learn them, see table.split"]
+
+
+def _rare_classes(classes: dict[str, int]) -> list[str]:
+    """Name the classes that can't be in all three parts; a slip of the pen often is such a one."""
+    rare = [name for name, rows in classes.items() if rows < _PARTS]
+    if not rare:
+        return []
+    others = [name for name in classes if name not in rare]
+    named = first_of([f"{name!r}{did_you_mean(name, others)}" for name in rare], _MOST_NAMES)
+    return [f"classes of fewer than {_PARTS} rows: {named}; mend the file if that is a slip"]
+
+
+def _first(notes: list[str], what: str) -> list[str]:
+    """Return so many notes on columns as a person reads, and how many more there are."""
+    if (more := len(notes) - _MOST_COLUMNS) <= 1:
+        return notes
+    rest = f"and {more} more columns, {what}; trialfleet plan --json has all"
+    return [*notes[:_MOST_COLUMNS], rest]
+
+
+def _without_target(tables: dict[str, Table]) -> list[str]:
+    left = {name: count for name, table in tables.items() if (count := table["without_target"])}
+    if not left:
+        return []
+    counts = first_of([f"{count} in {name}" for name, count in left.items()], _MOST_NAMES)
+    return [f"rows without a target are left out: {counts}"]
+
+
+def _in_no_cell(tables: dict[str, Table]) -> list[str]:
+    """Name the study's own texts for a missing value that no region has."""
+    texts, *others = (table["in_no_cell"] for table in tables.values())
+    idle = [repr(text) for text in texts if all(text in other for other in others)]
+    if not idle:
+        return []
+    cells = "no cell" if len(tables) == 1 else "no cell of any region"
+    return [f"table.null_values: {cells} is {first_of(idle, _MOST_NAMES)}"]
+
+
+def _roles(tables: dict[str, Table]) -> list[str]:
+    """Say which columns are numeric in one region and categorical in another."""
+    numeric = {name for table in tables.values() for name in table["numeric"]}
+    categorical = {name for table in tables.values() for name in table["categorical"]}
+    return [
+        f"column {name!r} is numeric in some regions and categorical in others; "
+        f"table: {{columns: {{{name}: …}}}} makes them agree"
+        for name in sorted(numeric & categorical)
+    ]
+
+
+def _not_everywhere(tables: dict[str, Table]) -> list[str]:
+    """Say which columns that are used in some regions are in no file of others."""
+    in_file = {
+        region: {*table["numeric"], *table["categorical"], *table["ignored"], table["target"]}
+        for region, table in tables.items()
+    }
+    used = dict.fromkeys(
+        name for table in tables.values() for name in (*table["numeric"], *table["categorical"])
+    )
+    lacking = {
+        name: [region for region, columns in in_file.items() if name not in columns]
+        for name in used
+    }
+    notes = [
+        f"column {name!r} is in {len(tables) - len(without)} of {len(tables)} regions, not in "
+        f"{first_of(without, _MOST_NAMES)}"
+        for name, without in lacking.items()
+        if without
+    ]
+    return _first(notes, "not in all regions")
+
+
+def table_progress() -> Callable[[int, int], None]:
+    """Return what tells, every 2 s and where a person looks on, how many tables are read."""
+    last_shown = time.monotonic()
+
+    def tell(done: int, regions: int) -> None:
+        nonlocal last_shown
+        if sys.stderr.isatty() and done < regions and time.monotonic() - last_shown >= _SECONDS:
+            last_shown = time.monotonic()
+            print(f"tables read: {done} of {regions}", file=sys.stderr, flush=True)
+
+    return tell

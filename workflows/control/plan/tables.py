@@ -1,0 +1,256 @@
+"""The tables of all regions, examined before any job: all mistakes are reported together.
+
+The data of each region is read whole, once. What a CSV or Parquet file holds is written into the
+run's folder as the arrays that trials read, so all of them train on the same rows with the same
+columns, whatever becomes of the file; a .npz travels as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trialfleet import ctrl_c
+from trialfleet.errors import first_of
+from trialfleet.files import shell_quoted, write_json
+from trialfleet.nodes.tabular.settings import GAINS, METRICS, metrics_of
+from trialfleet.nodes.tabular.table import read_table, save_table
+from trialfleet.spelling import nearest
+from trialfleet.workflows.checksums import FileState, sha256_of
+from trialfleet.workflows.control.plan.fetching import UnreachableError, fetched
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.table_findings import found_in
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError
+from trialfleet.workflows.study.spec import URL_PREFIXES, Study
+from trialfleet.workflows.study.table_options import TableOptions
+from trialfleet.workflows.tables.building import Description, build_table, describe
+from trialfleet.workflows.tables.csv_rows import TableError
+from trialfleet.workflows.tables.reading import format_of, read_rows
+
+Progress = Callable[[int, int], None]
+TABLE_SCHEMA = 1
+_MOST_PROBLEMS, _MOST_FILES, _MOST_CLASSES = 20, 3, 4
+# How a problem begins that is one with a key of the study.
+_KEY = re.compile(r"((?:objective\.|report_|gate\.)(?:metric|direction)|target|table(?:\.\w+)*): ")
+# What a kind of target is in words; that of the last kind that has a metric is the widest.
+_TARGETS = {"binary": "two classes", "multiclass": "classes", "regression": "numbers"}
+_PART_OF = {
+    f"{prefix}_{name}": part
+    for prefix, part in [("val", "validation"), ("test", "test")]
+    for name in ("auc", "r2")
+}
+_THREADS = 8  # polars has threads of its own; these overlap reading, hashing and writing
+
+
+class TablesError(UnusableStudyError):
+    """Some regions' data can't be trained on; `by_region` has what is wrong with each of those."""
+
+    def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
+        super().__init__(*problems)
+        self.by_region = by_region
+
+
+def write_tables(study: Study, folder: RunFolder, progress: Progress | None = None) -> None:
+    """Write each region's table.json, and table.npz where its data is CSV or Parquet.
+
+    Of a resolved study with `trainer: tabular`. `progress` is called with how many regions are
+    read, and of how many.
+
+    Raises:
+        TablesError: some regions' data can't be trained on; each problem once, with the files that
+            have it.
+        UnusableStudyError: a target is classes in one region and numbers in another.
+        OSError: the folder can't be written.
+    """
+    regions = list(study.region_table)
+    problems: dict[str, list[_Fault]] = {}
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+        asked = {threads.submit(_problems_of, study, folder, name): name for name in regions}
+        try:
+            for done, future in enumerate(as_completed(asked), start=1):
+                problems[asked[future]] = future.result()
+                ctrl_c.stop_if_pressed()
+                if progress:
+                    progress(done, len(regions))
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+    if found := _by_problem(fault for name in regions for fault in problems[name]):
+        more = len(found) - _MOST_PROBLEMS
+        rest = [Problem(("data",), f"… and {more} more problems")] if more > 0 else []
+        by_region = {name: [f"{f.file}: {f.text}" for f in problems[name]] for name in regions}
+        raise TablesError(
+            *found[:_MOST_PROBLEMS], *rest, by_region={k: v for k, v in by_region.items() if v}
+        )
+    if disagreements := list(_disagreements(folder, regions)):
+        raise UnusableStudyError(*disagreements)
+
+
+class _Fault(NamedTuple):
+    """What is wrong with a region's data, after the key of the study that it is at odds with."""
+
+    file: str
+    text: str
+
+
+def _by_problem(faults: Iterable[_Fault]) -> list[Problem]:
+    """Each problem once, with the files that have it."""
+    files: dict[str, list[str]] = {}
+    for fault in faults:
+        files.setdefault(fault.text, []).append(fault.file)
+    return [_problem(text, list(dict.fromkeys(names))) for text, names in files.items()]
+
+
+def _problem(text: str, files: list[str]) -> Problem:
+    where = first_of(files, _MOST_FILES)
+    if key := _KEY.match(text):
+        return Problem(tuple(key[1].split(".")), f"{text[key.end() :]} ({where})")
+    return Problem(("data",), f"{where}: {text}")
+
+
+def _problems_of(study: Study, folder: RunFolder, region: str) -> list[_Fault]:
+    """Write a region's table; return what is wrong with its data."""
+    places = study.data_of(region)
+    if len(places) != 1:
+        count = len(places) or "none"
+        text = f"trainer: tabular reads one file per region, data names {count}"
+        return [_Fault(f"region {region!r}", text)]
+    files = folder.region(region_slug(region))
+    files.root.mkdir(parents=True, exist_ok=True)
+    place = places[0]
+    is_url = place.startswith(URL_PREFIXES)
+    name = place if is_url else shell_quoted(Path(place))
+    try:
+        form = format_of(place)
+        with fetched(place, study.s3, files.root) as path:
+            source, found = _examine(study, path, form, files)
+            identity = {"url": place} if is_url else {"path": place}
+        note: dict[str, Any] = {
+            "schema": TABLE_SCHEMA,
+            "format": form,
+            "source": [identity | source],
+        }
+        write_json(files.table_found, {**note, "table": asdict(found)})
+        return [_Fault(name, problem) for problem in _metric_problems(study, found)]
+    except UnreachableError as error:
+        return [_Fault(name, str(error))]
+    except TableError as error:
+        return [_Fault(name, problem) for problem in error.problems]
+    except OSError as error:
+        if error.filename and Path(error.filename) == Path(place):
+            return [_Fault(name, str(error.strerror))]
+        raise
+
+
+def _examine(
+    study: Study, path: Path, form: str, files: RegionFolder
+) -> tuple[dict[str, Any], Description]:
+    """Return the checksum of a file and what is in it; write the table where it needs another."""
+    before = FileState.of(path) if path.is_file() else None
+    if before is None:
+        raise TableError("is no file; trainer: tabular reads one file per region")
+    checksum = sha256_of(path)
+    if form == "npz":
+        found = _examine_npz(study, path)
+    else:
+        options = study.table or TableOptions()
+        table, found = build_table(read_rows(path, form), study.target, options, study.seed)
+        save_table(files.table, table, compressed=False)
+    if FileState.of(path) != before:
+        raise TableError("changed while it was read; plan again when it is whole")
+    return {"sha256": checksum, "bytes": before.bytes}, found
+
+
+def _examine_npz(study: Study, path: Path) -> Description:
+    try:
+        table = read_table(path)
+    except ValueError as error:
+        raise TableError(str(error).removeprefix(f"{path} ")) from error
+    if study.target not in {None, table.columns.target}:
+        raise TableError(
+            f"target: is {study.target!r}, and this .npz was written with the target "
+            f"{table.columns.target!r}"
+        )
+    if study.table is not None:
+        raise TableError("table: is for CSV and Parquet; write_table settled what a .npz holds")
+    return describe(table)
+
+
+def _metric_problems(study: Study, found: Description) -> Iterator[str]:
+    """Say which of the study's metrics the trainer doesn't tell of such a table."""
+    kind = found.kind
+    known = metrics_of(kind)
+    slip = found.notes.get(found.target)  # one cell that is no number made classes of numbers
+    gate = study.gate
+    given = [  # how the keys begin, and what stands there
+        ("objective.", study.objective.metric, study.objective.direction),
+        ("report_", study.report_metric, study.report_direction),
+        ("gate.", gate.metric if gate else None, gate.direction if gate else None),
+    ]
+    for section, metric, direction in given:
+        if metric is None:
+            continue
+        if metric in metrics_of("regression") and metric not in known and slip:
+            yield f"target: column {found.target!r} {slip}"
+        elif metric not in known:
+            yield f"{section}metric: {_why_not(metric, found)}"
+        elif direction not in {None, right := _direction_of(metric)}:
+            size = "large" if right == "maximize" else "small"
+            text = f"is {direction}, and a {size} {metric} is a good one: {right}"
+            yield f"{section}direction: {text}"
+        elif (part := _PART_OF.get(metric)) in found.one_class:
+            what = (
+                "class only, and {} needs both"
+                if found.classes
+                else "value only, and {} needs more"
+            )
+            yield f"{section}metric: the {part} rows have one {what.format(metric)}"
+
+
+def _direction_of(metric: str) -> str:
+    return "maximize" if metric.partition("_")[2] in GAINS else "minimize"
+
+
+def _why_not(metric: str, found: Description) -> str:
+    """What is wrong with a metric that the trainer doesn't tell of such a table, and what it does.
+
+    A metric of another kind of target, or a name that is near to one, is never answered with what
+    is only spelt alike.
+    """
+    known = metrics_of(found.kind)
+    kinds = [kind for kind in METRICS if metric in metrics_of(kind)]
+    if kinds:
+        part = metric[: metric.index("_") + 1]
+        fitting = [part + name for name in (*METRICS[found.kind], "loss")]
+        return f"{metric} is for {_TARGETS[kinds[-1]]}; {_target(found)}: {', '.join(fitting)}"
+    near = nearest(metric, (name for kind in METRICS for name in metrics_of(kind)))
+    guess = f" (did you mean {near!r}?)" if near in known else ""
+    return f"there is no {metric!r}{guess}; {_target(found)}: {', '.join(known)}"
+
+
+def _target(found: Description) -> str:
+    if found.task == "regression":
+        return f"the target {found.target!r} is numbers"
+    counted = [f"{name!r} {rows} times" for name, rows in found.classes.items()]
+    names = f" ({first_of(counted, _MOST_CLASSES)})" if found.kind == "multiclass" else ""
+    return f"the target {found.target!r} has {len(found.classes)} classes{names}"
+
+
+def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
+    """Say so where a target is classes in one region and numbers in another."""
+    tasks: dict[str, list[str]] = {}
+    for region in regions:
+        found = found_in(folder.region(region_slug(region)))
+        if found:
+            tasks.setdefault(found["task"], []).append(region)
+    if len(tasks) > 1:
+        conflicting = "; ".join(
+            f"{task} in {first_of(names, 3)}" for task, names in sorted(tasks.items())
+        )
+        yield Problem(("table", "task"), f"{conflicting}; say which with table: {{task: …}}")

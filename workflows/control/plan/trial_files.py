@@ -1,0 +1,272 @@
+"""The files of a trial and of the job that trains it: its order, and its submit file."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from trialfleet import job_files
+from trialfleet.render import render_template
+from trialfleet.sections import bytes_of
+from trialfleet.workflows.control.plan.inputs import inputs_of
+from trialfleet.workflows.facts.jobs.agent_words import Turn
+from trialfleet.workflows.facts.jobs.cost import PRICED_BY
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.trial_names import is_lane
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.paths import sandbox_name
+from trialfleet.workflows.study.sections import Gang
+from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
+
+TRIAL_SCHEMA = 1
+MOST_STARTS = 1000  # a gang's job that got a slot so often, and lost it, is given up
+MOST_VACATES, SHORT_SECONDS = 20, 120  # any other job: as often, after so short executions
+# Files with more are sent to a machine once for all jobs there. For that HTCondor makes a transfer
+# of its own, and no slot goes from one region's job to another's: 3 s. Less is sent in 0.1 s.
+ONCE_BYTES = 10_000_000
+AVOID_SECONDS = 120  # so long a job waits for another machine than those where it failed before
+Mode = Literal["tune", "final", "evaluate"]
+_LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}  # folders, beside what all leave
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOrder:
+    """What one trial runs.
+
+    Attributes:
+        models: in mode "evaluate", the folders in the sandbox of the models to measure, by what
+            they are: champion, challenger.
+        avoid: machines that its job is not to run on while others may take it.
+        alone: it is one job also where the study's trials are gangs.
+        until: a job that has not begun by then does not begin any more.
+    """
+
+    region: str
+    node: str
+    trial: int
+    mode: Mode
+    seed: int
+    params: dict[str, Any]
+    models: dict[str, str] = field(default_factory=dict)
+    avoid: tuple[str, ...] = ()
+    alone: bool = False
+    until: datetime | None = None
+
+
+@dataclass(frozen=True)
+class TrialFiles:
+    """Writes the files of a trial and of its job.
+
+    Attributes:
+        study: the run's, resolved.
+        place: the trial's folder; of a lane's job, its node's.
+        order: what is to be trained; of a lane's job, what its trials have in common.
+    """
+
+    run: str
+    study: Study
+    folder: RunFolder
+    place: TrialFolder
+    order: TrialOrder
+
+    def write(self) -> None:
+        """Write the files of a job and of the first trial that it trains."""
+        with self._job():
+            self.hand_out()
+
+    def write_job(self) -> None:
+        """Write the files of a lane's job, whose agent asks for its first trial."""
+        with self._job():
+            _tell(self.place, None, do="ask")
+            for words in (self.place.stop, self.place.reports):
+                job_files.write(words, "", within=self.place.node_root)
+
+    def hand_out(self, turn: Turn | None = None) -> None:
+        """Write the trial's folder anew, and the order by which its job's agent begins it.
+
+        It answers an agent's turn, or the job has not begun. Where there is a checkpoint of the
+        trial, it goes on from that; `Attempts` removes one of an attempt that failed.
+        """
+        study, place, order = self.study, self.place, self.order
+        place.root.mkdir(parents=True, exist_ok=True)
+        self._empty()
+        contract = self._contract()
+        # after an answer to an agent it may be lost with the power: the order says the same
+        job_files.write_json(place.trial_json, contract, durable=turn is None)
+        minutes = study.trainer.minutes if isinstance(study.trainer, Trainer) else None
+        stopping = study.early_stopping if order.mode == "tune" else None
+        _tell(
+            place,
+            turn,
+            do="train",
+            name=place.root.name,
+            trial=contract,
+            left=_LEFT[order.mode],
+            given=turn is not None and bool(order.models),
+            last=not place.is_shared,
+            memory_mb=round(study.resources.memory_bytes / (1 << 20), 1),
+            seconds=round(minutes * 60) if minutes else None,
+            grace_seconds=stopping.grace_seconds if stopping else None,
+        )
+
+    def submit_text(self) -> str:
+        """Return the job's submit file; it is to be submitted in the folder of its node."""
+        study, folder, place, order = self.study, self.folder, self.place, self.order
+        files = [d for d in self._data if not d.startswith(URL_PREFIXES)]
+        return render_template(
+            "submit/trial.sub.j2",
+            run=self.run,
+            region=order.region,
+            slug=region_slug(order.region),
+            node=place.node_root.name if place.is_shared else order.node,
+            trial=order.trial,
+            mode=order.mode,
+            job_seconds=round(study.budget_of(order.region).job_minutes * 60),
+            reach=self._reach(files),
+            models=list(order.models.values()),
+            accelerator=study.accelerator,
+            resources=study.resources,
+            disk_kb=math.ceil(bytes_of(study.resources.disk) / 1024),
+            root=folder.root,
+            top=os.path.relpath(folder.root, place.node_root),
+            code=sorted(path.name for path in folder.code.iterdir()),
+            team=study.team,
+            priced_by=PRICED_BY,
+            s3=study.s3,
+            files=files,
+            once=are_large(map(Path, files)),
+            avoid=order.avoid,
+            avoid_seconds=AVOID_SECONDS,
+            gang=self._gang,
+            lane=is_lane(place.node_root.name),
+            most_starts=MOST_STARTS,
+            most_vacates=MOST_VACATES,
+            short_seconds=SHORT_SECONDS,
+            until=math.ceil(order.until.timestamp()) if order.until else None,
+            urls=[d for d in self._data if d.startswith(URL_PREFIXES)],
+        )
+
+    @cached_property
+    def _data(self) -> list[str]:
+        return inputs_of(self.study, self.folder, self.order.region)
+
+    @cached_property
+    def _gang(self) -> Gang | None:
+        """How many slots train together, where it is more than a job by itself."""
+        alone = self.order.alone or self.order.mode == "evaluate"
+        return None if alone else self.study.nodes_of(self.order.region)
+
+    @contextmanager
+    def _job(self) -> Iterator[None]:
+        """Write a job's files around what the block writes.
+
+        The submit file goes first and comes last: where it stands, all that it names stands too.
+        """
+        place, gang = self.place, self._gang
+        job_files.remove(place.submit)
+        for made in (place.root, place.node_root):
+            made.mkdir(parents=True, exist_ok=True)
+        if not job_files.is_folder(place.words):
+            job_files.make_empty(place.words)
+        job_files.remove(place.said)
+        for log in place.agent_logs(gang.max if gang else None):
+            job_files.write(log, "")
+        if gang:
+            self._begin_gang(gang)
+        yield
+        job_files.write(place.submit, self.submit_text())
+
+    def _begin_gang(self, gang: Gang) -> None:
+        """Forget a former gang's generations, and say where in S3 this one's checkpoints lie."""
+        job_files.make_empty(self.place.gang)
+        if gang.checkpoints:
+            node = self.place.node_root.relative_to(self.folder.root).parts
+            attempt = secrets.token_hex(4)  # nothing of a former one is ever written over
+            bucket = gang.checkpoints.rstrip("/")
+            prefix = "/".join([bucket, self.study.name, self.run, *node, attempt])
+            job_files.write_json(self.place.gang_store, {"schema": 1, "prefix": prefix})
+
+    def _empty(self) -> None:
+        """Empty the trial's folder: nothing of a former attempt is in it but its checkpoint."""
+        place, mode = self.place, self.order.mode
+        for file in (place.result, place.progress):
+            job_files.write(file, "", durable=False)
+        for made in (place.ended, place.checkpoint, place.model, place.losses):
+            job_files.remove(made)
+        for name in (place.checkpoint.name, *_LEFT[mode]):
+            job_files.make_empty(place.root / name)
+        job_files.remove(place.left)
+        job_files.write(place.reports, "", within=place.node_root, durable=False)
+        # An order to stop this very trial stays: it may have been given before its job was lost.
+        if not job_files.size_of(place.stop) or place.is_shared:
+            job_files.write(place.stop, "", within=place.node_root, durable=False)
+
+    def _contract(self) -> dict[str, Any]:
+        """What `trial.json` holds."""
+        study, order = self.study, self.order
+        return {
+            "schema": TRIAL_SCHEMA,
+            "study": study.name,
+            "run": self.run,
+            "region": order.region,
+            "node": order.node,
+            "trial": order.trial,
+            "mode": order.mode,
+            "seed": order.seed,
+            "params": order.params,
+            "objective": study.objective.model_dump(),
+            "data": [sandbox_name(place) for place in self._data],
+            "accelerator": study.accelerator,
+            "gpus": study.resources.whole_gpus if study.accelerator == "gpu" else 0,
+            "gpu_share": 1 / study.resources.trials_per_gpu,
+            **({"models": order.models} if order.models else {}),
+        }
+
+    def _reach(self, files: Iterable[str]) -> str:
+        """Return what of the access point a job with a proxy reaches, as HTCondor's prefix list.
+
+        Its words. And, because HTCondor's own transfer keeps to the list, what it sends to the job
+        and takes from it, file by file: each of them exists, for a new one needs all of its folder.
+        """
+        place, models = self.place, self.order.models.values()
+        own = [place.words, place.agent_log, *(place.root / name for name in models)]
+        own += [self.folder.agent, self.folder.code, *map(Path, files)]
+        return ",".join(map(_prefix, own))
+
+
+def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
+    """Have a job's agent leave with an exit code."""
+    _tell(place, turn, do="leave", code=code, why=why)
+
+
+def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
+    """Write the order of a job's agent, as an answer to its words if it has begun."""
+    asked = turn or Turn(token="", number=0)
+    order = {"schema": TRIAL_SCHEMA, "token": asked.token, "turn": asked.number, **words}
+    job_files.write_json(place.order, order, within=place.node_root)
+
+
+def _prefix(path: Path) -> str:
+    """Return a path as an item of that list: as far as the list and ClassAds take its letters."""
+    return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
+
+
+def are_large(paths: Iterable[Path]) -> bool:
+    """Return whether files, and those of folders, have more bytes than are sent with each job."""
+    left = ONCE_BYTES
+    for path in paths:
+        for file in path.rglob("*") if path.is_dir() else [path]:
+            with suppress(OSError):  # gone: the job says so
+                left -= file.stat().st_size
+            if left < 0:
+                return True
+    return False

@@ -1,0 +1,1 @@
+"""What is done with a run: planned, checked, submitted, watched, stopped, resumed."""

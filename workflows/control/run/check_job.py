@@ -1,0 +1,114 @@
+"""A check's job: submitted by itself, watched until it ends or its time is over, and removed."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from trialfleet import job_files
+from trialfleet.ctrl_c import postponed
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool import schedd
+from trialfleet.workflows.control.run.check_progress import waits_for
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.jobs.executions import events_of
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+
+_POLL = 0.2  # seconds
+_LOOK_EVERY = 1.0  # seconds, at what the job waits for
+_REMOVED = -1002  # as DAGMan has it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What became of a job while it was watched.
+
+    Attributes:
+        code: its exit, as DAGMan would have it; None if it hadn't ended when the time was over.
+        waited: it waited for a slot all the time.
+    """
+
+    code: int | None
+    waited: bool = False
+
+
+def run_job(
+    folder: RunFolder,
+    place: TrialFolder,
+    node: str,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> Watched:
+    """Have a trial's job, whose files are written, in the queue until it ends, or for so long.
+
+    `progress` takes a line, again and again: what the job waits for, or where it runs.
+
+    Raises:
+        PoolError: HTCondor is out of reach or refuses the job.
+    """
+    for former in (place.log, place.agent_log, place.out, place.err):
+        job_files.remove(former)
+    with _submitted(folder, place, node):
+        return _watch(folder, place, node, seconds, progress)
+
+
+@contextmanager
+def _submitted(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
+    own = f'{job_queue.of_run(folder)} && TrialfleetNode == "{node}"'
+    over = "trialfleet's check is over"
+    schedd.act("Remove", own, over)  # of a check that was killed
+    try:
+        _submit(place)
+        yield
+    finally:
+        with suppress(PoolError):
+            schedd.act("Remove", own, over)
+
+
+def _submit(place: TrialFolder) -> None:
+    command = ["condor_submit", "-terse", place.submit.name]
+    try:
+        done = subprocess.run(command, cwd=place.root, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PoolError(f"condor_submit can't be run: {error}") from error
+    if done.returncode != 0:
+        raise PoolError(f"HTCondor refused the trial of the check: {done.stderr.strip()}")
+
+
+def _watch(
+    folder: RunFolder,
+    place: TrialFolder,
+    node: str,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> Watched:
+    now = time.monotonic()
+    deadline, look = now + seconds, now
+    waited, slot, seen = True, "", 0
+    while time.monotonic() < deadline:
+        with postponed():
+            events = events_of(place.log)
+        for event in events[seen:]:
+            kind = event.type.name
+            if kind == "EXECUTE":
+                waited, slot = False, str(event.get("SlotName") or event.get("ExecuteHost"))
+                progress(f"runs on {slot}")
+            elif kind == "JOB_TERMINATED":
+                normally = event["TerminatedNormally"]
+                return Watched(
+                    code=event["ReturnValue"] if normally else -int(event["TerminatedBySignal"])
+                )
+            elif kind == "JOB_ABORTED":
+                return Watched(code=_REMOVED)
+            elif kind in {"JOB_EVICTED", "SHADOW_EXCEPTION"}:
+                slot = ""
+        seen = len(events)
+        if time.monotonic() >= look:
+            if words := f"runs on {slot}" if slot else waits_for(folder, node):
+                progress(words)
+            look = time.monotonic() + _LOOK_EVERY
+        time.sleep(_POLL)
+    return Watched(code=None, waited=waited)

@@ -1,0 +1,328 @@
+"""A trainer started once before its run in each of its modes, as real jobs of the pool.
+
+What HTCondor makes of the trial's own submit file is the only sandbox like a trial's. The study
+isn't told: nothing of the budget is spent, and the jobs leave nothing but what a failure needs.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trialfleet import job_files
+from trialfleet.errors import InputError, first_of
+from trialfleet.infra.pool.connection import connect, use
+from trialfleet.optimizer.region_types import Complete, Failed
+from trialfleet.optimizer.sampling.seeds import stable_seed
+from trialfleet.sections import bytes_of
+from trialfleet.spelling import did_you_mean
+from trialfleet.workflows.control.plan.trial_files import Mode, TrialFiles, TrialOrder
+from trialfleet.workflows.control.run.check_job import Watched, run_job
+from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, StudyGraph, graph_of
+from trialfleet.workflows.formatting import result_text
+from trialfleet.workflows.rules.gate_decision import rule_of
+from trialfleet.workflows.rules.region_state import NO_MODEL
+from trialfleet.workflows.status.attempts.outcome import outcome_of
+from trialfleet.workflows.status.attempts.settling import settled
+from trialfleet.workflows.status.missing_modules import how_to_install
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+from trialfleet.workflows.study.spec import Study
+
+_SHOWN = 5  # names of regions in a message
+_LINES = 12  # of standard error, in an error's text
+_LAST_BYTES = 1 << 20  # of standard error that are looked at
+_FRAME = re.compile(r'  File "(?P<file>.+)", line \d+')
+_OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
+SECONDS = 60.0  # that a mode is tried: what trains for so long has started well
+_WITH = {
+    "tune": "",
+    "final": "in mode final (its full training) ",
+    "evaluate": "in mode evaluate (the gate's job, docs/gate.md) ",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What became of the trainer's dry start.
+
+    Attributes:
+        region: the region whose default settings it trained.
+        metrics: its result; None if it had none when the time was over.
+        waited: the job waited for a slot all the time.
+        modes: those that it was seen to do, in their order.
+        unseen: the first that it was not seen to end in time, and so none after it.
+        warning: what is doubtful of the study by its result; empty: nothing.
+        regions: how many the study has; the others were not tried.
+    """
+
+    region: str
+    metrics: dict[str, float] | None
+    waited: bool = False
+    modes: tuple[Mode, ...] = ()
+    unseen: Mode | None = None
+    warning: str = ""
+    regions: int = 1
+
+    def __str__(self) -> str:
+        """In a line for each thing to know."""
+        if self.regions == 1:
+            return self._found()
+        alone = f"it was tried with {self.region} alone, of {self.regions} regions"
+        return f"{self._found()}\n{alone}; with another: --check-region REGION"
+
+    def _found(self) -> str:
+        if self.metrics is None:
+            if self.waited:
+                return (
+                    f"no slot came free for it within {SECONDS:.0f} s: the trainer was not started"
+                )
+            return f"the trainer runs; it was not waited for after {SECONDS:.0f} s"
+        values = ", ".join(map(result_text, self.metrics, self.metrics.values()))
+        lines = [f"{self.region} with its default settings: {values}"]
+        if "final" in self.modes:
+            lines.append("mode final leaves a model")
+        if "evaluate" in self.modes:
+            lines.append("mode evaluate measures it")
+        if self.unseen:
+            lines.append(f"mode {self.unseen} was not waited for after {SECONDS:.0f} s")
+        if self.warning:
+            lines.append(f"but {self.warning}")
+        return "\n".join(lines)
+
+
+class TrainerFailsError(InputError):
+    """The trainer fails at its dry start.
+
+    Attributes:
+        place: what the trial received and left.
+    """
+
+    def __init__(
+        self, study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
+    ) -> None:
+        super().__init__(failure_text(study, region, error, place, mode))
+        self.place = place
+        self._moved = (study, region, error), mode
+
+    def moved(self, place: TrialFolder) -> TrainerFailsError:
+        """Return the same of a trial that lies elsewhere now."""
+        told, mode = self._moved
+        return TrainerFailsError(*told, place, mode)
+
+
+def check(
+    folder: RunFolder,
+    seconds: float = SECONDS,
+    progress: Callable[[str], None] | None = None,
+    region: str | None = None,
+) -> Checked:
+    """Run a region's first trial as a job by itself, and return what became of it.
+
+    It has the seed of the trial that the run begins with, which so has the same result where the
+    trainer is repeatable. Once it has trained in time, its full training is tried in the same way,
+    where the study publishes models; and then the gate's job, where it has a gate.
+
+    Args:
+        folder: the run's; it isn't submitted.
+        seconds: how long to wait for the end of each job.
+        progress: takes a line, again and again: what a job waits for, or where it runs.
+        region: whose trial; default: the first's.
+
+    Raises:
+        TrainerFailsError: with the trainer's last words.
+        InputError: there is no such region, or the trainer doesn't tell a metric that the study
+            names.
+        PoolError: HTCondor is out of reach or refuses a job.
+    """
+    frozen = load_frozen(folder.study)
+    graph = _region_of(graph_of(frozen.study), region)
+    use(connect())
+    shutil.rmtree(folder.check.root, ignore_errors=True)  # what a check before this one left
+    order = first_order(frozen.study, graph)
+    tried = _Check(frozen, folder, order, seconds, progress or (lambda _: None))
+    checked = tried.all_modes()
+    shutil.rmtree(folder.check.root, ignore_errors=True)
+    return checked
+
+
+def _region_of(graph: StudyGraph, name: str | None) -> RegionGraph:
+    if name is None:
+        return graph.regions[0]
+    found = {region.name: region for region in graph.regions}
+    if name not in found:
+        known = first_of([*map(repr, found)], _SHOWN)
+        raise InputError(f"no region {name!r}{did_you_mean(name, found)}; regions: {known}")
+    return found[name]
+
+
+@dataclass(frozen=True)
+class _Check:
+    """One check: its jobs, each in the folder of the one before."""
+
+    frozen: FrozenStudy
+    folder: RunFolder
+    order: TrialOrder
+    seconds: float
+    progress: Callable[[str], None]
+
+    def all_modes(self) -> Checked:
+        regions = len(self.frozen.study.region_table)
+        ended = self._run(self.order)
+        found = Checked(
+            region=self.order.region, metrics=None, waited=ended.waited, regions=regions
+        )
+        if ended.code is None:
+            return found
+        metrics = self._metrics(ended.code, "tune")
+        warning = check_metrics(self.frozen.study, metrics) if metrics else ""
+        found = replace(found, metrics=metrics, modes=("tune",), warning=warning)
+        if not self.frozen.study.publishes:
+            return found
+        if not self._trains_in_full():
+            return replace(found, unseen="final")
+        found = replace(found, modes=("tune", "final"))
+        if not self.frozen.study.gate:
+            return found
+        if not self._evaluates():
+            return replace(found, unseen="evaluate")
+        # the gate's metric was seen
+        return replace(found, modes=("tune", "final", "evaluate"), warning="")
+
+    def _trains_in_full(self) -> bool:
+        """Whether the full training was seen to end."""
+        ended = self._run(replace(self.order, mode="final"))
+        if ended.code is None:
+            return False
+        self._metrics(ended.code, "final")
+        if not job_files.has_files(self.folder.check.model):
+            raise self._failed(NO_MODEL, "final")
+        return True
+
+    def _evaluates(self) -> bool:
+        """Whether the gate's job was seen to end; it measures the model just trained, twice."""
+        from trialfleet.workflows.control.scripts.gate import measured, outcome_of_measurement
+
+        place = self.folder.check
+        job_files.copy_tree(place.model, place.champion)
+        place.model.rename(place.challenger)
+        models = {CHAMPION: place.champion.name, CHALLENGER: place.challenger.name}
+        ended = self._run(replace(self.order, mode="evaluate", models=models))
+        if ended.code is None:
+            return False
+        if outcome := outcome_of_measurement(self.frozen, place, ended.code):
+            raise self._failed(outcome.error, "evaluate")
+        try:
+            found = measured(place)[CHALLENGER].metrics
+        except ValueError as error:  # what it says of the rows' losses
+            raise self._failed(str(error), "evaluate") from error
+        deciding = rule_of(self.frozen.study).metric
+        if deciding not in found:
+            known = f"{did_you_mean(deciding, found)}; it tells: {', '.join(sorted(found))}"
+            raise self._failed(f"it doesn't tell the gate's metric {deciding!r}{known}", "evaluate")
+        return True
+
+    def _run(self, order: TrialOrder) -> Watched:
+        TrialFiles(
+            self.frozen.run, self.frozen.study, self.folder, self.folder.check, order
+        ).write()
+
+        def progress(line: str) -> None:
+            self.progress(f"{order.mode}: {line}")
+
+        ended = run_job(self.folder, self.folder.check, order.node, self.seconds, progress)
+        if ended.code is None:
+            return ended
+        most = bytes_of(self.frozen.study.resources.disk)
+        return replace(ended, code=settled(self.folder.check, ended.code, most))
+
+    def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
+        """What a training told; one that failed is the trainer's."""
+        metric = self.frozen.study.objective.metric
+        outcome = outcome_of(self.folder.check, code, metric, self.frozen.places)
+        if isinstance(outcome, Failed):
+            raise self._failed(outcome.error, mode)
+        return outcome.metrics if isinstance(outcome, Complete) else {}
+
+    def _failed(self, error: str, mode: Mode) -> TrainerFailsError:
+        return TrainerFailsError(
+            self.frozen.study, self.order.region, error, self.folder.check, mode
+        )
+
+
+def first_order(study: Study, region: RegionGraph) -> TrialOrder:
+    """Return a region's first trial, as the run asks for it, under a node of the check's own."""
+    space = study.space_of(region.name)
+    return TrialOrder(
+        region=region.name,
+        node=f"{region.slug}.check",
+        trial=0,
+        mode="tune",
+        seed=stable_seed(study.seed, region.name, 0),
+        params=space.complete(space.active(space.defaults())),
+        alone=True,
+    )
+
+
+def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
+    """Return what is doubtful of the study's metrics by what a trial reported; empty: nothing.
+
+    Raises:
+        InputError: regions are to be compared by a metric that trials don't tell.
+    """
+    reported = f"the trainer tells: {', '.join(sorted(metrics))}"
+    compared = study.compared_metric
+    if compared not in metrics:
+        near = did_you_mean(compared, metrics)
+        raise InputError(f"report_metric: a trial doesn't tell {compared!r}{near}; {reported}")
+    deciding = study.gate and study.gate.metric
+    if deciding and deciding not in metrics:
+        near = did_you_mean(deciding, metrics)
+        words = f"gate.metric: a trial doesn't tell {deciding!r}{near}; {reported}"
+        if near:
+            raise InputError(words)
+        return f"{words}. Without it in mode evaluate, the gate keeps every new model out"
+    return ""
+
+
+def failure_text(
+    study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
+) -> str:
+    """Return what to tell of a trainer that failed in `place`: why, its last words, a cure."""
+    said, mending = last_words(place.err), missing_module(place.err, study)
+    words = f"; its last words, from {str(place.err)!r}:\n{said}" if said else ""
+    return (
+        f"the trainer fails {_WITH[mode]}with the default settings of region {region!r}: "
+        f"{error}{words}\n"
+        + (f"{mending}\n" if mending else "")
+        + f"what the trial received and left is in {str(place.root)!r}"
+    )
+
+
+def last_words(error_file: Path) -> str:
+    """Return the last lines of standard error; empty where there is none.
+
+    Where a library's frames fill them, the last frame of the trainer's own code stands before them.
+    """
+    lines = _lines(error_file)
+    shown = lines[-_LINES:]
+    frames = [(at, found["file"]) for at, line in enumerate(lines) if (found := _FRAME.match(line))]
+    own = [at for at, file in frames if not _OF_OTHERS.search(file)]
+    if own and own[-1] < len(lines) - _LINES:
+        begin = own[-1]
+        end = next((at for at, _ in frames if at > begin), begin)
+        shown = [*lines[begin : min(end, begin + 2)], "  …", *lines[3 - _LINES :]]
+    return "\n".join(f"  {line}" for line in shown)
+
+
+def missing_module(error_file: Path, study: Study) -> str:
+    """Return what to do about a module that the trainer's Python doesn't have; empty: nothing."""
+    return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
+
+
+def _lines(file: Path) -> list[str]:
+    return job_files.tail(file, _LAST_BYTES)[0].decode(errors="replace").splitlines()

@@ -1,0 +1,240 @@
+"""How long a run will take and what it will cost, by earlier runs of its study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from statistics import fmean, median
+from typing import Any
+
+from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.files import read_record
+from trialfleet.infra.fleet.scaling.last_report import read_report
+from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.facts.jobs.job_log import read_executions
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.runs.job_costs import noted_job
+from trialfleet.workflows.facts.runs.lookup import FoundRun, runs_here
+from trialfleet.workflows.status.reader import StatusReader, open_run
+from trialfleet.workflows.study.frozen import CostsBefore, load_frozen
+from trialfleet.workflows.study.spec import Study
+
+_MOST_RUNS = 5  # the newest that have a complete trial
+
+Notes = dict[str, Any]  # of a job, as `JobNotes` has them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The time that a run will take.
+
+    Attributes:
+        seconds: of all of it, from its submission to its report.
+        jobs_seconds: of its trials, full trainings and gates alone, so many at a time; the rest is
+            what lies between jobs, and publishing. The same as `seconds` where no run tells that.
+        trial_seconds: the median of the trials that it is based on.
+        full_seconds: that of the full trainings; None where there are none to come.
+        gate_seconds: that of the gates; None likewise, or where none was measured.
+        concurrency: so many jobs run at a time.
+        based_on: how many trials it is based on.
+        runs: in how many runs those were.
+    """
+
+    seconds: float
+    jobs_seconds: float
+    trial_seconds: float
+    full_seconds: float | None
+    gate_seconds: float | None
+    concurrency: int
+    based_on: int
+    runs: int
+
+
+def estimate(study: Study, concurrency: int) -> Estimate | None:
+    """Return the time that a run will take; None without a complete trial of the study's before.
+
+    The runs before are those below `./runs`. With a concurrency of 0 there is no telling.
+    """
+    runs = list(_runs_before(study.name)) if concurrency else []
+    known = [seconds for run in runs for seconds in _seconds(run.complete)]
+    if not known:
+        return None
+    regions = graph_of(study).regions
+    each = median(known)
+    fulls = [seconds for run in runs for seconds in _walls(run.fulls)]
+    gates = [seconds for run in runs for seconds in _walls(run.gates)]
+    full = median(fulls or [each]) if study.publishes else None
+    gate = median(gates) if study.gate and gates else None
+    trials = sum(region.trials for region in regions)
+    last = (full or 0.0) + (gate or 0.0)
+    jobs = math.ceil(trials / concurrency) * each + math.ceil(len(regions) / concurrency) * last
+    busy = [part for run in runs if (part := run.busy_part) is not None]
+    whole = (trials * each + len(regions) * last) / (concurrency * median(busy)) if busy else 0.0
+    return Estimate(
+        seconds=max(jobs, whole),
+        jobs_seconds=jobs,
+        trial_seconds=each,
+        full_seconds=full,
+        gate_seconds=gate,
+        concurrency=concurrency,
+        based_on=len(known),
+        runs=len(runs),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostEstimate:
+    """What a run will cost in USD.
+
+    Attributes:
+        usd: all of it, where no budget ends it before.
+        trial: the mean of the trials that it is based on, failed ones too.
+        full: the mean of the full trainings; None where there were none.
+        overhead: what nodes' boot and idle time adds, as a part of what jobs cost; None where no
+            fleet was scaled for those runs.
+        based_on: how many trials it is based on.
+    """
+
+    usd: float
+    trial: float
+    full: float | None
+    overhead: float | None
+    based_on: int
+
+
+def estimate_cost(study: Study) -> CostEstimate | None:
+    """Return what a run of a resolved study will cost; None where no run of it has a price."""
+    runs = [run for run in _runs_before(study.name) if _costs(run.over)]
+    if not runs:
+        return None
+    trials = [usd for run in runs for usd in _costs(run.over)]
+    fulls = [usd for run in runs for usd in _costs(run.fulls)]
+    overheads = [run.overhead for run in runs if run.overhead is not None]
+    trial, full = fmean(trials), fmean(fulls) if fulls else None
+    overhead = median(overheads) if overheads and study.fleet else None
+    regions = graph_of(study).regions
+    jobs = sum(region.trials for region in regions) * trial
+    jobs += len(regions) * (trial if full is None else full) if study.publishes else 0.0
+    return CostEstimate(
+        usd=jobs * (1 + (overhead or 0.0)),
+        trial=trial,
+        full=full if study.publishes else None,
+        overhead=overhead,
+        based_on=len(trials),
+    )
+
+
+def costs_before(study: Study) -> CostsBefore | None:
+    """Return what one job of a resolved study has cost before; None where nobody knows."""
+    found = estimate_cost(study)
+    return CostsBefore(trial=found.trial, full=found.full) if found else None
+
+
+@dataclass(frozen=True)
+class _RunBefore:
+    """An earlier run.
+
+    Attributes:
+        complete: the trials that completed.
+        over: what was noted of the jobs of all trials that are over.
+        fulls: likewise, of its full trainings.
+        gates: likewise, of its gates.
+    """
+
+    folder: RunFolder
+    complete: list[StoredTrial]
+    over: list[Notes]
+    fulls: list[Notes]
+    gates: list[Notes]
+
+    @property
+    def busy_part(self) -> float | None:
+        """The part of its time in which jobs ran, of as many at a time as ever ran in it.
+
+        The rest is what lies between jobs, and publishing. None where nobody knows: it hasn't
+        ended, or the times of its jobs are nowhere noted.
+        """
+        whole = self._seconds
+        spans = [
+            (job["started"], job["ended"])
+            for job in [*map(_job_of, self.complete), *self.fulls, *self.gates]
+            if job.get("started") is not None and job.get("ended") is not None
+        ]
+        if whole <= 0 or not spans:
+            return None
+        at_once = max(sum(begin <= start < end for begin, end in spans) for start, _ in spans)
+        busy = sum(end - begin for begin, end in spans)
+        return min(1.0, busy / (max(1, at_once) * whole)) or None
+
+    @property
+    def _seconds(self) -> float:
+        """How long it took without pauses; 0 where it hasn't ended.
+
+        Its DAGMan ends some seconds after its report; that of a run that was stopped is set aside.
+        """
+        try:
+            told = read_record(self.folder.report_data).get("wall_seconds")
+        except InputError:
+            return 0.0
+        if not isinstance(told, int | float):
+            return 0.0
+        spans = read_executions(self.folder.dag_files.log)
+        return max(told, sum(end - begin for begin, end in spans if end and math.isfinite(end)))
+
+    @property
+    def overhead(self) -> float | None:
+        """What its nodes cost beside its jobs, as a part of these; None where nobody knows."""
+        step = (read_report(self.folder.fleet_state) or {}).get("step") or {}
+        jobs = sum(_costs(self.over)) + sum(_costs(self.fulls))
+        return max(0.0, step.get("spent", 0.0) / jobs - 1) if jobs and step.get("spent") else None
+
+
+def _runs_before(study: str) -> Iterator[_RunBefore]:
+    """The newest runs of a study that have a complete trial."""
+    runs = (run for run in runs_here() if run.study in {study, ""})  # "": in a folder of its own
+    return islice((run for each in runs if (run := _read(each, study))), _MOST_RUNS)
+
+
+def _read(found: FoundRun, study: str) -> _RunBefore | None:
+    """A run; None where it is another study's, can't be read, or has no complete trial."""
+    try:
+        folder = open_run(found.folder)
+        its_study = load_frozen(folder.study).study
+        if its_study.name != study:
+            return None
+        reader = StatusReader(folder)
+        trials = [trial for region in reader.regions for trial in reader.trials(region)]
+    except TrialfleetError:
+        return None
+    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    if not complete:
+        return None
+    files = [folder.region(region.slug) for region in graph_of(its_study).regions]
+    return _RunBefore(
+        folder=folder,
+        complete=complete,
+        over=[_job_of(trial) for trial in trials if trial.state.is_finished()],
+        fulls=[noted_job(region.best) for region in files],
+        gates=[noted_job(region.gate) for region in files],
+    )
+
+
+def _job_of(trial: StoredTrial) -> Notes:
+    return trial.user_attrs.get("job") or {}
+
+
+def _costs(jobs: Iterable[Notes]) -> list[float]:
+    return [usd for job in jobs if (usd := job.get("usd")) is not None]
+
+
+def _walls(jobs: Iterable[Notes]) -> list[float]:
+    return [seconds for job in jobs if (seconds := job.get("wall_seconds"))]
+
+
+def _seconds(trials: Iterable[StoredTrial]) -> Iterable[float]:
+    for trial in trials:
+        if seconds := _job_of(trial).get("wall_seconds") or trial.user_attrs.get("seconds"):
+            yield float(seconds)

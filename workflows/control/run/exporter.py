@@ -1,0 +1,105 @@
+"""The process that exports models while a run publishes them; its argument is the run's folder.
+
+The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
+its models are everywhere that the study wants them, or a day after the run's end: the next run, or
+`trialfleet export`, exports what is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from trialfleet.workflows.control.dagman.watchers import be_watcher
+from trialfleet.workflows.control.export.passes import export_all
+from trialfleet.workflows.facts.models.export_folder import (
+    ExportFolder,
+    Targets,
+    of_study,
+    read_variables,
+)
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.status.run_status import UNDER_WAY
+from trialfleet.workflows.study.frozen import load_frozen
+
+LOOK_SECONDS = 5.0
+ASK_SECONDS = 30.0  # between two questions whether the run is over
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries in vain; doubled each time
+GIVEN_UP = 24 * 3600.0  # seconds after the run's end
+
+log = logging.getLogger(__name__)
+
+
+class Exporter:
+    """Exports a study's models whenever they change, and again when that failed."""
+
+    def __init__(self, folder: ExportFolder, targets: Targets) -> None:
+        self._folder = folder
+        self._targets = targets
+        self._done: object = None
+        self._pause = 0.0
+        self._due = 0.0
+
+    def look(self, now: float) -> bool:
+        """Export what has changed, if it is due by a steady clock; return whether all is there."""
+        before = self._folder.signature()
+        if before == self._done:
+            return True
+        if now < self._due:
+            return False
+        with self._folder.alone(wait=False) as ours:
+            if not ours:
+                return False
+            problems = export_all(self._folder, self._targets, log.info)
+        if problems:
+            self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
+            self._due = now + self._pause
+            return False
+        self._pause, self._done = 0.0, before
+        return self._folder.signature() == before
+
+
+def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
+    """Export a run's models until it is over; at once where its study exports nothing.
+
+    Raises:
+        TrialfleetError: the run's folder can't be read.
+    """
+    study = load_frozen(folder.study).study
+    targets = of_study(study, read_variables(folder.export_variables))
+    if targets is None:
+        return
+    with ExportFolder(folder.export).alone(wait=False) as ours:
+        if ours:
+            _export_until_over(folder, ExportFolder.of(study), targets, clock)
+
+
+def _export_until_over(
+    folder: RunFolder, exports: ExportFolder, targets: Targets, clock: Callable[[], float]
+) -> None:
+    os.environ.update(targets.variables)
+    exporter, reader = Exporter(exports, targets), StatusReader(folder, brief=True)
+    ended: float | None = None
+    asked = -ASK_SECONDS
+    while folder.study.exists():
+        if clock() - asked >= ASK_SECONDS:  # first: what was published before it is over is seen
+            asked = clock()
+            ended = (ended or clock()) if reader.state() not in UNDER_WAY else None
+        all_there = exporter.look(clock())
+        if ended is not None and (all_there or clock() - ended > GIVEN_UP):
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def main() -> None:
+    """Export a run's models until it is over."""
+    for noisy in ("botocore", "boto3", "urllib3", "s3transfer"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    be_watcher(watch, main.__doc__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What a run's optimiser learns from: the results of former runs, read once when it is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.objective import loss
+from trialfleet.optimizer.sampling.former import FormerTask
+from trialfleet.optimizer.sampling.names import OWN
+from trialfleet.optimizer.stored_trials import StoredTrial, best_first
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
+from trialfleet.workflows.facts.runs.storage import study_name
+from trialfleet.workflows.status.reader import StatusReader, open_run
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.spec import Study
+
+MOST_RESULTS = 50  # of a region: the best half of them, and some of the others
+MOST_TASKS = 100
+_NEWEST = 5  # runs of a study that are looked at
+_LEAST_PART = 0.5  # of the trials of the fullest of those: a run that was broken off teaches little
+
+
+def former_tasks(study: Study) -> list[FormerTask]:
+    """Return what the optimiser of a resolved study is to learn from.
+
+    Raises:
+        InputError: what the study names under learn_from can't be learned from.
+    """
+    if study.sampler != OWN:
+        return []
+    if study.learn_from is None:
+        return _of_study(study.name, study) or []
+    found = [task for name in study.learn_from for task in _named(name, study)]
+    return found[:MOST_TASKS]
+
+
+def _named(name: str, study: Study) -> list[FormerTask]:
+    if any(run.study == name for run in runs_here()):
+        tasks = _of_study(name, study)
+        if tasks is None:
+            raise InputError(
+                f"learn_from: no run of the study {name!r} has results in {_objective(study)}; "
+                "see: trialfleet runs"
+            )
+        return tasks
+    try:
+        folder = find_run(name)
+        its_objective = _objective(load_frozen(open_run(folder).study).study)
+    except InputError as error:
+        raise InputError(f"learn_from: {error}") from error
+    if its_objective != _objective(study):
+        raise InputError(
+            f"learn_from: the run {name!r} tunes {its_objective}; this study {_objective(study)}"
+        )
+    return _tasks(folder, study)
+
+
+def _objective(study: Study) -> str:
+    return f"{study.objective.metric} ({study.objective.direction})"
+
+
+def _of_study(name: str, study: Study) -> list[FormerTask] | None:
+    """The newest run of a study that has as good as all of its results; None if none has any."""
+    folders = (run.folder for run in runs_here() if run.study in {name, ""})
+    runs = list(islice(_with_results(folders, name, study), _NEWEST))
+    most = max((_count(tasks) for tasks in runs), default=0)
+    return next((tasks for tasks in runs if _count(tasks) >= _LEAST_PART * most), None)
+
+
+def _with_results(folders: Iterator[Path], name: str, study: Study) -> Iterator[list[FormerTask]]:
+    for folder in folders:
+        try:
+            its_study = load_frozen(RunFolder(folder.absolute()).study).study
+            if its_study.name != name or _objective(its_study) != _objective(study):
+                continue
+            tasks = _tasks(folder, study)
+        except TrialfleetError:  # moved, say, or of a release whose storage is gone
+            continue
+        if tasks:
+            yield tasks
+
+
+def _count(tasks: list[FormerTask]) -> int:
+    return sum(len(task.losses) for task in tasks)
+
+
+def _tasks(folder: Path, study: Study) -> list[FormerTask]:
+    """The regions of a run that have results."""
+    run = open_run(folder)
+    frozen = load_frozen(run.study)
+    reader = StatusReader(run)
+    direction = study.objective.direction
+    found = []
+    for region in reader.regions[:MOST_TASKS]:
+        known = best_first(reader.trials(region), direction)
+        if kept := _some([trial for trial in known if "params" in trial.user_attrs]):
+            found.append(
+                FormerTask(
+                    name=study_name(frozen.study, frozen.run, region),
+                    region=region,
+                    points=tuple(trial.user_attrs["params"] for trial in kept),
+                    losses=tuple(loss(trial.value, direction) for trial in kept),
+                )
+            )
+    return found
+
+
+def _some(ordered: list[StoredTrial]) -> list[StoredTrial]:
+    """The best half of those that are kept, and of the others some of every rank."""
+    if len(ordered) <= MOST_RESULTS:
+        return ordered
+    best, others = ordered[: MOST_RESULTS // 2], ordered[MOST_RESULTS // 2 :]
+    count = MOST_RESULTS - len(best)
+    return best + [others[round(i * (len(others) - 1) / (count - 1))] for i in range(count)]

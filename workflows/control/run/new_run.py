@@ -1,0 +1,147 @@
+"""A new run of a study: the pool's choices, what former runs know, and the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import InputError
+from trialfleet.files import closed_to_others
+from trialfleet.workflows.control.plan import pool_choices
+from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan.run_ids import claim_run, default_folder
+from trialfleet.workflows.control.plan.run_texts import command_of
+from trialfleet.workflows.control.run.estimate import costs_before
+from trialfleet.workflows.control.run.former_runs import former_tasks
+from trialfleet.workflows.control.run.run import Run
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import autoscale_of
+from trialfleet.workflows.rules import resource_limits
+from trialfleet.workflows.run_place import warning_about
+from trialfleet.workflows.study.daily import DATE, RunsDay
+from trialfleet.workflows.study.error_lines import errors_with_lines, places_of
+from trialfleet.workflows.study.loading import load_dated, load_whole
+from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.study.trainer_command import check_program
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.aws.account import AwsEnvironment
+
+
+def plan(
+    study: Study | str | PathLike[str],
+    *,
+    run: str | None = None,
+    out: str | PathLike[str] | None = None,
+    notice: Callable[[str], None] | None = None,
+    day: date | RunsDay | None = None,
+) -> Run:
+    """Write a run's folder and return the run, not yet submitted.
+
+    Args:
+        study: a resolved study, or the path of a study file.
+        run: the run's id; default: the name of `out`, else the time; with a number behind it where
+            another run has that.
+        out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
+        notice: takes a line on what may not be as it was meant.
+        day: the day that the run is of; default: none, or today where the data of a study file is
+            of a day.
+
+    Raises:
+        InputError: the study, the id or the folder can't be used.
+        FleetError: the run is to scale its fleet, and AWS can't be asked whose account this is.
+    """
+    if isinstance(study, Study):
+        return _plan(study, run, out, notice, {}, _runs_day(day))
+    with errors_with_lines(study):
+        loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
+        if isinstance(day, date) and notice and not load_whole(Path(study)).is_dated:
+            notice(f"no data of the study has {DATE}: {day} changes none of what is trained on")
+        places = places_of(study, resource_limits.KEYS)
+        return _plan(loaded, run, out, notice, places, _runs_day(day or today))
+
+
+def plan_day(
+    study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
+) -> Run:
+    """Write the folder of a day's run, as `plan` does; what is to be done next names the file."""
+    return _plan(study, run, out, notice, places_of(file, resource_limits.KEYS), day)
+
+
+def _runs_day(day: date | RunsDay | None) -> RunsDay | None:
+    return RunsDay(date=day) if isinstance(day, date) else day
+
+
+@closed_to_others()
+def _plan(
+    study: Study,
+    run: str | None,
+    out: str | PathLike[str] | None,
+    notice: Callable[[str], None] | None,
+    places: Mapping[str, str],
+    day: RunsDay | None,
+) -> Run:
+    study, notes = _settled(study)
+    aws = _aws_environment(study)
+    _check_export(study)
+    costs = costs_before(study) if study.has_budget_in_usd else None
+    write = partial(
+        write_plan,
+        aws=aws,
+        notes=notes,
+        places=places,
+        day=day,
+        costs=costs,
+        former=former_tasks(study),
+    )
+    place = None if out is None else Path(out)
+    if run is not None:
+        folder = write(study, run=run, out=place or default_folder(study, run))
+    else:
+        folder = _write_claimed(study, place, write)
+    if notice and (warning := warning_about(folder.root)):
+        notice(warning)
+    return Run(folder.root)
+
+
+def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFolder]) -> RunFolder:
+    """Write a run's folder under an id that no other run has."""
+    try:
+        claim = claim_run(study, place)
+    except OSError as error:
+        raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
+    try:
+        return write(study, run=claim.run, out=claim.place)
+    except BaseException:
+        claim.release()
+        raise
+
+
+def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
+    """What the pool decides of a study, once its trainer can start there."""
+    pool = pool_choices.look()
+    study, notes = pool_choices.settle(study, pool)
+    if pool.on_this_machine:
+        check_program(command_of(study)[0], pool.job_path)
+    return study, notes
+
+
+def _check_export(study: Study) -> None:
+    """Whether the export to S3 will find keys, without a look at S3."""
+    if study.export and study.export.s3 and not study.s3:
+        from trialfleet.infra.fleet.aws import account
+
+        account.check_found_by_jobs(f"the export to {study.export.s3}")
+
+
+def _aws_environment(study: Study) -> AwsEnvironment | None:
+    """Where the run's autoscaler is to find AWS, as this process does; None where it has none."""
+    if study.fleet is None or autoscale_of(study) == "off":
+        return None
+    from trialfleet.infra.fleet.aws import account
+
+    return account.look(study.fleet.home)

@@ -1,0 +1,103 @@
+"""A day whose run goes on after its regions have failed: they get another attempt in the journal.
+
+Somebody stops a day's run, which ends the day for its unfinished regions, and resumes it. What is
+recorded stays; the run is another attempt at what failed, and that ends as any other does. It is
+found by what the run has come to, so it is not lost if whoever resumed the run was killed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from trialfleet.errors import InputError, OptimizerError, TrialfleetError
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.states import RunState
+from trialfleet.workflows.status.reader import StatusReader, open_run
+
+_UNDER_WAY = {RunState.RUNNING, RunState.HELD}
+
+
+def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt]:
+    """Begin an attempt for each run that goes on, or has gone on, with regions that had failed.
+
+    Returns:
+        The attempts that were begun; `Work.finish` brings them to their ends.
+    """
+    return [
+        journal.begin(_another(journal, day, run, regions, now))
+        for (day, run), failed in _failed_with_runs(journal).items()
+        if (regions := _back(folder, run, failed))
+    ]
+
+
+def reopen_day_of(run: Path) -> None:
+    """Do that once a run is resumed; should it be cut off, the next start of the days does it."""
+    folder = DailyFolder(run.parent)
+    if folder.journal.exists():
+        with suppress(TrialfleetError):
+            reopen(folder, Journal(folder.journal), datetime.now(UTC))
+
+
+def what_records_it(run: Path) -> str:
+    """Return what to do for a day that goes on with a run; empty where none does."""
+    folder = DailyFolder(run.parent)
+    known = Journal(folder.journal).attempts() if folder.journal.exists() else []
+    days = [one.date for one in known if one.run == run.name and one.ended is None]
+    return "".join(
+        f"its day {day} goes on with it; how that ends is recorded by the next start of the days, "
+        f"or now: trialfleet daily run {folder.study_as_typed} --date {day}"
+        for day in days[-1:]
+    )
+
+
+def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]:
+    """The failures that count, by the runs in which they were; none of those worked on now."""
+    outcomes = journal.outcomes()
+    open_now = {(a.date, r) for a in journal.attempts() if a.ended is None for r in a.regions}
+    failed = {key for key, one in latest_of(outcomes).items() if one.ending is Ending.FAILED}
+    found: dict[tuple[date, str], dict[str, Outcome]] = defaultdict(dict)
+    for one in outcomes:  # of a region that failed twice in one run the last is left
+        if one.run is not None and (one.date, one.region) in failed - open_now:
+            found[one.date, one.run][one.region] = one
+    return {key: list(regions.values()) for key, regions in found.items()}
+
+
+def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
+    """Those of some regions that failed in a run that it goes on with, or has finished since."""
+    files = RunFolder(folder.run(run))
+    if not _went_on(files, failed):
+        return []
+    try:
+        status = StatusReader(open_run(files.root), brief=True).read()
+    except (InputError, OptimizerError):  # moved, or its storage is away: at the next look
+        return []
+    with_model = {region.name for region in status.regions if region.stage.has_model}
+    goes_on = status.state in _UNDER_WAY
+    return [one.region for one in failed if goes_on or one.region in with_model]
+
+
+def _went_on(files: RunFolder, failed: list[Outcome]) -> bool:
+    """Whether a DAGMan of the run was submitted, or ended, since; `stop` sets its log aside."""
+    try:
+        last = files.dag_files.log.stat().st_mtime
+    except OSError:
+        return False
+    recorded = [one.recorded.timestamp() for one in failed if one.recorded]
+    return bool(recorded) and last >= min(recorded)
+
+
+def _another(journal: Journal, day: date, run: str, regions: list[str], now: datetime) -> Attempt:
+    before = journal.attempts(day)
+    return Attempt(
+        date=day,
+        attempt=max(one.attempt for one in before) + 1,
+        run=run,
+        regions=tuple(regions),
+        started=now,
+        deadline=next((one.deadline for one in before if one.run == run), None),
+    )

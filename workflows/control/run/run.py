@@ -1,0 +1,342 @@
+"""A run: submit it, watch it, stop it, go on with it, read what it found."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import InputError, OptimizerError
+from trialfleet.files import shell_quoted
+from trialfleet.spelling import did_you_mean
+from trialfleet.workflows.control.dagman import mend
+from trialfleet.workflows.control.dagman.mend import alone
+from trialfleet.workflows.control.plan.inputs import freeze_data
+from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
+from trialfleet.workflows.control.run.reopening import reopen_day_of
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.runs.storage import check_ours
+from trialfleet.workflows.rules.states import RunState, TrialState
+from trialfleet.workflows.status.best_settings import BestSettings, best_of
+from trialfleet.workflows.status.health import faults
+from trialfleet.workflows.status.reader import StatusReader, open_run
+from trialfleet.workflows.status.run_status import RunStatus
+from trialfleet.workflows.status.run_trials import Trial, trial_of, trials_of
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.control.run import dry_start
+
+_POLL_SECONDS = 2.0
+
+
+class Run:
+    """One execution of a study over all its regions, in a folder of its own.
+
+    Args:
+        folder: the run's folder, made by `plan`.
+
+    Raises:
+        InputError: the folder holds no run.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        self._files = open_run(Path(folder))
+        self._reader = StatusReader(self._files, brief=True)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        """Where the run stands, as a notebook shows it."""
+        from trialfleet.workflows.views.terminal.status_view import as_html, run_view
+
+        return as_html(run_view(self.status()))
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self._files.root
+
+    @property
+    def report(self) -> Path:
+        """The report for people; it is there once the run has ended."""
+        return self._files.report_page
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return load_frozen(self._files.study).run
+
+    @property
+    def study(self) -> Study:
+        """The resolved study that the run froze."""
+        return load_frozen(self._files.study).study
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the plan chose where the study left it open, and why."""
+        return load_frozen(self._files.study).notes
+
+    def check_pool(self) -> PoolCheck:
+        """Return what the pool, as it is now, has for the run's trials."""
+        return check_pool(self._files)
+
+    def check(
+        self, progress: Callable[[str], None] | None = None, region: str | None = None
+    ) -> dry_start.Checked:
+        """Start the trainer once, as a job by itself that costs nothing of the budget.
+
+        Args:
+            progress: takes a line, again and again: what the job waits for, or where it runs.
+            region: for which it is started; default: the first.
+
+        Raises:
+            InputError: the run was submitted before, or the trainer fails; with its last words.
+            PoolError: HTCondor is out of reach or refuses the job.
+        """
+        with alone(self._files):
+            state = self.status().state
+            if state is not RunState.PLANNED:
+                raise InputError(f"{str(self.folder)!r} is {state}: a check comes before")
+            if why := self.check_pool().hopeless:
+                raise InputError(f"{why}; so the trainer can't be started either")
+            from trialfleet.workflows.control.run import dry_start
+
+            return dry_start.check(self._files, progress=progress, region=region)
+
+    def check_or_remove(
+        self, progress: Callable[[str], None] | None = None, region: str | None = None
+    ) -> dry_start.Checked:
+        """Start the trainer once, as `check` does; if that fails, remove the run.
+
+        What the trial received and left is kept beside the run, in `.failed-check`, until the next.
+
+        Raises:
+            InputError: as `check`.
+            PoolError: HTCondor is out of reach or refuses the job; the run stays.
+        """
+        from trialfleet.workflows.control.run import dry_start
+
+        try:
+            return self.check(progress, region)
+        except dry_start.TrainerFailsError as error:
+            kept = self.folder.with_name(".failed-check")
+            shutil.rmtree(kept, ignore_errors=True)
+            try:
+                error.place.root.rename(kept)
+            except OSError:  # another check's lies there already: this one's stays in its run
+                raise error from None
+            self.remove()
+            raise error.moved(TrialFolder(kept)) from None
+        except InputError:
+            self.remove()
+            raise
+
+    def submit(self, *, anyway: bool = False) -> str:
+        """Hand the run to HTCondor and return DAGMan's job id.
+
+        Args:
+            anyway: also where no slot of the pool can run a trial: others are to come.
+
+        Raises:
+            InputError: the run was submitted before, or no slot of the pool can run a trial.
+            PoolError: HTCondor is out of reach or refuses.
+        """
+        with alone(self._files):
+            state = self.status().state
+            if state is not RunState.PLANNED:
+                raise InputError(
+                    f"{str(self.folder)!r} was submitted before and is {state}; "
+                    "a run that isn't over goes on with: trialfleet resume"
+                )
+            check_ours(frozen := load_frozen(self._files.study), self._files)
+            if not anyway and (why := self.check_pool().hopeless):
+                raise InputError(
+                    f"{why}. Change the study's resources or accelerator and plan anew; or, if "
+                    "such slots are to come, give --anyway"
+                )
+            freeze_data(self._files, frozen.study)
+            return mend.submit(self._files)
+
+    def resume(self) -> str:
+        """Have a run go on, whatever it stands at; finished trials stay finished.
+
+        A run that goes on already is left alone, but for what is wrong with it: that is mended now.
+        Regions that had failed the run's day are open again in the journal of its study's days.
+
+        Returns:
+            The job id of its DAGMan.
+
+        Raises:
+            InputError: the run is done, or no region of it has anything left to try.
+            PoolError: HTCondor is out of reach or refuses.
+        """
+        with alone(self._files):
+            job = self._gone_on()
+        reopen_day_of(self.folder)
+        return job
+
+    def _gone_on(self) -> str:
+        """Have the run go on; return the job id of its DAGMan."""
+        check_ours(load_frozen(self._files.study), self._files)
+        queued = job_queue.look_up(self._files)  # whether the run is over is the queue's word
+        if queued.root is None:
+            self._check_unfinished(self.status())
+            return mend.submit(self._files)
+        for fault in faults(self._files, queued.ads, time.time()):
+            if fault.is_sure:
+                mend.mend(self._files, fault.by_person())
+                if not fault.has_parent:
+                    break  # the whole run begins anew
+        return job_queue.look_up(self._files).root or queued.root
+
+    def _check_unfinished(self, status: RunStatus) -> None:
+        """Refuse to resume what would start nothing.
+
+        Raises:
+            InputError: so it is, and why.
+        """
+        if status.state is RunState.DONE:
+            raise InputError(f"{str(self.folder)!r} is done: there is nothing to resume")
+        unfinished = [r for r in status.regions if not r.stage.is_good]
+        whys = {region.name: region.over for region in unfinished}
+        if status.state is RunState.FAILED and all(whys.values()):
+            reasons = "\n".join(f"  {name}: {why}" for name, why in whys.items())
+            raise InputError(
+                f"{str(self.folder)!r} has nothing left to try:\n{reasons}\n"
+                "the run has its own copy of trainer and study; mend what fails, then start "
+                f"another: {status.again}"
+            )
+
+    def check_removable(self) -> RunStatus:
+        """Return where the run stands, if it may be removed.
+
+        Raises:
+            InputError: the run is under way, or may be.
+        """
+        status = self.status()
+        if not status.ended:
+            why = f" ({status.notice})" if status.state is RunState.UNKNOWN else ""
+            raise InputError(
+                f"{str(self.folder)!r} is {status.state}{why}; a run is removed once it has "
+                f"ended: trialfleet stop {shell_quoted(self.folder)}"
+            )
+        return status
+
+    def remove(self) -> None:
+        """Delete the run's folder; models that it has published stay.
+
+        Raises:
+            InputError: the run is under way, or may be.
+        """
+        with alone(self._files):
+            self.check_removable()
+            # Renamed first: a part of a run looks like a run. The names may lie there from a
+            # removal that was killed.
+            for left in self.folder.parent.glob(".*.removed"):
+                shutil.rmtree(left)
+            aside, study = self.folder.with_name(f".{self.folder.name}.removed"), self.study.name
+            self.folder.rename(aside)
+            shutil.rmtree(aside)
+            of_study = self.folder.parent
+            if (of_study.parent.name, of_study.name) == ("runs", study):
+                with suppress(OSError):  # it has other runs
+                    of_study.rmdir()
+
+    def stop(self) -> RunStatus:
+        """Remove the run's jobs, DAGMan writing what a resume needs, and write the report.
+
+        Raises:
+            InputError: the run isn't under way.
+            PoolError: HTCondor is out of reach, or jobs are still there after a minute.
+        """
+        with alone(self._files):
+            queued = job_queue.look_up(self._files)
+            if queued.root is None and self.status().state is not RunState.LOST:
+                raise InputError(f"{str(self.folder)!r} is {self.status().state}: nothing to stop")
+            mend.stop(self._files)
+        from trialfleet.workflows.control.scripts.report_node import write_report
+
+        # it did not come to write its own; `trialfleet report` says what is wrong
+        with suppress(OptimizerError, OSError):
+            write_report(self._files, datetime.now(UTC))
+        return self.status()
+
+    def status(self) -> RunStatus:
+        """Return where the run stands.
+
+        Raises:
+            OptimizerError: the study's storage can't be read.
+        """
+        return self._reader.read()
+
+    def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
+        """Yield the status again and again, every so many seconds, the last when the run ended."""
+        while True:
+            status = self.status()
+            yield status
+            if status.ended:
+                return
+            time.sleep(every)
+
+    def wait(self, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
+        """Wait until the run has ended and return how."""
+        for status in self.watch():
+            if progress:
+                progress(status)
+        return status
+
+    def trials(self, region: str | None = None) -> list[Trial]:
+        """Return the trials of all regions, or of one.
+
+        Raises:
+            InputError: there is no such region.
+        """
+        names = self._reader.regions
+        if region is not None and region not in names:
+            near = did_you_mean(region, names)
+            raise InputError(f"no region {region!r} in this run{near}; regions: {', '.join(names)}")
+        study = self.study
+        chosen = [each for each in graph_of(study).regions if region in {None, each.name}]
+        stored = {each.name: self._reader.trials(each.name) for each in chosen}
+        unfinished: Mapping[str, Mapping[str, TrialState]] = {}
+        if not all(trial.state.is_finished() for trials in stored.values() for trial in trials):
+            unfinished = self._reader.look().unfinished
+        now = time.time() if unfinished else None
+        found = (
+            trials_of(
+                each.name,
+                stored[each.name],
+                unfinished.get(each.name, {}),
+                self._files.region(each.slug),
+                study,
+                now,
+            )
+            for each in chosen
+        )
+        return [trial for trials in found for trial in trials]
+
+    def best(self) -> list[BestSettings]:
+        """Return the best settings of each region that has a complete trial.
+
+        Raises:
+            OptimizerError: the study's storage can't be read.
+        """
+        look = StatusReader(self._files).look()
+        if look.storage_away:
+            raise OptimizerError(look.storage_away)
+        return [
+            best_of(self._files, region, trial_of(region.name, trial, {}))
+            for region in look.status.regions
+            for trial in look.trials[region.name]
+            if trial.number == region.best_trial
+        ]

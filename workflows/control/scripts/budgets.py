@@ -1,0 +1,153 @@
+"""Budgets in USD: what a region, its run and its day have spent, looked up before a trial begins.
+
+The asks are where they hold: whatever else is dead, without an ask no trial begins. What a job has
+cost is in the study once it is told, and in its event log before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.optimizer.may_begin import UsdBudget
+from trialfleet.workflows.control.scripts.region_studies import RegionStudies
+from trialfleet.workflows.facts.jobs.job_log import total
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.frozen_head import read_head
+from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
+from trialfleet.workflows.rules.budget import Expected, Spending, expected_of, usd_budget
+from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.facts.runs.causes import AnyTrial
+
+_OTHERS_SECONDS = 10.0  # for so long what other runs of the day have spent is good
+
+
+class Budgets:
+    """The budgets of one run. Not thread-safe."""
+
+    def __init__(self, studies: RegionStudies) -> None:
+        self._studies, self._folder, self._frozen = studies, studies.folder, studies.frozen
+        self._study = studies.study
+        before = studies.frozen.costs
+        self._before = Expected(trial=before.trial, full=before.full or 0.0) if before else None
+        self._others: tuple[float, list[Spending]] = (0.0, [])
+        self._days: dict[Path, _OtherRun | None] = {}  # by folder; None: not of this one's day
+
+    def gather(self, slug: str) -> Iterator[UsdBudget]:
+        """Yield the budgets that pay for the trials of a region."""
+        budget = self._study.budget_of(self._studies.regions[slug].name)
+        if not budget.in_usd:
+            return
+        own = self._of(slug)
+        run = self._of_run() if budget.usd_per_run or budget.usd_per_day or not own.trials else []
+        day = self._of_day() if budget.usd_per_day else []
+        scopes = (
+            ("budget.usd", budget.usd, [own], [own] if own.trials else run),
+            ("budget.usd_per_run", budget.usd_per_run, run, run),
+            ("budget.usd_per_day", budget.usd_per_day, [*run, *day], [*run, *day]),
+        )
+        for name, usd, spendings, alike in scopes:
+            if usd:
+                yield usd_budget(name, usd, spendings, expected_of(alike, self._before))
+
+    def _of(self, slug: str) -> Spending:
+        trials = self._studies.of(slug).trials()
+        spent = region_spending(self._folder.region(slug), trials, self._study, time.time())
+        # The start of a region's first job refuses it no trial: it would end with nothing.
+        return spent if trials else replace(spent, others=0.0)
+
+    def _of_run(self) -> list[Spending]:
+        """Of all regions; of one that has not begun only its full training is to come."""
+        return [
+            self._of(slug)
+            if self._folder.region(slug).dag_files.submit.exists()
+            else region_spending(self._folder.region(slug), [], self._study, time.time())
+            for slug in self._studies.regions
+        ]
+
+    def _of_day(self) -> list[Spending]:
+        """Of the regions of other runs of the study that are of the same day."""
+        when, known = self._others
+        if time.monotonic() - when > _OTHERS_SECONDS or not when:
+            known = [each for run in self._runs_of_day() for each in run.spendings()]
+            self._others = time.monotonic(), known
+        return known
+
+    def _runs_of_day(self) -> Iterator[_OtherRun]:
+        for study in sorted(self._folder.root.parent.glob("*/study.yaml")):
+            place = study.parent
+            if place not in self._days:
+                self._days[place] = self._opened(place)
+            if run := self._days[place]:
+                yield run
+
+    def _opened(self, place: Path) -> _OtherRun | None:
+        """Another run of this one's study and day; None where it is none, or can't be read."""
+        folder, own = RunFolder(place), (self._study.name, self._frozen.of_day)
+        try:
+            head = read_head(folder.study)
+            is_of_day = place != self._folder.root and (head.study, head.of_day) == own
+            return _OtherRun(folder) if is_of_day else None
+        except (TrialfleetError, OSError, ValueError):
+            return None
+
+
+class _OtherRun:
+    """Another run of the day."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder, self._frozen = folder, load_frozen(folder.study)
+        self._trials = RunTrials(folder, self._frozen)
+
+    def spendings(self) -> list[Spending]:
+        """Return what each region has spent; of one that is not under way nothing is to come."""
+        if not self._folder.study.exists():  # removed since
+            return []
+        found, _ = self._trials.all()
+        study = self._frozen.study
+        is_under_way = any(files.lock.exists() for files in self._folder.all_dags())
+        now = time.time() if is_under_way else None
+        known = [
+            region_spending(self._folder.region(r.slug), found[r.name], study, now)
+            for r in graph_of(study).regions
+        ]
+        return known if is_under_way else [each.ended() for each in known]
+
+
+def region_spending(
+    files: RegionFolder, trials: Iterable[AnyTrial], study: Study, now: float | None
+) -> Spending:
+    """Return what a region has spent of its budget; what nobody knows the price of is nothing.
+
+    Args:
+        files: the region's.
+        trials: its trials, each with its node.
+        study: the run's.
+        now: until when those execute that may do so still; None: none does.
+    """
+    costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
+    full = end_stays(files, files.best, study, None if files.is_done else now)
+    gate = end_stays(files, files.gate, study, None if files.is_done else now)
+    between = between_stays(files, study, now)
+    return Spending(
+        trials=tuple(
+            usd
+            for trial, stays in costs.values()
+            if trial.state.is_finished() and (usd := total(stays)) is not None
+        ),
+        under_way=tuple(
+            total(stays) or 0.0 for trial, stays in costs.values() if not trial.state.is_finished()
+        ),
+        full=total(full) if full else None,
+        full_is_over=files.is_done or files.stopped.exists() or not study.publishes,
+        others=(total(gate) or 0.0) + (total(between) or 0.0),
+    )

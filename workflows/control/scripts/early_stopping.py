@@ -1,0 +1,133 @@
+"""Telling trials to stop while they run: the service's looks at their reports.
+
+A job's agent brings its trial's reports into its folder and takes `stop.json` from there. So a look
+reads files, asks no daemon of HTCondor, and its decision is one file: a service that is killed
+looks again, and one that was decided on stays so. What it comes to is told by the trial's POST
+script, as any outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from trialfleet import job_files
+from trialfleet.objective import loss
+from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, curve_of, to_stop
+from trialfleet.optimizer.stored_trials import is_stopped_early
+from trialfleet.workflows.control.scripts.region_studies import RegionStudies
+from trialfleet.workflows.facts.jobs.progress import read_reports
+from trialfleet.workflows.status.attempts.outcome import read_stop
+
+SECONDS = 3.0  # between two looks, at least
+SHARE = 0.05  # of a processor that looks take, at most
+AWAY_SECONDS = 30.0  # until the next look where the storage or the disk failed
+STAY_SECONDS = 900.0  # after the last report: longer than HTCondor needs to give up a lost node
+
+log = logging.getLogger(__name__)
+
+
+class EarlyStopping:
+    """Looks at the reports of a run's trials, one region at a time."""
+
+    def __init__(self, studies: RegionStudies) -> None:
+        self._studies = studies
+        self._clock = time.monotonic
+        settings = studies.study.early_stopping
+        self._rule = Rule(**settings.model_dump(exclude={"grace_seconds"})) if settings else None
+        self._metric = studies.study.objective.metric
+        self._direction = studies.study.objective.direction
+        self._next = 0.0
+        self._last_report = -STAY_SECONDS
+        self._seen: dict[str, object] = {}  # what a region's last decision was made of
+        self._changed: deque[str] = deque()  # regions with new reports
+
+    def due(self) -> bool:
+        """Whether it is time for a look."""
+        return self._rule is not None and (bool(self._changed) or self._clock() >= self._next)
+
+    def is_watching(self) -> bool:
+        """Whether trials report."""
+        return self._clock() - self._last_report < STAY_SECONDS
+
+    def look(self) -> bool:
+        """Look for new reports, or decide on one region that has some; whether there are more.
+
+        Raises:
+            OptimizerError: the storage can't be used.
+            OSError: an order can't be written.
+        """
+        if self._rule is None:
+            return False
+        try:
+            self._look(self._rule)
+        except BaseException:
+            self._seen.clear()  # what was new is looked at again
+            self._next = self._clock() + AWAY_SECONDS
+            raise
+        return bool(self._changed)
+
+    def _look(self, rule: Rule) -> None:
+        if self._changed:
+            begin = time.process_time()
+            self._decide(rule, self._changed.popleft())
+            self._next += (time.process_time() - begin) / SHARE
+        elif self._clock() >= self._next:
+            self._next = self._clock() + SECONDS
+            self._changed.extend(slug for slug in self._studies.regions if self._has_news(slug))
+            if self._changed:
+                self._last_report = self._clock()
+
+    def _has_news(self, slug: str) -> bool:
+        """Whether a decision on a region could be another than the last one."""
+        files = self._studies.folder.region(slug)
+        if files.is_done or not files.scripts_log.exists():  # over, or not begun
+            return False
+        running = self._studies.of(slug).running()
+        reports = tuple(job_files.stamp_of(files.trial(node).reports) for node in running)
+        told = tuple(job_files.size_of(files.trial(node).stop) > 0 for node in running)
+        seen = (len(self._studies.of(slug).trials()) - len(running), reports, told)
+        is_new = any(size for size, _ in reports) and self._seen.get(slug) != seen
+        self._seen[slug] = seen
+        return is_new
+
+    def _decide(self, rule: Rule, slug: str) -> None:
+        trials = self._studies.of(slug).trials()
+        files = self._studies.folder.region(slug)
+        running, told = {}, sum(map(is_stopped_early, trials))
+        for node in self._studies.of(slug).running():
+            place = files.trial(node)
+            if read_stop(place):
+                told += 1
+            elif curve := curve_of(read_reports(place.reports, self._metric), self._direction):
+                running[node] = curve
+        complete = [found for trial in trials if (found := self._complete(trial))]
+        decisions = to_stop(rule, running, complete, begun=len(trials), stopped=told)
+        for node, decision in decisions.items():
+            place = files.trial(node)
+            order = {"trial": node, **self._order(decision)}
+            job_files.write_json(place.stop, order, within=place.node_root)
+            log.info("%s: told to stop: %s", node, decision)
+
+    def _complete(self, trial: FrozenTrial) -> Complete | None:
+        if trial.state != TrialState.COMPLETE or trial.value is None:
+            return None
+        curve = curve_of(trial.intermediate_values, self._direction)
+        return Complete(curve, loss(trial.value, self._direction)) if curve else None
+
+    def _order(self, decision: Decision) -> dict[str, Any]:
+        """What the trial is told; the study keeps it."""
+        return {
+            "schema": 1,
+            "step": decision.step,
+            "max_steps": decision.max_steps,
+            "predicted": loss(decision.loss, self._direction),
+            "deviation": decision.deviation,
+            "chance": round(decision.chance, 6),
+            "best": loss(decision.best, self._direction),
+            "time": time.time(),
+        }

@@ -1,0 +1,91 @@
+"""The fleet's autoscaler, joined to what it needs; as a node of a run's graph, or by hand.
+
+With a run's folder as its argument it is the program of the graph's node `fleet`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.infra.fleet.aws import account
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.instances.launch import Progress
+from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.infra.fleet.pool import demand as pool_demand
+from trialfleet.infra.fleet.pool.provisioning import Graph
+from trialfleet.infra.fleet.scaling import trial_jobs
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
+from trialfleet.infra.fleet.scaling.loop import LONGEST_PAUSE, Loop
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.study.frozen import load_frozen
+
+
+def loop(
+    aws: Aws,
+    fleet: Fleet,
+    *,
+    run: str = "",
+    folder: RunFolder | None = None,
+    graph: Graph | None = None,
+    progress: Progress = lambda _: None,
+) -> Loop:
+    """Return the autoscaler of a fleet as a loop, not started yet; see `Loop`.
+
+    Args:
+        aws: the account.
+        fleet: which fleet.
+        run: the run that pays for it; empty: none.
+        folder: the run's folder, where it is known: for the report, and to tell runs of one name
+            apart.
+        graph: the graph whose provisioner this is, if it is one.
+        progress: takes a line for each action.
+    """
+    own = str(folder.root) if folder else ""
+    connections = Connections(
+        inputs=up.gather_inputs,
+        choose=choice.candidates,
+        look=partial(pool_demand.read_pool, folder=own),
+        end=partial(trial_jobs.end, folder=own),
+    )
+    planned = load_frozen(folder.study).created if folder else None
+    autoscaler = Autoscaler(aws, fleet, connections, run=run, planned=planned, progress=progress)
+    return Loop(
+        autoscaler,
+        fleet=fleet.called,
+        run=run,
+        report=folder.fleet_state if folder else None,
+        graph=graph,
+        progress=progress,
+        longest_pause=min(LONGEST_PAUSE, fleet.lease_minutes * 60 / 4),
+    )
+
+
+def main() -> None:
+    """Scale the fleet of a run until its graph is done."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    arguments = parser.parse_args()
+    try:
+        folder = open_run(arguments.run)
+        frozen = load_frozen(folder.study)
+        fleet = frozen.study.fleet
+        if fleet is None:
+            raise InputError(f"{folder.study}: the study has no fleet")
+        graph = Graph() if fleet.autoscale == "provisioner" else None
+        aws = account.read(folder.aws).enter()
+        say = partial(print, flush=True)
+        loop(aws, fleet, run=frozen.run, folder=folder, graph=graph, progress=say).run()
+    except TrialfleetError as error:
+        print(error, file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

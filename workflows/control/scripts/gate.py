@@ -1,0 +1,280 @@
+"""The gate's node: which models its job measures, what the job left, and the verdict.
+
+Its PRE script lays both models beside each other, or skips the node where no model is in force; its
+POST script says whether to try again. Whatever keeps the job from its end, the region goes on: the
+champion is kept, and the verdict says why. The publish node decides, in whose process nobody waits
+for 10,000 resamples; `rules/gate_decision.py` is its rule.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trialfleet import job_files
+from trialfleet.errors import InputError
+from trialfleet.files import write_json
+from trialfleet.nodes.job.packages import TooLargeError, pack
+from trialfleet.optimizer.client import FULL
+from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.optimizer.region_types import Failed, Unpaid
+from trialfleet.sections import bytes_of
+from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.scripts.publish import check_model
+from trialfleet.workflows.facts.jobs.agent_words import Turn
+from trialfleet.workflows.facts.jobs.current import end_place, in_lane
+from trialfleet.workflows.facts.models.card import verdict_of
+from trialfleet.workflows.facts.models.folders import champion_of, models_folder_of, provenance_of
+from trialfleet.workflows.facts.models.verdict import (
+    BASELINE,
+    CHALLENGER,
+    CHAMPION,
+    ComparedModel,
+    Verdict,
+    read_verdict,
+)
+from trialfleet.workflows.facts.record_shapes import Ordered
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
+from trialfleet.workflows.facts.runs.causes import log_of, see
+from trialfleet.workflows.facts.runs.spending import read_unpaid
+from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, rule_of
+from trialfleet.workflows.status.attempts.outcome import (
+    finite_metrics,
+    load_result,
+    one_line,
+    outcome_of,
+    wrong_type,
+)
+from trialfleet.workflows.status.attempts.settling import settled
+from trialfleet.workflows.study.frozen import FrozenStudy
+
+MEASURED = "measured already, before its script was cut off"
+_MOST_IN_LANE = 64 << 20  # bytes of both models: the service, which others wait for, packs them
+_UNKNOWN_END = 1  # an exit code, of a job that nothing is known of
+_UNKNOWN_MODE = (
+    "its result has no models: the trainer doesn't know the mode evaluate (docs/gate.md)"
+)
+
+
+class _NotMeasuredError(ValueError):
+    """A result that isn't one of mode `evaluate`; another attempt would leave the same."""
+
+
+def prepare(
+    frozen: FrozenStudy,
+    folder: RunFolder,
+    slug: str,
+    node: str,
+    lane: tuple[str, Turn] | None = None,
+) -> str | None:
+    """Write the files of a region's gate; return why there is nothing to measure, if so.
+
+    The job of a `lane` is to measure, whose agent's words this answers; else one of the gate's own.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    files, study = folder.region(slug), frozen.study
+    if files.published.exists() or files.verdict.exists():
+        return "decided already"
+    try:
+        models_folder = models_folder_of(study, slug)
+        if provenance_of(models_folder / frozen.run).get("run") == frozen.run:
+            return "published already"
+        champion = champion_of(models_folder, study.name)
+        if champion is None:
+            why = "no model of this study was in force"
+            return _settled(files, _unmeasured(frozen, why, promoted=True))
+        if refused := refusal("gate", Facts(unpaid=read_unpaid(folder))):
+            why = f"not measured: {refused.reason}"
+            return _settled(files, _unmeasured(frozen, why, champion=champion.name))
+        check_model(files.best.model)
+        is_same = _measured_champion(files) == champion.name
+        place = end_place(files, files.gate)
+        if is_same and outcome_of_measurement(frozen, place, _UNKNOWN_END) is None:
+            return MEASURED
+        order = _with_models(files, node, champion)
+        if lane:
+            return _hand_out(frozen, folder, files, order, *lane)
+        job_files.remove(files.gate.by_lane)
+        TrialFiles(frozen.run, frozen.study, folder, files.gate, order).write()
+    except (InputError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
+        return _settled(files, _unmeasured(frozen, f"the models can't be measured: {error}"))
+    return None
+
+
+def _with_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
+    """Lay both models into the gate's folder; return the order to measure them."""
+    trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
+    place = files.gate
+    order = TrialOrder(
+        region=trained["region"],
+        node=node,
+        trial=trained["trial"],
+        mode="evaluate",
+        seed=trained["seed"],
+        params=trained["params"],
+        models={CHAMPION: place.champion.name, CHALLENGER: place.challenger.name},
+    )
+    for model, to in ((champion, place.champion), (files.best.model, place.challenger)):
+        job_files.make_empty(to)
+        job_files.copy_tree(model, to, job_files.share)
+    return order
+
+
+def _hand_out(
+    frozen: FrozenStudy,
+    folder: RunFolder,
+    files: RegionFolder,
+    order: TrialOrder,
+    lane: str,
+    turn: Turn,
+) -> str | None:
+    """Have a lane's job measure the models, which its agent fetches; return why not, if so."""
+    place, models = in_lane(files, files.gate, lane), bytearray()
+    try:
+        pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
+    except TooLargeError:
+        return "its models are too large for a lane's job"
+    write_json(place.by_lane, {"node": lane})
+    job_files.write(place.given, bytes(models), within=place.node_root)
+    TrialFiles(frozen.run, frozen.study, folder, place, order).hand_out(turn)
+    return None
+
+
+def outcome_of_measurement(
+    frozen: FrozenStudy, place: TrialFolder, return_code: int
+) -> Failed | Unpaid | None:
+    """Return what went wrong with the gate's job; None if it measured both models.
+
+    The `return_code` is as `outcome.outcome_of` has it.
+    """
+    code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
+    if code != 0:
+        outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
+        assert isinstance(outcome, Failed | Unpaid), "a job that failed isn't complete"
+        return outcome
+    try:
+        _models(place, rule_of(frozen.study).metric)
+    except ValueError as error:
+        return Failed(error=one_line(error), final=isinstance(error, _NotMeasuredError))
+    return None
+
+
+def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
+    """Write the verdict where the models could not be measured, for good; return why."""
+    champion = _measured_champion(files)
+    why = f"the gate's job failed: {outcome.error}{see(log_of(files.gate))}"
+    return _settled(files, _unmeasured(frozen, why, champion=champion))
+
+
+def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
+    """Return a region's verdict, taken once; None in a study without a gate.
+
+    Raises:
+        InputError: a published model lies where the region's models are to lie.
+        OSError: the disk is full.
+    """
+    if frozen.study.gate is None:
+        return None
+    if files.verdict.exists():
+        return read_verdict(files.verdict)
+    # of a publication that was killed, whose DAGMan was lost with the note of it
+    published = verdict_of(models_folder_of(frozen.study, slug) / frozen.run)
+    found = published or _decide(frozen, files)
+    _settled(files, found)
+    return found
+
+
+def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
+    champion = _measured_champion(files)
+    try:
+        found = measured(files.gate)
+    except (ValueError, OSError) as error:
+        why = f"what the gate's job left can't be used: {error}"
+        return _unmeasured(frozen, why, champion=champion)
+    assert champion is not None, "a job that measured two models was given two"
+    rule = rule_of(frozen.study)
+    return decide(rule, found, champion=champion, challenger=frozen.run)
+
+
+def _measured_champion(files: RegionFolder) -> str | None:
+    """The run of the model that the gate's job was given as the one in force."""
+    run = provenance_of(files.gate.champion).get("run")
+    return None if run is None else str(run)
+
+
+def _settled(files: RegionFolder, found: Verdict) -> str:
+    write_json(files.verdict, found.to_json())
+    return found.why
+
+
+def _unmeasured(
+    frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
+) -> Verdict:
+    """The verdict on a model that is not compared: the one in force is kept, if there is one."""
+    return Verdict(
+        verdict="promoted" if promoted else "kept",
+        why=one_line(why),
+        metric=rule_of(frozen.study).metric,
+        champion=ComparedModel(run=champion) if champion else None,
+        challenger=ComparedModel(run=frozen.run),
+        baseline=None,
+        interval=None,
+    )
+
+
+# What the job left
+
+
+def measured(place: TrialFolder) -> dict[str, Measured]:
+    """Return what the job found of each model.
+
+    Raises:
+        ValueError: it left something else, in words.
+        OSError: it can't be read.
+    """
+    return {
+        name: Measured(
+            metrics=finite_metrics(entry["metrics"]),
+            losses=_losses(place, f"{name}.txt"),
+            note=one_line(entry.get("note") or ""),
+        )
+        for name, entry in _models(place).items()
+    }
+
+
+def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return what the result says of each model; the decisive metric must be a number."""
+    result = load_result(place.result)
+    if result.get("status") != "complete":
+        raise _NotMeasuredError(result.get("error") or "result.json has no status 'complete'")
+    models: Any = result.get("models")
+    if not isinstance(models, dict):
+        raise _NotMeasuredError(_UNKNOWN_MODE)
+    known = [name for name in (CHAMPION, CHALLENGER, BASELINE, *SEEN.values()) if name in models]
+    for name in (CHAMPION, CHALLENGER, *known):
+        entry = models.get(name)
+        if not isinstance(entry, dict) or not isinstance(entry.get("metrics"), dict):
+            raise _NotMeasuredError(f'result.json has no metrics of the {name} in "models"')
+        if decisive and (wrong := wrong_type(entry["metrics"], decisive)):
+            raise _NotMeasuredError(f"the {name}'s metric {wrong}")
+    return {name: models[name] for name in known}
+
+
+def _losses(place: TrialFolder, name: str) -> Losses | None:
+    try:
+        text = job_files.read_bytes(place.losses / name, job_files.MOST_LOSSES, place.root)
+        losses = np.array(text.decode().split(), dtype=np.float64)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"losses/{name} is no number per line: {error}") from error
+    if not np.isfinite(losses).all():
+        row = int(np.flatnonzero(~np.isfinite(losses))[0])
+        raise ValueError(f"losses/{name}: line {row + 1} is {losses[row]}, not finite")
+    return losses

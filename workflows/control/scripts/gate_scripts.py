@@ -1,0 +1,75 @@
+"""What the node of a region's gate asks and tells."""
+
+from __future__ import annotations
+
+from trialfleet import job_files
+from trialfleet.optimizer.region_types import Failed
+from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.control.scripts import gate
+from trialfleet.workflows.control.scripts.region_studies import RegionStudies
+from trialfleet.workflows.facts.jobs.agent_words import Turn
+from trialfleet.workflows.facts.jobs.current import end_place, in_lane, lane_of
+from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.status.attempts.job_record import note_job
+from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
+
+
+class GateScripts:
+    """Having both models measured on the same rows, and judging the attempts."""
+
+    def __init__(self, studies: RegionStudies) -> None:
+        self._studies, self._folder = studies, studies.folder
+
+    def ask(self, slug: str, node: str) -> Reply:
+        """Write the job's files; skip the node where there is nothing to measure."""
+        if why := gate.prepare(self._studies.frozen, self._folder, slug, node):
+            if why == gate.MEASURED:
+                files = self._folder.region(slug)
+                note_job(end_place(files, files.gate), self._studies.study, failed=False)
+            return Reply(EXITS["skip"], f"{node}: skipped: {why}")
+        return Reply(EXITS["done"], f"{node}: measures the model in force and the new one")
+
+    def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
+        """Have the job that trained a region's best settings in full measure its model, too.
+
+        Returns:
+            Whether there was something to measure. A gang doesn't: one job is enough.
+        """
+        region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
+        if region.gangs or not region.gated:
+            return False
+        return not gate.prepare(frozen, self._folder, slug, region.gate, lane)
+
+    def settle_in_lane(self, slug: str, node: str) -> str | None:
+        """Return how a gate in a lane's job ended, whose agent was lost after it."""
+        files = self._folder.region(slug)
+        if lane_of(files, files.gate) != node:
+            return None
+        ended = self._studies.ended(in_lane(files, files.gate, node))
+        return self.tell_in_lane(slug, node, ended.code) if ended else None
+
+    def tell_in_lane(self, slug: str, node: str, code: int) -> str:
+        """Note how a gate in a lane's job ended; return that in words."""
+        files = self._folder.region(slug)
+        place = in_lane(files, files.gate, node)
+        outcome = gate.outcome_of_measurement(self._studies.frozen, place, code)
+        job_files.remove(place.given)
+        if outcome is None:
+            note_job(place, self._studies.study, failed=False)
+            return "measured"
+        for left in (place.by_lane, place.ended):
+            job_files.remove(left)
+        return f"the models are measured by a job of its own: {outcome.error}"
+
+    def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
+        """Judge an attempt; where none succeeds the model in force is kept."""
+        files, study = self._folder.region(slug), self._studies.study
+        outcome = gate.outcome_of_measurement(self._studies.frozen, files.gate, job.code)
+        note_job(files.gate, study, failed=outcome is not None)
+        if outcome is None:
+            return Reply(EXITS["done"], f"{node}: measured")
+        attempts = Attempts(files.gate, study)
+        if isinstance(outcome, Failed) and (another := attempts.another(node, outcome, job)):
+            return another
+        why = gate.keep(self._studies.frozen, files, outcome)
+        return Reply(EXITS["done"], f"{node}: the model in force is kept: {why}")

@@ -1,0 +1,313 @@
+"""What the nodes' PRE and POST scripts ask for, answered by the run's resident service.
+
+Run as a program, with a run's folder and perhaps `--wait`, it is that service: the optimiser of
+`trialfleet.optimizer`, which knows parameters and values, joined to a run's folder, which knows
+DAG nodes and files. Every operation may be repeated: DAGMan runs a script again after a crash.
+
+begin REGION                             clear the way for a new DAGMan of the region
+end REGION RETURN                        say whether the region is over, or needs another DAGMan
+ask REGION NODE                          choose a trial's parameters, write its files
+tell REGION NODE RETURN RETRY MAX PRE    find the outcome, tell the study, say whether to try again
+ask-best, tell-best                      the same for the full training of the best settings
+ask-gate, tell-gate                      the same for the job that measures both models
+conclude REGION NODE                     end a region whose study publishes nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from trialfleet import nodes
+from trialfleet.errors import OptimizerError
+from trialfleet.files import write_atomic, write_json
+from trialfleet.nodes.job import archive
+from trialfleet.optimizer.client import FULL
+from trialfleet.optimizer.ownership import Owner
+from trialfleet.optimizer.sampling.startup_count import first_led
+from trialfleet.optimizer.sampling.suggest import warm_up
+from trialfleet.optimizer.service import Reply, serve
+from trialfleet.workflows.control.plan.inputs import note_changes
+from trialfleet.workflows.control.plan.run_texts import agent_text
+from trialfleet.workflows.control.scripts.early_stopping import EarlyStopping
+from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
+from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
+from trialfleet.workflows.control.scripts.region_studies import NotTaken, RegionStudies, without_job
+from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
+from trialfleet.workflows.control.scripts.turns import Turns
+from trialfleet.workflows.facts.dagman.failing import (
+    TRIES,
+    Cause,
+    failing_scripts,
+    note_failure,
+    note_success,
+    words_of,
+)
+from trialfleet.workflows.facts.dagman.files import read_node_status, removal
+from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
+from trialfleet.workflows.facts.models.folders import why_not_latest
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.runs.causes import see
+from trialfleet.workflows.facts.runs.storage import not_ours, ownership_of
+from trialfleet.workflows.rules.states import RunState, stage_of
+from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
+from trialfleet.workflows.status.attempts.retries import JobEnd
+from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.spec import Study
+
+# A service that nobody has asked anything for so long belongs to a run that is over.
+IDLE_SECONDS = 900.0
+# What begins something new waits while the disk is nearly full: HTCondor must be able to write its
+# logs to the end of what runs.
+_ASKS = {"ask", "ask-best", "ask-gate"}
+_BEGINNINGS = {"begin", *_ASKS}
+_ENDS_OF_JOBS = {"tell", "tell-best", "tell-gate"}
+_OF_REGION = {"begin", "end"}  # their node is the region's, in the whole run's graph
+
+log = logging.getLogger(__name__)
+
+
+class _Script:
+    """A script that was asked for, and the record of those that fail."""
+
+    def __init__(self, folder: RunFolder, slug: str, node: str, operation: str) -> None:
+        self._files, self._node, self._operation = folder.region(slug), node, operation
+
+    def succeeded(self, reply: Reply) -> None:
+        """Forget its former errors; keep in mind a job that HTCondor did not take."""
+        if isinstance(reply, NotTaken):
+            self._note(reply.message)
+        elif reply.exit_code != EXITS["defer"]:
+            note_success(self._files.failing, self._node)
+
+    def waits(self, error: str, cause: Cause) -> Reply:
+        """Have it run again until what it needs is back."""
+        self._note(error, cause)
+        return Reply(EXITS["defer"], error)
+
+    def failed(self, error: Exception) -> Reply:
+        """Have it run again; after `TRIES` errors in a row its region has failed."""
+        log.error("%s of %s", self._operation, self._node, exc_info=error)
+        words = words_of(error)
+        if self._note(words) < TRIES:
+            return Reply(EXITS["defer"], f"{self._node}: {words}; it will be tried again")
+        try:
+            write_json(self._files.stopped, {"reason": words, "script": self._operation})
+        except OSError as full:
+            return Reply(EXITS["defer"], f"{self._node}: {words}; {words_of(full)}")
+        code = EXITS["done" if self._operation == "end" else "stop"]
+        return Reply(code, f"{self._node}: failed: {words}")
+
+    def _note(self, error: str, cause: Cause = "error") -> int:
+        return note_failure(self._files.failing, self._node, self._operation, error, cause)
+
+
+class NodeScripts:
+    """The operations of one run. Not thread-safe: the service calls it for one request at a time.
+
+    Owns the run's studies while it lives: the service's lock keeps any other writer of this machine
+    out, and who owns the run is looked up before each write.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        frozen = load_frozen(folder.study)
+        _bring_agent(folder, frozen.study)
+        self._folder = folder
+        self._frozen = frozen
+        self._studies = RegionStudies(folder, frozen)
+        self._ownership = ownership_of(frozen, folder, self._studies.storage)
+        self._owner: Owner | None = None  # as last seen
+        self._stopping = EarlyStopping(self._studies)
+        self._warm = not self._model_leads()  # what no trial follows need not be loaded
+        trials, self._final = TrialScripts(self._studies), FinalScripts(self._studies)
+        gate = GateScripts(self._studies)
+        self._turns = Turns(self._studies, trials, self._final, gate)
+        self._turns.watch_all()
+        self._operations: dict[str, Callable[..., Reply]] = {
+            "attend": lambda slug: Reply(EXITS["done"], f"{slug}: the service runs"),
+            "begin": self._begin,
+            "end": self._end,
+            "ask": trials.ask,
+            "tell": trials.tell,
+            "ask-best": self._final.ask,
+            "tell-best": self._final.tell,
+            "ask-gate": gate.ask,
+            "tell-gate": gate.tell,
+            "conclude": self._final.conclude,
+        }
+
+    def handle(self, words: list[str]) -> Reply:
+        """Answer one script."""
+        operation, slug, *more = [*words, "", ""]
+        arguments, node = words[1:], more[0] or slug
+        if operation not in self._operations:
+            known = ", ".join(self._operations)
+            return Reply(EXITS["retry"], f"unknown operation {operation!r}; there are: {known}")
+        if slug not in self._studies.regions:
+            return Reply(EXITS["retry"], f"the run has no region {slug!r}")
+        script = _Script(self._folder, slug, slug if operation in _OF_REGION else node, operation)
+        try:
+            reply = self._reply(operation, arguments)
+        except OptimizerError as error:  # the storage is away for the moment
+            return script.waits(str(error), "storage")
+        except OSError as error:
+            if error.errno in FULL:
+                return script.waits(f"waits for room on the disk: {error}", "space")
+            return script.failed(error)
+        except Exception as error:  # noqa: BLE001 - `failed` logs it
+            return script.failed(error)
+        script.succeeded(reply)
+        return reply
+
+    def _reply(self, operation: str, arguments: list[str]) -> Reply:
+        if operation in _BEGINNINGS and (space := self._studies.no_space()):
+            return Reply(EXITS["defer"], f"{' '.join(arguments)}: {space}")
+        if owner := self._other_owner():
+            return self._studies.stop(arguments[0], not_ours(self._frozen, self._folder, owner))
+        if operation in _ENDS_OF_JOBS:
+            slug, node, *numbers = arguments
+            note_changes(self._folder, slug)
+            self._turns.forget(slug, node)
+            job = JobEnd(*map(int, numbers))
+            return without_job(node, job) or self._operations[operation](slug, node, job)
+        reply = self._operations[operation](*arguments)
+        if operation in _ASKS and reply.exit_code == EXITS["done"]:
+            self._turns.watch(*arguments[:2])
+        return reply
+
+    def idle(self) -> bool:
+        """Get ready for the next ask, then look at the reports of trials, a region at a time.
+
+        To get ready: load the model's code, suggest ahead for one region.
+        """
+        if not self._warm:
+            warm_up(self._frozen.study.sampler)
+            self._warm = True
+            return True
+        if self._turns.due() and not self._other_owner():
+            self._turns.catch_up()
+        if self._studies.ask_ahead():
+            return True
+        return self._stopping.due() and not self._other_owner() and self._stopping.look()
+
+    def due(self) -> bool:
+        """Whether it is time to look at the trials' reports."""
+        return self._stopping.due() or self._turns.due()
+
+    @property
+    def descriptor(self) -> int:
+        """The file that can be read once a job has said something."""
+        return self._turns.descriptor
+
+    def noticed(self) -> None:
+        """Answer the jobs that have said something."""
+        if not self._other_owner():
+            self._turns.noticed()
+
+    def is_watching(self) -> bool:
+        """Whether trials report, which may have to be told to stop; or jobs want other trials."""
+        return self._stopping.is_watching() or self._turns.is_listening()
+
+    def _model_leads(self) -> bool:
+        study = self._frozen.study
+        budgets = map(study.budget_of, study.region_table)
+        has_former = bool(self._studies.former)
+        return any(
+            first_led(one.startup, one.trials, one.lanes, has_former=has_former) for one in budgets
+        )
+
+    def _begin(self, slug: str) -> Reply:
+        files = self._folder.region(slug)
+        if files.is_done:
+            return Reply(EXITS["skip"], f"{slug}: done already")
+        if is_locked(files.dag_files):  # by a DAGMan that was submitted by hand, or is ending
+            return Reply(EXITS["defer"], f"{slug}: another DAGMan runs this region")
+        aside = set_aside(files.dag_files)
+        files.restart.unlink(missing_ok=True)
+        for left in (
+            files.stopped,
+            files.failing,
+        ):  # whether it fails again is for its nodes to say
+            left.unlink(missing_ok=True)
+        self._folder.stopped.unlink(missing_ok=True)  # a person had it go on by hand
+        if self._final.without_model() == slug:  # a person has it tried again
+            self._folder.no_model.unlink()
+        what = f", what the last left is in {aside}" if aside else ""
+        return Reply(EXITS["done"], f"{slug}: begins{what}")
+
+    def _end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
+        """Whatever ended the region's DAGMan: another one goes on, unless the region is over."""
+        files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
+        if files.is_done:
+            word = stage_of(
+                RunState.DONE,
+                "done",
+                published=files.published.exists(),
+                kept=why_not_latest(files.published) is not None,
+            )
+            return Reply(EXITS["done"], f"{slug}: {word}")
+        if files.stopped.exists():
+            return Reply(EXITS["done"], f"{slug}: {how}: the region has failed")
+        if int(return_code) == JOB_REMOVED and not files.restart.exists():
+            by = removal(files.dag_files)  # HTCondor's words, which name the account
+            reason = f"its jobs were removed: {by}" if by else "its jobs were removed"
+            write_json(files.stopped, {"reason": reason, "removed": True})
+            return Reply(EXITS["done"], f"{slug}: {how}: {reason}")
+        if int(return_code) == JOB_UNSUBMITTED:  # DAGMan retries no such node, whatever RETRY says
+            return NotTaken(EXITS["retry"], f"{slug}: HTCondor did not take its DAGMan")
+        if int(retry) < int(most):
+            return Reply(EXITS["retry"], f"{slug}: {how}: starting another")
+        reason = f"{how}, as {most} before it: {self._last_error(files)}"
+        write_json(files.stopped, {"reason": reason})
+        return Reply(EXITS["done"], f"{slug}: failed: {reason}")
+
+    def _last_error(self, files: RegionFolder) -> str:
+        """Why a region's DAGMan did not come to its end, as far as anything says so."""
+        errors = [each.error for each in failing_scripts(files.failing)]
+        nodes = read_node_status(files.dag_files.node_status).items()
+        details = [f"{name}: {node.details}" for name, node in nodes if node.failed]
+        said = next(iter([*errors, *details]), "it says nothing")
+        return f"{said}{see(str(files.scripts_log))}"
+
+    def _other_owner(self) -> Owner | None:
+        """Return who else owns the run, if so; forget what was read if another has owned it."""
+        owner = self._ownership.owner()
+        if owner != self._owner:
+            self._studies.forget()
+            self._owner = owner
+        return None if self._ownership.is_ours(owner) else owner
+
+
+def _bring_agent(folder: RunFolder, study: Study) -> None:
+    """Give a run that an earlier release planned what its next jobs begin with.
+
+    Its jobs that are in the queue begin with what that release gave them, but for gangs: those that
+    the present keeper does not understand it removes, and they are submitted again.
+    """
+    if study.has_gangs or not folder.agent.exists():
+        archive.build(folder.code / nodes.AGENT)
+    if not folder.agent.exists():
+        write_atomic(folder.agent, agent_text(study), mode=0o755)
+
+
+def main() -> None:
+    """Serve a run's scripts until asked to stop."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("--wait", action="store_true", help="wait for a service that runs already")
+    arguments = parser.parse_args()
+    folder = open_run(arguments.run)
+    serve(
+        folder.root,
+        lambda: NodeScripts(folder),
+        idle_timeout=None if arguments.wait else IDLE_SECONDS,
+        wait_for_lock=arguments.wait,
+    )
+
+
+if __name__ == "__main__":
+    main()

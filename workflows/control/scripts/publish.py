@@ -1,0 +1,223 @@
+"""Publishing a region's model: MODELS/STUDY/REGION/RUN-ID, and `latest` beside it."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import platform
+import shlex
+import shutil
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from trialfleet import job_files
+from trialfleet.errors import InputError
+from trialfleet.files import read_json, sync, unless_damaged, write_json
+from trialfleet.optimizer.region_types import Complete
+from trialfleet.workflows.control.models.latest import models_lock, switch_to_newest
+from trialfleet.workflows.control.models.retention import remove_superfluous
+from trialfleet.workflows.facts.models.card import CARD, card
+from trialfleet.workflows.facts.models.folders import (
+    BESIDE,
+    PROVENANCE,
+    champion_of,
+    models_folder_of,
+)
+from trialfleet.workflows.facts.models.verdict import Verdict
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.rules.gate_decision import kept_words
+from trialfleet.workflows.status.attempts.outcome import load_result, one_line, outcome_of
+from trialfleet.workflows.study.export import Keep
+from trialfleet.workflows.study.frozen import FrozenStudy
+from trialfleet.workflows.study.spec import Study
+
+METRICS = "metrics.json"
+_MOST_VERSIONS = 100  # packages that a result names
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A published model.
+
+    Attributes:
+        path: its folder: the trainer's model files, metrics.json, provenance.json and card.json.
+        not_latest: why `latest` is another run's model; None where it is this one.
+        removed: what became of models that the study doesn't keep, in a line; None: nothing.
+    """
+
+    path: Path
+    not_latest: str | None
+    removed: str | None = None
+
+
+def publish(
+    frozen: FrozenStudy, slug: str, best: TrialFolder, verdict: Verdict | None = None
+) -> Publication:
+    """Publish what the full training left in `best`; doing it twice is doing it once.
+
+    `latest` is switched to it unless the gate keeps the model in force, or the model of a run that
+    was planned later is published. In a study without a gate there is no `verdict`.
+
+    Raises:
+        InputError: the place is another run's, or model/ holds what can't be published.
+        OSError: the publish folder can't be written.
+    """
+    check_model(best.model)
+    models_folder = models_folder_of(frozen.study, slug)
+    models_folder.mkdir(parents=True, exist_ok=True)
+    published = models_folder / frozen.run
+    with models_lock(models_folder):
+        for left in models_folder.glob(f"{BESIDE}*"):  # by one that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        _put(published, frozen, best, verdict)
+        why = verdict and _why_kept(published, frozen.study, verdict)
+        why = why or switch_to_newest(published, frozen.as_of)
+        return Publication(published, why, _removed(published, frozen.study.keep))
+
+
+def _removed(published: Path, keep: Keep | None) -> str | None:
+    """Remove what the study doesn't keep; the model is published also if that fails."""
+    if keep is None:
+        return None
+    now, spared = datetime.now(UTC), {published.name}
+    try:
+        going = remove_superfluous(published.parent, keep, now, spared, BESIDE)
+    except OSError as error:
+        return f"models that keep: doesn't name can't be removed: {error}"
+    return f"removed, by keep: {', '.join(going)}" if going else None
+
+
+def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
+    """Why the gate leaves the model in force where it is; None where it lets the new one pass."""
+    champion = champion_of(published.parent, study.name)
+    if champion == published:  # a person made it the latest
+        return None
+    if not verdict.promoted:
+        kept, why = verdict.former, verdict.why
+    elif champion and champion.name != verdict.former:
+        kept = champion.name
+        why = f"it came into force since the gate measured {verdict.former or 'nothing'}"
+    else:
+        return None
+    promote = f"trialfleet promote {shlex.quote(str(published))}"
+    return f"{kept_words(kept)}: {why}; to change that: {promote}"
+
+
+def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
+    """Make `published` whole in one step; leave it where an attempt before this one put it."""
+    beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=published.parent))
+    try:
+        _fill(beside, frozen, best, verdict)
+        if not published.exists():
+            beside.replace(published)
+        elif not _same(beside, published):
+            raise InputError(
+                f"{str(published)!r} exists already from another run of the same id; "
+                "plan with another --run-id, or move that folder away and resume this run"
+            )
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    sync(published.parent)
+
+
+def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
+    result = _result(frozen.study, best)
+    job_files.copy_tree(best.model, folder)
+    folder.chmod(0o755)  # a temporary folder is its owner's alone
+    write_json(folder / METRICS, result.metrics)
+    origin = provenance(frozen, best)
+    write_json(folder / PROVENANCE, origin)
+    compared = frozen.study.compared_metric
+    write_json(folder / CARD, card(origin, result.metrics, verdict, compared))
+    for path in [*folder.rglob("*"), folder]:
+        sync(path)
+
+
+def check_model(model: Path) -> None:
+    """Refuse a model's folder that can't be published as it is.
+
+    Raises:
+        InputError: something in it is no file of its own, or has a name of ours.
+    """
+    try:
+        for _ in job_files.tree_of(model):
+            pass
+    except OSError as error:
+        raise InputError(f"{error}, so it can't be published") from error
+    for name in (METRICS, PROVENANCE, CARD):
+        if os.path.lexists(model / name):
+            raise InputError(
+                f"{str(model / name)!r} can't be published: that name is trialfleet's in the "
+                "published folder; have the trainer name its file otherwise"
+            )
+
+
+def _same(new: Path, old: Path) -> bool:
+    """Whether two published folders tell the same training; versions may differ between attempts.
+
+    A seeded training of another run may have the same parameters and metrics: the model's own bytes
+    decide.
+    """
+    files = _files(new)
+    if _files(old) | {Path(CARD)} != files or _origin(new) != _origin(old):
+        return False
+    own = files - {Path(PROVENANCE), Path(CARD)}  # what is in the card is in the others
+    return all(filecmp.cmp(new / name, old / name, shallow=False) for name in own)
+
+
+def _files(root: Path) -> set[Path]:
+    return {path.relative_to(root) for path in root.rglob("*") if path.is_file()}
+
+
+def _origin(published: Path) -> dict[str, Any] | None:
+    return unless_damaged(lambda: {**read_json(published / PROVENANCE), "versions": None}, None)
+
+
+def _result(study: Study, best: TrialFolder) -> Complete:
+    outcome = outcome_of(best, 0, study.objective.metric, {})
+    if not isinstance(outcome, Complete):
+        raise InputError(f"{best.result} can't be published: {outcome.error}")
+    return outcome
+
+
+def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
+    """Return where a model comes from: enough to train it again.
+
+    Raises:
+        InputError: there is no complete result in `best`, or its order is damaged.
+        OSError: what it left can't be read.
+    """
+    trial = job_files.read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
+    result = _result(frozen.study, best)
+    return {
+        "schema": 1,
+        "study": frozen.study.name,
+        "run": frozen.run,
+        "created": frozen.created.isoformat(),
+        **({"date": str(frozen.day.date), "as_of": frozen.as_of.isoformat()} if frozen.day else {}),
+        "region": trial["region"],
+        "trial": trial["trial"],
+        "params": trial["params"],
+        "seed": trial["seed"],
+        "objective": trial["objective"],
+        **job_files.read_record(best.trained_on, "data", "code"),
+        "device": result.device,
+        "seconds": result.seconds,
+        "versions": {
+            "trialfleet": version("trialfleet"),
+            "python": platform.python_version(),
+            **_trainer_versions(best),
+        },
+    }
+
+
+def _trainer_versions(best: TrialFolder) -> dict[str, str]:
+    given = load_result(best.result).get("versions")
+    if not isinstance(given, dict):
+        return {}
+    named = [(name, value) for name, value in given.items() if isinstance(value, str)]
+    return {one_line(name): one_line(value) for name, value in named[:_MOST_VERSIONS]}

@@ -1,0 +1,90 @@
+"""The program of a region's publish node: copying and hashing a model takes no time of others'.
+
+Its arguments are a run's folder and a region's slug. It is a job of HTCondor's local universe.
+Doing it twice is doing it once. Exits 0, or with what stops the region's graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from trialfleet import job_files
+from trialfleet.errors import InputError
+from trialfleet.files import write_json
+from trialfleet.optimizer.client import FULL
+from trialfleet.workflows.control.plan.inputs import trained_on
+from trialfleet.workflows.control.scripts import gate
+from trialfleet.workflows.control.scripts.publish import publish
+from trialfleet.workflows.facts.dagman.failing import note_failure, note_success, words_of
+from trialfleet.workflows.facts.disk_space import when_there_is_space
+from trialfleet.workflows.facts.models.listing import drift_of
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS, PUBLISH_RETRIES
+from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.views.output import say
+
+
+def publish_region(folder: RunFolder, slug: str) -> int:
+    """Publish a region's model; return the job's exit code, `stop` with the reason stored.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    files = folder.region(slug)
+    if files.published.exists():  # since then a person may have moved `latest`
+        print(f"{slug}: published already")
+        return EXITS["done"]
+    try:
+        frozen = load_frozen(folder.study)
+        if not job_files.size_of(files.best.trained_on):  # or another attempt told so
+            noted = trained_on(folder, slug, frozen.study)
+            job_files.write_json(files.best.trained_on, noted)
+        found = gate.verdict(frozen, files, slug)
+        published = publish(frozen, slug, files.best, found)
+    except (InputError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
+        return _stopped(files, slug, str(error))
+    record = {"path": str(published.path), "not_latest": published.not_latest}
+    if drifted := found and drift_of(published.path.parent, found.former):
+        record["drift"] = drifted
+    write_json(files.published, record)
+    if found:
+        print(f"{slug}: {'promoted' if found.promoted else 'kept'}: {found.why}")
+    lines = [f"{slug}: published {published.path}", published.not_latest, published.removed]
+    print(*filter(None, lines), sep="\n")
+    return EXITS["done"]
+
+
+def _stopped(files: RegionFolder, slug: str, why: str) -> int:
+    """Note that a region has failed."""
+    reason = f"the model can't be published: {why}"
+    write_json(files.stopped, {"reason": reason})
+    print(f"{slug}: failed: {reason}")
+    return EXITS["stop"]
+
+
+def main() -> None:
+    """Publish a region's model."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("slug", help="the region's name in its folder")
+    arguments = parser.parse_args()
+    folder, slug = open_run(arguments.run), arguments.slug
+    files, node = folder.region(slug), f"{slug}.publish"
+    try:
+        code = when_there_is_space(lambda: publish_region(folder, slug), say)
+    except Exception as error:
+        if note_failure(files.failing, node, "publish", words_of(error)) < PUBLISH_RETRIES + 1:
+            raise
+        code = _stopped(files, slug, words_of(error))
+    else:
+        note_success(files.failing, node)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

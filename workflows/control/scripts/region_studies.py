@@ -1,0 +1,193 @@
+"""The studies of a run's regions, and what the scripts of trials and full trainings share."""
+
+from __future__ import annotations
+
+from trialfleet import job_files
+from trialfleet.files import write_json
+from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.optimizer.region_study import RegionStudy
+from trialfleet.optimizer.region_types import Assignment, Complete, Failed, RegionSettings, Unpaid
+from trialfleet.optimizer.sampling.former import FormerTasks, read_former
+from trialfleet.optimizer.service import Reply
+from trialfleet.optimizer.storage import open_storage
+from trialfleet.sections import bytes_of
+from trialfleet.wall_clock import WallClock
+from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.facts.disk_space import lack_of_space
+from trialfleet.workflows.facts.jobs.agent_words import Ended, read_ended
+from trialfleet.workflows.facts.jobs.delivery import take_left
+from trialfleet.workflows.facts.jobs.job_log import last_job
+from trialfleet.workflows.facts.jobs.marks import MarkKind, note
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, graph_of
+from trialfleet.workflows.facts.runs import spending
+from trialfleet.workflows.facts.runs.storage import check_not_emptied, storage_url, study_name
+from trialfleet.workflows.status.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, outcome_of
+from trialfleet.workflows.status.attempts.retries import JobEnd
+from trialfleet.workflows.status.attempts.settling import settled
+from trialfleet.workflows.study.frozen import FrozenStudy
+
+
+class RegionStudies:
+    """A run's regions, by their slugs, with their studies in the run's storage.
+
+    Attributes:
+        folder: the run's.
+        frozen: the study that it froze.
+        study: the same without what is the run's.
+        storage: where the studies are.
+        regions: the regions' graphs, by slug.
+        former: what its optimiser learns from.
+    """
+
+    def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
+        self.folder = folder
+        self.frozen = frozen
+        self.study = frozen.study
+        if not frozen.study.storage:
+            check_not_emptied(folder)
+        self.storage = open_storage(storage_url(folder, frozen.study))
+        self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
+        self.former = read_former(folder.former)
+        self._opened: dict[str, RegionStudy] = {}
+        self._clock = WallClock()
+
+    def forget(self) -> None:
+        """Read the studies anew: somebody else has written them."""
+        self._opened.clear()
+
+    def ask_ahead(self) -> bool:
+        """Suggest ahead for one region; False if there is nothing to suggest."""
+        return any(study.ask_ahead() for study in self._opened.values())
+
+    def of(self, slug: str) -> RegionStudy:
+        """Return the study of a region."""
+        if slug not in self._opened:
+            region = self.regions[slug]
+            self._opened[slug] = RegionStudy(
+                self.storage,
+                study_name(self.study, self.frozen.run, region.name),
+                self.study.space_of(region.name),
+                self._settings(region),
+                former=FormerTasks(self.former, region.name) if self.former else None,
+                now=lambda: self._clock.now().timestamp(),
+            )
+        return self._opened[slug]
+
+    def _settings(self, region: RegionGraph) -> RegionSettings:
+        budget = self.study.budget_of(region.name)
+        return RegionSettings(
+            metric=self.study.objective.metric,
+            direction=self.study.objective.direction,
+            region=region.name,
+            seed=self.study.seed,
+            trials=budget.trials,
+            startup_trials=budget.startup,
+            max_failures=budget.failures_allowed,
+            hours=budget.hours,
+            sampler=self.study.sampler,
+        )
+
+    def files(
+        self,
+        slug: str,
+        node: str,
+        answer: Assignment | None,
+        best: TrialFolder | None = None,
+        avoid: tuple[str, ...] = (),
+    ) -> TrialFiles:
+        """Return what writes the files of an attempt at a trial, or at a full training.
+
+        Args:
+            slug: the region's.
+            node: the trial's name, or the DAG node of the full training.
+            answer: what is to be trained; None: what a lane's job asks for.
+            best: the folder of the full training; None: it is a trial.
+            avoid: machines where attempts at it failed before.
+        """
+        answer = answer or Assignment(number=0, params={}, seed=0)
+        order = TrialOrder(
+            region=self.regions[slug].name,
+            node=node,
+            trial=answer.number,
+            mode="final" if best else "tune",
+            seed=answer.seed,
+            params=answer.params,
+            avoid=avoid,
+            until=self.frozen.day.deadline if self.frozen.day and not best else None,
+        )
+        place = best or self.folder.region(slug).trial(node)
+        return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
+
+    def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
+        """Return an attempt's code and outcome, with what it left in its place.
+
+        Its job ended with `code`, or its agent told that.
+        """
+        code = settled(place, code, bytes_of(self.study.resources.disk))
+        return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
+
+    def ended(self, place: TrialFolder) -> Ended | None:
+        """Return how a trial ended, with what it left in its place; None: it has not ended.
+
+        Its agent may have been lost when the package had come. So may have been who was to judge
+        it, when it had been unpacked. The job's log has a mark of the end from then on.
+        """
+        take_left(place, place.left, bytes_of(self.study.resources.disk))
+        ended = read_ended(place)
+        if ended and (job := last_job(place.log)):
+            note_ended(place, job, ended)
+        return ended
+
+    def facts(self) -> Facts:
+        """Return what may keep anything of the run from beginning, but for want of space."""
+        return Facts(
+            unpaid=spending.read_unpaid(self.folder),
+            deadline=self.frozen.day.deadline if self.frozen.day else None,
+            now=self._clock.now(),
+        )
+
+    def over(self) -> str | None:
+        """Return why no attempt at a trial may begin any more, if so."""
+        refused = refusal("attempt", self.facts())
+        return refused.reason if refused else None
+
+    def no_space(self) -> str:
+        """Return why nothing may begin until there is room on the disk; empty where it may."""
+        return lack_of_space(self.folder.root)
+
+    def go_on(self, slug: str) -> None:
+        """Take back that the region stopped: a resume goes on with it."""
+        self.folder.region(slug).stopped.unlink(missing_ok=True)
+
+    def stop(self, slug: str, reason: str) -> Reply:
+        """Note why a region stops, and answer so."""
+        write_json(self.folder.region(slug).stopped, {"reason": reason})
+        return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
+
+
+def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
+    """Note in the log of a job, such as 12.0, that it has ended a trial, and how."""
+    when = job_files.stamp_of(place.ended)[1] or job_files.stamp_of(place.said)[1]
+    note(place, job, when / 1e9, MarkKind.ENDS, ended)
+
+
+class NotTaken(Reply):
+    """The answer for a job that HTCondor refused: it is submitted again."""
+
+
+def without_job(node: str, job: JobEnd) -> Reply | None:
+    """The answer for a node that had no job; None for one that had.
+
+    What its PRE script said counts for a node without a job alone: a DAGMan that was started again
+    does not know that of running nodes. Where HTCondor did not take the job, DAGMan has
+    tried for half a minute and retries such a node no more: that says nothing of the trial's
+    parameters. DAGMan ends when nothing else is left, and another one asks for the node again.
+    """
+    if job.code == JOB_UNSUBMITTED:
+        return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")
+    if job.code != NO_JOB:
+        return None
+    if job.asked == EXITS["skip"]:
+        return Reply(EXITS["done"])
+    return Reply(job.asked, f"{node}: its PRE script failed")

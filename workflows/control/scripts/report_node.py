@@ -1,0 +1,59 @@
+"""Writing a run's report: `python -m trialfleet.workflows.control.scripts.report_node RUN`.
+
+The graph's last node runs this after everything else, whatever happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import replacing, write_atomic
+from trialfleet.workflows.facts.dagman.failing import noting
+from trialfleet.workflows.facts.disk_space import when_there_is_space
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.views.output import say
+from trialfleet.workflows.views.report.model import Report
+from trialfleet.workflows.views.report.page import render_page
+from trialfleet.workflows.views.report.reading import read_report
+
+
+def write_report(folder: RunFolder, finished: datetime | None) -> Report:
+    """Write report.html and report.json and return the report, of a run that `finished` or goes on.
+
+    Raises:
+        OptimizerError: as `read_report`; a page that is there stays as it is.
+    """
+    report = read_report(folder, finished)
+    with replacing(folder.report_data, mode=0o644) as file:
+        file.writelines(report.json_parts())
+    write_atomic(folder.report_page, render_page(report))
+    return report
+
+
+def main() -> None:
+    """Write the report and exit 0 if every region has what the study asked for."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    arguments = parser.parse_args()
+    try:
+        folder = open_run(arguments.run)
+        with noting(folder.failing, "report", "report"):
+            report = when_there_is_space(lambda: write_report(folder, datetime.now(UTC)), say)
+    except TrialfleetError as error:
+        sys.exit(str(error))
+    undone = [region.name for region in report.regions if not Stage(region.status).is_good]
+    worse = [region.name for region in report.regions if region.worse is not None]
+    message = f"report written; not done: {', '.join(undone) or 'none'}"
+    print(message + (f"; tuned is worse than default: {', '.join(worse)}" if worse else ""))
+    sys.exit(EXITS["undone"] if undone else EXITS["done"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""What the nodes of trials ask and tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from optuna.trial import TrialState
+
+from trialfleet.files import write_json
+from trialfleet.optimizer.region_types import (
+    Assignment,
+    Complete,
+    Failed,
+    GivenUp,
+    Outcome,
+    Refused,
+    Stopped,
+    StoppedEarly,
+    TrialExecution,
+    Unpaid,
+)
+from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.control.scripts.budgets import Budgets
+from trialfleet.workflows.control.scripts.region_studies import RegionStudies
+from trialfleet.workflows.facts.jobs.agent_words import is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.job_log import first_failure, last_job
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial, range_of
+from trialfleet.workflows.facts.runs import spending
+from trialfleet.workflows.facts.runs.region_records import noted
+from trialfleet.workflows.rules.region_state import GAVE_UP
+from trialfleet.workflows.status.attempts import node_faults
+from trialfleet.workflows.status.attempts.giving_up import why_give_up
+from trialfleet.workflows.status.attempts.job_record import execution_of
+from trialfleet.workflows.status.attempts.outcome import (
+    EXIT_UNANSWERED,
+    EXIT_UNTRAINABLE,
+    JOB_REMOVED,
+    told_to_stop,
+)
+from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
+from trialfleet.workflows.status.run_trials import RunTrials
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A trial that is to be trained now, by its name."""
+
+    name: str
+    answer: Assignment
+
+
+class TrialScripts:
+    """Choosing a trial's parameters, and judging its attempts."""
+
+    def __init__(self, studies: RegionStudies) -> None:
+        self._studies, self._folder, self._study = studies, studies.folder, studies.study
+        self._trials = RunTrials(studies.folder, studies.frozen)
+        self._budgets = Budgets(studies)
+
+    def ask(self, slug: str, node: str) -> Reply:
+        """Choose the parameters of the trial that a node's job begins with, and write its files."""
+        told = self.settle(slug, node)
+        if told and told.exit_code == EXITS["stop"]:
+            return told
+        if is_lane(node):
+            return self._ask_lane(slug, node)
+        chosen = self.choose(slug, node)
+        if isinstance(chosen, Reply):
+            return chosen
+        avoid = node_faults.to_avoid(self._study, self._studies.of(slug).failures(chosen.name))
+        self._studies.files(slug, chosen.name, chosen.answer, avoid=avoid).write()
+        what = f"trial {chosen.answer.number}: {chosen.answer.params}"
+        return Reply(EXITS["done"], f"{chosen.name}: {what}")
+
+    def _ask_lane(self, slug: str, node: str) -> Reply:
+        """Write the files of a lane's job, unless there is nothing for it to train."""
+        study = self._studies.of(slug)
+        name = self._under_way(slug, node)
+        found = study.stopped() or name or self._next(slug, node)
+        if isinstance(found, Refused):
+            return self._refused(slug, node, found)
+        self._studies.go_on(slug)
+        avoid = node_faults.to_avoid(self._study, study.failures(name)) if name else ()
+        self._studies.files(slug, node, None, avoid=avoid).write_job()
+        return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
+
+    def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
+        """The first trial of a node that is asked and not told, nor told to stop.
+
+        It is given up once no attempt at it may begin any more.
+        """
+        name = self.unfinished(slug, node, beside)
+        if name is None or self._was_told(slug, name):
+            return None
+        if over := self._studies.over():
+            self._studies.of(slug).tell(name, GivenUp(error=over))
+            return None
+        return name
+
+    def _next(self, slug: str, node: str) -> str | Refused:
+        """The trial that begins next at a node, or why none does."""
+        study = self._studies.of(slug)
+        name = self._studies.regions[slug].next_trial(node, study.nodes())
+        if name is None:
+            return Refused("all of its trials are finished")
+        facts = replace(self._studies.facts(), budgets=lambda: self._budgets.gather(slug))
+        refused = study.refusal(facts)
+        if refused and refused.kind == "usd":
+            write_json(self._folder.region(slug).spent, {"reason": refused.reason})
+        return refused or name
+
+    def _refused(self, slug: str, node: str, refused: Refused) -> Reply:
+        """The answer for a node that gets no trial."""
+        if isinstance(refused, Stopped):
+            return self._studies.stop(slug, refused.reason)
+        return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
+
+    def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
+        """Return the trial that a node's job is to train now, or why it trains none.
+
+        The trial `beside` has ended, and is yet to be told.
+        """
+        study = self._studies.of(slug)
+        name = self._under_way(slug, node, beside) or self._next(slug, node)
+        if isinstance(name, Refused):
+            return self._refused(slug, node, name)
+        answer = study.ask(name)
+        if isinstance(answer, Refused):
+            return self._refused(slug, node, answer)
+        if not study.stopped():
+            self._studies.go_on(slug)
+        return Chosen(name, answer)
+
+    def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
+        """Judge what a node's job left untold; say whether another job follows."""
+        name = self.unfinished(slug, node) or (node if is_trial(node) else None)
+        has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
+        if name is None and not has_asked:
+            chosen = self.choose(slug, node)  # whose job it was to be: its error counts
+            name = chosen.name if isinstance(chosen, Chosen) else None
+        if name is None:
+            return self._after(slug, node)
+        place = self._folder.region(slug).trial(name)
+        said, order = read_said(place), read_order(place)
+        if order and order.code and said and said.tells_of(name) and is_answered(said, order):
+            if job.retry < job.most:  # its agent was told of the trial's failure, and left
+                return Reply(EXITS["retry"], order.why)
+            return self._tell(slug, name, Failed(error=order.why, final=True), {})
+        # Of a gang DAGMan may tell how a job ended that was removed because the others had left.
+        if place.is_shared and EXIT_UNANSWERED in {job.code, first_failure(place.log)}:
+            self.settle(slug, node)
+            return Reply(EXITS["retry"], f"{node}: its job had no answer, and another one goes on")
+        self._studies.ended(place)  # for the mark of its end
+        reply = self.judge(slug, name, job.code, last_job(place.log), job)
+        is_done = reply.exit_code == EXITS["done"]
+        return self._after(slug, node) if is_done and place.is_shared else reply
+
+    def settle(self, slug: str, node: str) -> Reply | None:
+        """Judge the trial that is under way at a node, if it has ended: its package has come.
+
+        Who brought it may be lost, and nobody may have listened.
+        """
+        if (name := self.unfinished(slug, node)) is None:
+            return None
+        place = self._folder.region(slug).trial(name)
+        ended = self._studies.ended(place)
+        return self.judge(slug, name, ended.code, last_job(place.log)) if ended else None
+
+    def judge(
+        self, slug: str, name: str, code: int, job: str, job_end: JobEnd | None = None
+    ) -> Reply:
+        """Tell the study how an attempt at a trial ended.
+
+        Args:
+            slug: the region's.
+            name: the trial's.
+            code: with which it ended, or its job.
+            job: the HTCondor job, such as 12.0, in which a trial fails once at most; empty where
+                there was none.
+            job_end: what DAGMan tells, where the job is over.
+
+        Returns:
+            done: the trial is told; retry: another attempt is to follow; stop: the region ends.
+        """
+        study, place = self._studies.of(slug), self._folder.region(slug).trial(name)
+        outcome: Outcome
+        code, outcome = self._studies.judged(place, code)
+        # One that was told to stop is over however it left. A result counts all the same: it came
+        # to its end before it heard. So do parameters that can't be trained.
+        if isinstance(outcome, Failed) and code != EXIT_UNTRAINABLE:
+            outcome = self._told_to_stop(place) or outcome
+        before = study.failures(name)
+        attempt = 1 + (job_end.retry if job_end and not place.is_shared else len(before))
+        failed = isinstance(outcome, Failed | Unpaid)
+        execution = execution_of(place, self._study, attempt, failed=failed)
+        if isinstance(outcome, Unpaid):
+            spending.note(self._folder, "tune", outcome.error)
+        is_unbegun = isinstance(outcome, Failed) and code == JOB_REMOVED and not execution["job"]
+        if is_unbegun and (over := self._studies.over()):  # it waited, and nothing begins any more
+            outcome = GivenUp(error=over)
+        if not isinstance(outcome, Failed):
+            return self._tell(slug, name, outcome, execution)
+        attempts = Attempts(place, self._study)
+        outcome = attempts.with_machine(outcome, before)
+        first = f"{job.partition('.')[0]}.0"  # a gang's jobs are one attempt
+        more = attempts.kept(outcome) | ({"job": first} if job else {})
+        noted = study.note_failure(name, attempt=attempt, error=outcome.error, **more)
+        is_over = attempts.over(outcome, noted, job_end)
+        told = self._tell(slug, name, outcome, execution) if is_over else None
+        stopped = study.stopped()
+        if why := stopped.reason if stopped else self._why_give_up(slug, outcome):
+            return self._studies.stop(slug, why)
+        return told or attempts.try_again(name, outcome, noted)
+
+    def _tell(self, slug: str, name: str, outcome: Outcome, execution: TrialExecution) -> Reply:
+        """Store a trial's outcome for good, and answer with it."""
+        self._studies.of(slug).tell(name, outcome, **execution)
+        metric = self._study.objective.metric
+        match outcome:
+            case Complete():
+                words = f"{metric} = {outcome.metrics[metric]:.6g}"
+            case StoppedEarly():
+                predicted = f"{metric} = {outcome.order['predicted']:.6g} predicted"
+                words = f"stopped early at step {outcome.order.get('step')}: {predicted}"
+            case Failed():
+                words = f"failed for good: {outcome.error}"
+            case GivenUp():
+                words = f"given up: {outcome.error}"
+        return Reply(EXITS["done"], f"{name}: {words}")
+
+    def _after(self, slug: str, node: str) -> Reply:
+        """Say whether a node whose trials are all told gets another job."""
+        study, files = self._studies.of(slug), self._folder.region(slug)
+        if stopped := study.stopped():
+            return self._studies.stop(slug, stopped.reason)
+        if files.stopped.exists():
+            return self._studies.stop(slug, noted(files.stopped, "reason") or "")
+        if isinstance(self._next(slug, node), Refused):
+            return Reply(EXITS["done"], f"{node}: its trials are told")
+        return Reply(EXITS["retry"], f"{node}: goes on in another job")
+
+    def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
+        """The first trial of a node that is asked and not told."""
+        running, own = self._studies.of(slug).running(), range_of(node)
+        return next((name for name in running if own.has(name) and name != beside), None)
+
+    def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:
+        if self._study.early_stopping is None:
+            return None
+        return told_to_stop(place, self._study.objective.metric)
+
+    def _was_told(self, slug: str, name: str) -> bool:
+        """Tell the study of a trial that has an order to stop, whatever became of its job."""
+        place = self._folder.region(slug).trial(name)
+        outcome = self._told_to_stop(place)
+        if outcome is None:
+            return False
+        self._tell(slug, name, outcome, execution_of(place, self._study, 1, failed=False))
+        return True
+
+    def _why_give_up(self, slug: str, outcome: Failed) -> str | None:
+        """Why none of a region's trials can succeed, if so.
+
+        Whether a trainer can be started is seen in its region alone. Any other error needs all of
+        the run to have come to nothing.
+        """
+        own = self._studies.of(slug).trials()
+        if any(trial.state == TrialState.COMPLETE for trial in own):
+            return None
+        if outcome.never_began:
+            why = why_give_up([(own, self._folder.region(slug))])
+            return why and f"the trainer can't be started: {why}"
+        found, notice = self._trials.all()
+        if notice:
+            return None
+        regions = self._studies.regions.values()
+        why = why_give_up([(found[r.name], self._folder.region(r.slug)) for r in regions])
+        return why and f"{GAVE_UP}{why}"

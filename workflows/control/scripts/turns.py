@@ -1,0 +1,254 @@
+"""Handing out trials to jobs that train one after another: answers to their agents' words.
+
+The kernel tells of words as they come (inotify), so a thousand jobs that train cost nothing. An
+answer is a file that says which words it answers: whoever is killed before it is written answers
+them anew, which changes nothing that was told or asked. docs/trial-jobs.md has the protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from contextlib import suppress
+
+from inotify_simple import INotify, flags
+
+from trialfleet import job_files, nodes
+from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.control.plan.trial_files import dismiss
+from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
+from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
+from trialfleet.workflows.control.scripts.region_studies import RegionStudies, note_ended
+from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
+from trialfleet.workflows.facts.jobs.agent_words import Said, is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.current import in_lane, trained_by
+from trialfleet.workflows.facts.jobs.marks import MarkKind, note
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial
+from trialfleet.workflows.status.attempts.outcome import one_line
+
+AGAIN_SECONDS = 2.0  # until words are looked at again that could not be answered
+_EVENTS = flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
+_FAILED = 1  # an agent's exit code: its trial is to be tried again by another job
+
+_End = FinalScripts | GateScripts
+
+log = logging.getLogger(__name__)
+
+
+class Turns:
+    """The words of a run's agents, and the answers. Not thread-safe."""
+
+    def __init__(
+        self,
+        studies: RegionStudies,
+        trials: TrialScripts,
+        final: FinalScripts,
+        gate: GateScripts,
+    ) -> None:
+        self._studies, self._trials, self._final, self._gate = studies, trials, final, gate
+        self._inotify = INotify()
+        weakref.finalize(self, self._inotify.close)
+        self._watched: dict[int, tuple[str, str]] = {}  # region and node, by the watch's number
+        self._unwatched: set[tuple[str, str]] = set()
+        self._later: dict[tuple[str, str], float] = {}  # when their words are looked at again
+
+    @property
+    def descriptor(self) -> int:
+        """The file that can be read once there are new words."""
+        return int(self._inotify.fileno())
+
+    def watch_all(self) -> None:
+        """Listen to the jobs that may run already, and look at what they have said."""
+        for slug, region in self._studies.regions.items():
+            if self._studies.folder.region(slug).is_done:
+                continue
+            for node in (*region.trial_nodes, *region.ends):
+                if not is_trial(node) or self._trials.unfinished(slug, node):
+                    self.watch(slug, node)
+        self._later = dict.fromkeys((*self._watched.values(), *self._unwatched), 0.0)
+
+    def watch(self, slug: str, node: str) -> None:
+        """Listen to the job of a node, once its folder for words is there."""
+        words = self._place(slug, node).words
+        if not job_files.is_folder(words):
+            return
+        try:
+            number = self._inotify.add_watch(words, _EVENTS)
+        except OSError as error:  # the kernel has no watch left
+            log.warning("%s: no watch of its words, which are looked at instead: %s", node, error)
+            self._unwatched.add((slug, node))
+            self._later[slug, node] = 0.0
+        else:
+            self._watched[number] = (slug, node)
+
+    def forget(self, slug: str, node: str) -> None:
+        """Listen no longer to the job of a node: it is over."""
+        for number in [n for n, known in self._watched.items() if known == (slug, node)]:
+            del self._watched[number]
+            with suppress(OSError):  # its folder is gone, or there was no watch
+                self._inotify.rm_watch(number)
+        self._later.pop((slug, node), None)
+        self._unwatched.discard((slug, node))
+
+    def is_listening(self) -> bool:
+        """Return whether jobs may have something to say: their graph is under way."""
+        folder = self._studies.folder
+        slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
+        return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
+
+    def noticed(self) -> None:
+        """Answer the words that have come."""
+        for event in self._inotify.read(timeout=0):
+            if event.mask & flags.Q_OVERFLOW:
+                self._later |= dict.fromkeys(self._watched.values(), 0.0)
+            elif event.mask & flags.IGNORED:
+                self._watched.pop(event.wd, None)
+            elif event.wd in self._watched and event.name == nodes.SAID:
+                self._later[self._watched[event.wd]] = 0.0
+        self.catch_up()
+
+    def due(self) -> bool:
+        """Return whether words are to be looked at again."""
+        return any(when <= time.monotonic() for when in self._later.values())
+
+    def catch_up(self) -> None:
+        """Answer the words that could not be answered before."""
+        now = time.monotonic()
+        for (slug, node), when in [*self._later.items()]:
+            if when > now:
+                continue
+            self._later[slug, node] = now + AGAIN_SECONDS
+            self.answer(slug, node)
+            if (slug, node) not in self._unwatched:
+                del self._later[slug, node]
+
+    def answer(self, slug: str, node: str) -> None:
+        """Answer the last words of a node's agent; done again, it changes nothing.
+
+        Raises:
+            OptimizerError: the storage can't be used.
+            OSError: a file can't be written.
+        """
+        place = self._place(slug, node)
+        said, order = read_said(place), read_order(place)
+        if said is None or order is None:
+            return
+        trial = self._trained_by(slug, node, said.trial)
+        if trial is None:  # words become no path but those of its own trials
+            dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is none of its trials")
+        elif said.say == "begun":
+            note(trial, said.job, place.said.stat().st_mtime, MarkKind.BEGINS)
+        elif said.say == "saved":
+            note(trial, said.job, trial.saved.stat().st_mtime, MarkKind.SAVED)
+        elif is_answered(said, order):
+            return
+        elif said.say == "told":
+            self._told(slug, node, trial, said, is_last=order.last)
+        else:
+            self._asked(slug, node, said)
+
+    def _told(self, slug: str, node: str, trial: TrialFolder, said: Said, *, is_last: bool) -> None:
+        """Tell the study how a trial ended, and hand out the next."""
+        running = self._trials.unfinished(slug, node)
+        note_ended(trial, said.job, said.ended)
+        if is_last:  # its node's POST script tells
+            return
+        files = self._studies.folder.region(slug)
+        if trial.root == files.best.root:
+            why = self._final.tell_in_lane(slug, node, said.ended.code)
+            self._end(slug, node, said, why, self._behind_best(slug, node))
+            return
+        if trial.root == files.gate.root:
+            why = self._gate.tell_in_lane(slug, node, said.ended.code)
+            self._end(slug, node, said, why, None)
+            return
+        if running != said.trial:
+            study = self._studies.of(slug)
+            if said.trial in study.nodes().difference(study.running()):
+                self._next(slug, node, said)
+            else:
+                dismiss(trial, said.turn, _FAILED, f"{said.trial} is none of its trials")
+            return
+        # With several lanes the next is chosen first, as if this one still ran: that was computed
+        # while it did. A lane alone waits for what its result teaches.
+        code, has_others = said.ended.code, len(self._studies.regions[slug].lanes) > 1
+        is_ahead = said.wants and code == 0 and has_others
+        if is_ahead and not self._studies.no_space():
+            self._trials.choose(slug, node, beside=said.trial)
+        reply = self._trials.judge(slug, said.trial, code, said.job)
+        if not self._ends(slug, node, said, reply):
+            self._next(slug, node, said)
+
+    def _ends(self, slug: str, node: str, said: Said, reply: Reply) -> bool:
+        """Have the agent leave where a trial's attempt ends its job, or its region."""
+        log.info("%s", reply.message)
+        if reply.exit_code == EXITS["done"]:
+            return False
+        is_again = reply.exit_code == EXITS["retry"]
+        code = _FAILED if is_again else 0
+        dismiss(self._place(slug, node), said.turn, code, reply.message)
+        return True
+
+    def _next(self, slug: str, node: str, said: Said) -> None:
+        place = self._place(slug, node)
+        if not said.wants:
+            dismiss(place, said.turn, 0, "another job goes on")
+        else:
+            self._hand_out(slug, node, said)
+
+    def _asked(self, slug: str, node: str, said: Said) -> None:
+        """Judge what an agent before this one brought, and hand out what follows."""
+        told = self._trials.settle(slug, node)
+        if told is None or not self._ends(slug, node, said, told):
+            self._hand_out(slug, node, said)
+
+    def _hand_out(self, slug: str, node: str, said: Said) -> None:
+        """Hand out the trial that is under way in a lane, or the next."""
+        if why := self._studies.no_space():
+            log.info("%s waits: %s", node, why)
+            raise OSError(why)
+        chosen = self._trials.choose(slug, node)
+        if isinstance(chosen, Reply):
+            self._asked_behind_trials(slug, node, said, chosen.message)
+            return
+        trial = self._place(slug, chosen.name)
+        # first: words that are answered are passed over
+        note(trial, said.job, time.time(), MarkKind.BEGINS)
+        self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
+
+    def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
+        """Hand out the full training or the gate, unless an agent before this one ended it."""
+        behind: _End | None = None
+        if told := self._gate.settle_in_lane(slug, node):
+            why = told
+        elif told := self._final.settle_in_lane(slug, node):
+            why, behind = told, self._behind_best(slug, node)
+        else:
+            behind = self._behind_best(slug, node) or self._final
+        self._end(slug, node, said, why, behind)
+
+    def _behind_best(self, slug: str, node: str) -> _End | None:
+        return self._gate if self._final.is_trained_in(slug, node) else None
+
+    def _end(self, slug: str, node: str, said: Said, why: str, behind: _End | None) -> None:
+        """Hand out what comes behind a region's trials; or have the agent leave, and say why."""
+        files = self._studies.folder.region(slug)
+        end = files.best if behind is self._final else files.gate
+        is_wanted = behind and said.wants and not self._studies.no_space()
+        if behind and is_wanted and behind.ask_in_lane(slug, node, said.turn):
+            note(in_lane(files, end, node), said.job, time.time(), MarkKind.BEGINS)
+        else:
+            dismiss(self._place(slug, node), said.turn, 0, why)
+
+    def _trained_by(self, slug: str, node: str, name: str) -> TrialFolder | None:
+        """The folder of what a node's job speaks of; None where that is none of its trials."""
+        own = self._place(slug, node)
+        if name in {"", own.root.name}:
+            return own
+        return trained_by(self._studies.folder.region(slug), node, name) if is_lane(node) else None
+
+    def _place(self, slug: str, name: str) -> TrialFolder:
+        return self._studies.folder.region(slug).of_node(name)

@@ -1,0 +1,127 @@
+"""Scripts of a run's nodes that fail: the last error of each, kept until the script succeeds.
+
+The optimiser's service notes the errors of a region's scripts, publish and report note their own,
+and a client notes that the service does not answer. `status`, `why`, the page and alerts read them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.files import read_record, write_json
+from trialfleet.optimizer.client import TROUBLE
+from trialfleet.workflows.facts.record_shapes import FailingScripts
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+
+Cause = Literal["error", "storage", "space"]
+DATA_UNREADABLE = "the data can't be read"  # how the error begins that a person mends
+TRIES = 12  # of a script that fails, 10 s apart, before its region has failed
+_LONGEST = 1000  # characters of an error
+_CLOCK = 1.0  # seconds between two files' times that say nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingScript:
+    """A script that failed when it last ran.
+
+    Attributes:
+        node: the DAG node whose script it is.
+        script: the operation, such as `ask`.
+        error: why it failed.
+        cause: "storage" and "space" are waited for, as long as it takes; after `TRIES` times of
+            another error its region has failed.
+        times: how often it has failed in a row.
+        since: when it first did, in ISO format.
+    """
+
+    node: str
+    script: str
+    error: str
+    cause: Cause
+    times: int
+    since: str
+
+    def __str__(self) -> str:
+        """Return the same words for each repetition of an error."""
+        return f"{self.script} of {self.node} fails: {self.error}; it will be tried again"
+
+
+def words_of(error: BaseException) -> str:
+    """Return why something failed, in one line."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        words = f"{error.filename2 or error.filename}: {error.strerror}"  # 2: of a renaming
+    elif isinstance(error, TrialfleetError):
+        words = str(error)
+    else:
+        words = f"{type(error).__name__}: {error}"
+    return " ".join(words.split())[:_LONGEST]
+
+
+def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
+    """Note in a region's or run's record that a script failed; return how often it has in a row."""
+    noted = {each.node: each for each in failing_scripts(file)}
+    before = noted.get(node)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    times, since = (before.times, before.since) if before and before.script == script else (0, now)
+    found = FailingScript(
+        node=node, script=script, error=error, cause=cause, times=times + 1, since=since
+    )
+    with suppress(OSError):  # a full disk is told by its own witnesses
+        write_json(file, {"scripts": [asdict(each) for each in (noted | {node: found}).values()]})
+    return found.times
+
+
+def note_success(file: Path, node: str) -> None:
+    """Forget the error of a node's scripts."""
+    noted = failing_scripts(file)
+    left = [asdict(each) for each in noted if each.node != node]
+    if len(left) == len(noted):
+        return
+    with suppress(OSError):
+        write_json(file, {"scripts": left})
+
+
+@contextmanager
+def noting(file: Path, node: str, script: str) -> Iterator[None]:
+    """Note the error that ends the block, or that none did."""
+    try:
+        yield
+    except Exception as error:
+        note_failure(file, node, script, words_of(error))
+        raise
+    note_success(file, node)
+
+
+def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
+    """Return the scripts that fail at this moment; none where the record is damaged."""
+    if not file.exists():
+        return ()
+    try:
+        noted = read_record(file, shape=FailingScripts)["scripts"]
+    except (InputError, KeyError):
+        return ()
+    return tuple(FailingScript(**each) for each in noted)
+
+
+def service_trouble(folder: RunFolder) -> str:
+    """Return why the optimiser's service does not answer, as its last client noted; empty: it does.
+
+    What a client noted while it waited is outdated once the service has logged anything.
+    """
+    try:
+        noted = json.loads((folder.root / TROUBLE).read_text(encoding="utf-8"))
+        error, time, is_waiting = str(noted["error"]), float(noted["time"]), bool(noted["waiting"])
+        if is_waiting and folder.service_log.stat().st_mtime > time + _CLOCK:
+            return ""
+    except (OSError, ValueError, TypeError, LookupError):
+        return ""
+    what, _, log = error.partition("; the end of ")  # of which the last line says the most
+    lines = [line for line in log.splitlines()[1:] if line.strip()]
+    return f"{what}: {lines[-1].strip()}" if lines else what

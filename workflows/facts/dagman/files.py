@@ -1,0 +1,127 @@
+"""What DAGMan leaves in files: how it ended, and where its nodes stand."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trialfleet.classads import plain
+from trialfleet.files import read_json, unless_damaged
+from trialfleet.workflows.facts.jobs.executions import events_of
+from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
+
+# STATUS_PRERUN, _SUBMITTED, _POSTRUN, _ERROR of a node status file
+_PRE, _SUBMITTED, _POST, _FAILED = 2, 3, 4, 6
+_SUBMIT = re.compile(rb'000 \(.*?DAGNodeName = "([^"\n]+)"', re.DOTALL)
+_POST_ENDED = re.compile(
+    rb"016 \((?P<job>\d+)\S* (?P<time>\S+ [\d:]+).*DAG Node: (?P<node>[^\n]+)", re.DOTALL
+)
+STOP_REASON = "trialfleet stop"  # with which it removes jobs
+_WAS = "Was STATUS_"  # how DAGMan's details of a node begin that had not ended when it was removed
+# DAG_STATUS_ERROR, _NODE_FAILED of a metrics file: DAGMan itself could not go on, or a node failed.
+_ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStatus:
+    """A node as DAGMan last wrote it.
+
+    Attributes:
+        submitted: DAGMan waits for the end of its job.
+        in_pre: it waits for the end of its PRE script.
+        in_post: it waits for the end of its POST script.
+        failed: it failed for good.
+        details: why.
+    """
+
+    submitted: bool
+    in_pre: bool = False
+    in_post: bool = False
+    failed: bool
+    details: str
+
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether it failed only because its DAGMan was removed."""
+        return self.failed and self.details.startswith(_WAS)
+
+
+def exit_code(files: DagFiles) -> int | None:
+    """Return the exit code of the last DAGMan that ended by itself; None if none has."""
+    return _metric(files, "exitcode")
+
+
+def ended_by_error(files: DagFiles) -> bool:
+    """Whether the last DAGMan gave up because of an error of its own, not of a node's."""
+    return _metric(files, "DagStatus") == _ENDED_BY_ERROR
+
+
+def ended_by_node(files: DagFiles) -> bool:
+    """Whether the last DAGMan ended because a node of its graph had failed."""
+    return _metric(files, "DagStatus") == _ENDED_BY_NODE
+
+
+def removal(files: DagFiles) -> str | None:
+    """Return the reason with which the DAGMan job was removed; None if it wasn't, or began anew."""
+    events = events_of(files.log)
+    if not events or events[-1].type.name != "JOB_ABORTED":
+        return None
+    return str(events[-1].get("Reason") or "no reason given")
+
+
+def _metric(files: DagFiles, name: str) -> int | None:
+    return unless_damaged(lambda: int(read_json(files.metrics)[name]), None)
+
+
+def read_node_status(path: Path) -> dict[str, NodeStatus]:
+    """Return the nodes of a node status file by name; empty while there is none."""
+    import classad2
+
+    try:
+        ads = [plain(ad) for ad in classad2.parseAds(path.read_text())]
+    except (OSError, ValueError, classad2.ClassAdException):
+        return {}  # DAGMan replaces it every few seconds
+    return {str(ad["Node"]): _node(ad) for ad in ads if ad.get("Type") == "NodeStatus"}
+
+
+def _node(ad: Any) -> NodeStatus:
+    return NodeStatus(
+        submitted=ad["NodeStatus"] == _SUBMITTED,
+        in_pre=ad["NodeStatus"] == _PRE,
+        in_post=ad["NodeStatus"] == _POST,
+        failed=ad["NodeStatus"] == _FAILED,
+        details=str(ad.get("StatusDetails", "")),
+    )
+
+
+def passed_over(nodes_log: Path, since: float) -> set[str]:
+    """Return the nodes whose POST script ended for a job that had such an end already.
+
+    DAGMan does nothing with a second one (docs/dagman-recovery.md, 3). What its nodes' log tells of
+    the time before `since`, when it began, its recovery understood.
+    """
+    ended: dict[str, bytes] = {}  # a node's job whose POST script ended last
+    found: set[str] = set()
+    try:
+        events = nodes_log.read_bytes().split(b"\n...\n")
+    except OSError:
+        events = []
+    for event in events:
+        if submitted := _SUBMIT.match(event):
+            node = submitted[1].decode()
+            ended.pop(node, None)
+            found.discard(node)
+        elif post := _POST_ENDED.match(event):
+            node, job = post["node"].decode(), post["job"]
+            if ended.get(node) == job and _unix(post["time"].decode()) >= since:
+                found.add(node)
+            ended[node] = job
+    return found
+
+
+def _unix(local: str) -> float:
+    """Unix seconds of a log's local time; of the later hour where the clock was put back."""
+    return datetime.fromisoformat(local).replace(fold=1).timestamp()

@@ -1,0 +1,225 @@
+"""A run in HTCondor's job queue: its DAGMan jobs and its trials' jobs, found by their attributes.
+
+Every job of a run carries `TrialfleetFolder`, the run's folder, so a run that was submitted by hand
+with condor_submit_dag is found like one that `trialfleet submit` started.
+
+All that asks or tells the schedd raises PoolError: no HTCondor is reachable, or it refuses.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trialfleet.classads import HELD_BY_A_PERSON, IN_SLOT, JobStatus, Universe
+from trialfleet.infra.pool import schedd
+from trialfleet.infra.pool import status as pool_status
+from trialfleet.render import classad_string
+from trialfleet.workflows.facts.jobs.cost import SLOT_OF_JOB
+from trialfleet.workflows.facts.jobs.job_facts import ATTRIBUTES
+from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+
+PROJECTION = [
+    *ATTRIBUTES,
+    "ClusterId",
+    "DAGManJobId",
+    "DAGNodeName",
+    "DAG_NodesPostrun",
+    "DAG_NodesPrerun",
+    "EnteredCurrentStatus",
+    "ExitCode",
+    "HoldReason",
+    "HoldReasonCode",
+    "JobCoolDownExpiration",
+    "JobStatus",
+    "JobUniverse",
+    "NumJobCoolDowns",
+    "TrialfleetFolder",
+    "TrialfleetRegion",
+]
+Ad = dict[str, Any]
+
+WAITS = f"(JobStatus == {JobStatus.IDLE} || JobStatus == {JobStatus.BLOCKED})"
+
+
+def is_dagman(ad: Ad) -> bool:
+    """Whether a job of a run is one of its DAGMans, the whole graph's or a region's."""
+    return ad["JobUniverse"] == Universe.SCHEDULER and (
+        "DAGManJobId" not in ad or "TrialfleetRegion" in ad
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldJob:
+    """A job that waits for a person."""
+
+    job: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedRun:
+    """What the job queue says of a run.
+
+    Attributes:
+        root: the job id of the DAGMan job that runs study.dag, or a region's DAG by itself.
+        root_held: its hold reason, if it is on hold.
+        running: nodes of trials (and full trainings) whose jobs run, or are just being ended. Which
+            trial of its own a node is at, `facts/jobs/current.py` says.
+        idle: nodes whose jobs wait for a slot, all of them.
+        held: jobs on hold that wait for a person, those of DAGMan and the optimiser among them.
+        regions: slugs of the regions whose DAGMan job is in the queue.
+        ads: all of its jobs, as `health` and `running` read them.
+    """
+
+    root: str | None
+    root_held: str | None
+    running: frozenset[str]
+    idle: frozenset[str]
+    held: tuple[HeldJob, ...]
+    regions: frozenset[str]
+    ads: tuple[dict[str, Any], ...]
+
+    @cached_property
+    def running_ads(self) -> list[dict[str, Any]]:
+        """The ads of the jobs of `running`: of a gang, several."""
+        trials = (ad for ad in self.ads if ad.get("TrialfleetNode") in self.running)
+        return [ad for ad in trials if ad["JobStatus"] == JobStatus.RUNNING]
+
+    @cached_property
+    def running_jobs(self) -> dict[str, dict[str, Any]]:
+        """The ad of the job of each of `running`, by node: of a gang, that which runs longest."""
+
+        def began(ad: dict[str, Any]) -> float:
+            return float(ad.get("JobCurrentStartExecutingDate", math.inf))
+
+        return {
+            ad["TrialfleetNode"]: ad for ad in sorted(self.running_ads, key=began, reverse=True)
+        }
+
+
+def look_up(folder: RunFolder) -> QueuedRun:
+    """Return what the job queue holds of a run."""
+    ads = schedd.query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
+    dags = [ad for ad in ads if is_dagman(ad)]
+    roots = [ad for ad in dags if "DAGManJobId" not in ad]
+    trials = [ad for ad in ads if "TrialfleetNode" in ad]
+    root = roots[0] if roots else None
+    running = _nodes(trials, IN_SLOT)
+    running |= _nodes(filter(_is_being_ended, trials), {JobStatus.HELD})
+    return QueuedRun(
+        root=_job_id(root) if root else None,
+        root_held=_hold_reason(root) if root and root["JobStatus"] == JobStatus.HELD else None,
+        running=running,
+        idle=_nodes(trials, {JobStatus.IDLE, JobStatus.BLOCKED}) - running,  # a gang may be both
+        held=tuple(
+            HeldJob(job=_job_id(ad), node=_node(ad), reason=_hold_reason(ad))
+            for ad in sorted(ads, key=lambda ad: ad["ClusterId"])
+            if ad["JobStatus"] == JobStatus.HELD and not _is_being_ended(ad)
+        ),
+        regions=frozenset(ad["TrialfleetRegion"] for ad in dags if "TrialfleetRegion" in ad),
+        ads=tuple(ads),
+    )
+
+
+def of_run(folder: RunFolder) -> str:
+    """Return the ClassAd constraint that a run's jobs satisfy."""
+    return f"TrialfleetFolder =?= {classad_string(folder.root)}"
+
+
+def one_idle(folder: RunFolder, node: str | None = None) -> Any:
+    """Return the whole ad of a trial's job that waits, as HTCondor matches it; None if none does.
+
+    It is a job of that node, or of any.
+    """
+    waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
+    return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
+
+
+def one_job(constraint: str) -> Any:
+    """Return the whole ad of a job that satisfies a constraint; None if none does."""
+    with schedd.reach() as reached:
+        return next(iter(reached.query(constraint=constraint, limit=1)), None)
+
+
+def running_by_run() -> Counter[str]:
+    """Return how many jobs each run has in slots, by its folder; those of no run under ""."""
+    constraint = f"JobStatus == {JobStatus.RUNNING} && JobUniverse == {Universe.VANILLA}"
+    jobs = schedd.query(constraint, ["TrialfleetFolder"])
+    return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
+
+
+def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
+    """Return the folders of the runs in a pool's queue; none if the queue doesn't answer."""
+    dags = f"JobUniverse == {Universe.SCHEDULER} && TrialfleetFolder =!= undefined"
+    tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
+    ads = pool_status.ads_of([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
+    return sorted({Path(ad["TrialfleetFolder"]) for ad in ads or ()})
+
+
+def submit(files: DagFiles) -> str:
+    """Submit a DAG, going on from its rescue file if it has one. Returns the job's id."""
+    options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
+    with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
+        import htcondor2
+
+        with _quiet():
+            description = htcondor2.Submit.from_dag(str(files.dag), options)
+        description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
+        return f"{reached.submit(description).cluster()}.0"
+
+
+def hand_over(description: str) -> str:
+    """Submit what a submit file holds, and return the job's id."""
+    with schedd.reach("HTCondor refused a job") as reached:
+        import htcondor2
+
+        return f"{reached.submit(htcondor2.Submit(description)).cluster()}.0"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what a library prints off standard output, which belongs to our caller."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _node(ad: dict[str, Any]) -> str:
+    """The node whose job this is: a trial's, a region's DAGMan, or one of the run's own."""
+    own = "study.dag" if is_dagman(ad) else "optimizer"
+    return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
+
+
+def _is_being_ended(ad: dict[str, Any]) -> bool:
+    """Whether a trial's job is on hold for a moment alone: HTCondor removes it, by its own file."""
+    is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == Universe.VANILLA
+    return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON
+
+
+def _job_id(ad: dict[str, Any]) -> str:
+    return f"{ad['ClusterId']}.{ad['ProcId']}"
+
+
+def _hold_reason(ad: dict[str, Any]) -> str:
+    return str(ad.get("HoldReason") or "no reason given")
+
+
+def _nodes(ads: Iterable[dict[str, Any]], statuses: Collection[int]) -> frozenset[str]:
+    return frozenset(ad["TrialfleetNode"] for ad in ads if ad["JobStatus"] in statuses)

@@ -1,0 +1,69 @@
+"""What a DAGMan that is gone left for its recovery, and how to begin without it.
+
+A DAGMan that finds its lock file replays the log of its nodes' events. Where that can't work (see
+docs/dagman-recovery.md), the files are set aside and another DAGMan begins: it asks for every node
+anew, and the study knows which trials are finished.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from trialfleet.files import sync
+from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
+
+# Python's fcntl has a call that takes this lock and none that asks who holds it.
+_FLOCK = "hhqqi"  # struct flock of Linux's 64-bit ABIs: l_type, l_whence, l_start, l_len, l_pid
+
+
+def is_locked(files: DagFiles) -> bool:
+    """Whether a living DAGMan holds the lock of this DAG."""
+    return _holder(files) is not None
+
+
+def end_holder(files: DagFiles) -> None:
+    """Kill the DAGMan that holds the lock of this DAG, if there is one."""
+    if not (pid := _holder(files)):
+        return
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            if _holder(files) == pid:  # its number has not passed to another process meanwhile
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
+
+
+def _holder(files: DagFiles) -> int | None:
+    """The process that holds the lock; 0 for one that can't be seen from here."""
+    try:
+        with files.lock.open("rb") as lock:
+            wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
+            found = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, wanted))
+    except FileNotFoundError:
+        return None
+    kind, *_, pid = found
+    return None if kind == fcntl.F_UNLCK else max(0, int(pid))
+
+
+def set_aside(files: DagFiles) -> Path | None:
+    """Move what a recovery would read to a folder of its own; return that, None if nothing was.
+
+    The lock goes last: a crash midway leaves it, and whoever comes next moves the rest.
+    """
+    left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
+    if not left:
+        return None
+    folder = files.aside / time.strftime("%Y-%m-%dT%H-%M-%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in left:
+        path.replace(folder / path.name)
+    sync(folder)
+    sync(files.dag.parent)
+    return folder

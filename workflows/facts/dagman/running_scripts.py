@@ -1,0 +1,63 @@
+"""The PRE and POST scripts that have not ended: facts for the rule of `rules/vain_attempts.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from trialfleet import job_files
+from trialfleet.classads import JobStatus
+from trialfleet.workflows.facts.dagman.files import read_node_status
+from trialfleet.workflows.facts.dagman.job_queue import QueuedRun, is_dagman
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptFacts:
+    """A node's PRE or POST script that has not ended.
+
+    Attributes:
+        region: the slug of its region.
+        node: the DAG node.
+        script: PRE or POST.
+        since: when a script of that region, or the node's job, last ended, in Unix seconds.
+        log: the path of what the region's scripts printed.
+    """
+
+    region: str
+    node: str
+    script: str
+    since: float
+    log: str = ""
+
+
+def script_facts(
+    folder: RunFolder, regions: Iterable[RegionGraph], queued: QueuedRun | None
+) -> Iterator[ScriptFacts]:
+    """Yield for each region the first script of its nodes that has not ended.
+
+    One service answers all scripts, so where one hangs no other ends either.
+    """
+    dagmans = {
+        ad.get("TrialfleetRegion"): ad
+        for ad in (queued.ads if queued else ())
+        if is_dagman(ad) and ad["JobStatus"] == JobStatus.RUNNING
+    }
+    for region in regions:
+        ad = dagmans.get(region.slug, {})
+        if not (ad.get("DAG_NodesPrerun") or ad.get("DAG_NodesPostrun")):
+            continue
+        files = folder.region(region.slug)
+        nodes = read_node_status(files.dag_files.node_status)
+        waiting = [(name, node) for name, node in nodes.items() if node.in_pre or node.in_post]
+        for name, node in waiting[:1]:
+            logs = (files.scripts_log, files.of_node(name).log)
+            ended = (job_files.stamp_of(log)[1] / 1e9 for log in logs)
+            yield ScriptFacts(
+                region=region.slug,
+                node=name,
+                script="PRE" if node.in_pre else "POST",
+                since=max(float(ad["EnteredCurrentStatus"]), *ended),
+                log=str(files.scripts_log),
+            )

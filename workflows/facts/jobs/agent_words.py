@@ -1,0 +1,151 @@
+"""What the agent of a trial's job says to the access point; docs/trial-jobs.md has the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, cast, get_args
+
+from trialfleet import job_files
+from trialfleet.nodes.job.words import Order
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+
+Say = Literal["begun", "ask", "saved", "told"]
+Over = Literal["memory", "time", "disk"]
+_NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no words
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Words of an agent that want an answer.
+
+    Attributes:
+        token: names the agent's process.
+        number: of its words.
+    """
+
+    token: str
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a trial ended, as its agent says it: in its package, and in its words.
+
+    Attributes:
+        code: the exit code, below 0 the signal's number.
+        cpu_seconds: processor time that it took.
+        memory_mb: the most memory that it had.
+        over: the limit for which the agent ended it.
+    """
+
+    code: int
+    cpu_seconds: float | None
+    memory_mb: float | None
+    over: Over | None
+
+    @staticmethod
+    def of(plain: dict[str, Any]) -> Ended:
+        """Return it from what is JSON; raises what `read_ended` passes over."""
+        return Ended(
+            code=int(plain.get("code") or 0),
+            cpu_seconds=_number(plain.get("cpu_seconds")),
+            memory_mb=_number(plain.get("memory_mb")),
+            over=_one_of(Over, plain["over"]) if plain.get("over") else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """An agent's last words.
+
+    Attributes:
+        job: the HTCondor job, such as 12.0.
+        turn: names the agent's process, and these words of it that want an answer.
+        say: what they are: that a trial has begun, or saved a checkpoint, or ended; or a question
+            for a trial.
+        trial: its name; empty in a question.
+        ended: how, of one that ended.
+        wants: whether the agent can train another one.
+        time: when they were said first, in Unix seconds, by the node's clock.
+    """
+
+    job: str
+    turn: Turn
+    say: Say
+    trial: str
+    ended: Ended
+    wants: bool
+    time: float
+
+    def tells_of(self, name: str) -> bool:
+        """Return whether they tell the end of a trial."""
+        return self.say == "told" and self.trial == name
+
+
+def read_said(place: TrialFolder) -> Said | None:
+    """Return what the agent of a trial's job said last; None where it has said nothing."""
+    try:
+        plain = job_files.read_json(place.said, job_files.MOST_ORDER, place.node_root)
+        return Said(
+            job=str(plain["job"]),
+            turn=Turn(str(plain["token"]), int(plain["turn"])),
+            say=_one_of(Say, plain["say"]),
+            trial=str(plain.get("trial") or ""),
+            ended=Ended.of(plain),
+            wants=plain.get("wants") is not False,
+            time=_number(plain.get("time")) or 0.0,
+        )
+    except _NONE:
+        return None
+
+
+def read_ended(place: TrialFolder) -> Ended | None:
+    """Return how a trial ended, by its package or else by its agent's words; None: it has not.
+
+    What has come of it is in its folder already.
+    """
+    try:
+        return Ended.of(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
+    except _NONE:
+        said = read_said(place)
+        return said.ended if said and said.tells_of(place.root.name) else None
+
+
+def read_order(place: TrialFolder) -> Order | None:
+    """Return the last order of a job's agent; None where there is none."""
+    stamp = job_files.stamp_of(place.order)
+    return _order(place, stamp) if stamp[0] else None
+
+
+@lru_cache(maxsize=1 << 13)  # of all jobs that run: each look at a run asks for them several times
+def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
+    try:
+        return Order.of(job_files.read_bytes(place.order, job_files.MOST_NOTES, place.node_root))
+    except OSError:
+        return None
+
+
+def is_answered(said: Said, order: Order) -> bool:
+    """Return whether an order answers an agent's words."""
+    return said.turn == Turn(order.token, order.turn)
+
+
+def asked_since(place: TrialFolder) -> float | None:
+    """Return since when an agent has waited for an answer, in Unix seconds; None if it doesn't."""
+    if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
+        return None
+    said, order = read_said(place), read_order(place)
+    if said is None or order is None or is_answered(said, order) or order.last:
+        return None
+    return said.time if said.say in {"ask", "told"} else None
+
+
+def _one_of(kind: Any, value: object) -> Any:
+    if value not in get_args(kind):
+        raise ValueError(value)
+    return cast("Any", value)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and value >= 0 else None

@@ -1,0 +1,84 @@
+"""What jobs are at that train several trials: at which, and whether that has a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Collection
+from itertools import islice
+
+from trialfleet import job_files, nodes
+from trialfleet.files import unless_damaged
+from trialfleet.workflows.facts.jobs.agent_words import read_order
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.trial_names import is_lane, range_of
+
+
+def shared_nodes(files: RegionFolder) -> list[str]:
+    """Return the nodes of a region whose jobs train several trials, by their folders."""
+    try:
+        names = sorted(path.name for path in files.trials.iterdir())
+    except OSError:
+        return []
+    ends = ((name, name.rpartition(".")[2]) for name in names)  # most are trials: not looked into
+    return [name for name, end in ends if (end.startswith("l") or "-" in end) and is_lane(name)]
+
+
+def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
+    """Return which of the region's unfinished trials a node is at; None between two of them."""
+    order, own = read_order(files.trial(node)), range_of(node)
+    mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
+    return order.name if order and order.name in mine else next(iter(mine), None)
+
+
+def place_at(files: RegionFolder, node: str) -> TrialFolder:
+    """Return the folder of what a node's job was last told to train; the node's own before that."""
+    place = files.of_node(node)
+    order = read_order(place)
+    if order is None or order.trial is None or not is_lane(node):
+        return place
+    return trained_by(files, node, order.name) or place
+
+
+def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
+    """Return the folder of what a lane's job trains under a name; None where that is none of its.
+
+    A trial, the full training or the gate, named as its agent says it.
+    """
+    ends = (end for end in (files.best, files.gate) if end.root.name == name)
+    if end := next(ends, None):
+        return in_lane(files, end, node)
+    return files.trial(name) if range_of(node).has(name) else None
+
+
+def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
+    """Return the folder of a region's full training, or gate, as one that a lane's job has."""
+    return TrialFolder(end.root, files.trial(node).node_root)
+
+
+def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
+    """Return the lane whose job has a region's full training or gate, or had; None if none."""
+    if not os.path.lexists(end.by_lane):
+        return None
+    most = job_files.MOST_NOTES
+    node = unless_damaged(lambda: job_files.read_json(end.by_lane, most)["node"], None)
+    return next((name for name in shared_nodes(files) if name == node), None)
+
+
+def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
+    """Return the folder of a region's full training, or gate, with the job that has it."""
+    lane = lane_of(files, end)
+    return in_lane(files, end, lane) if lane else end
+
+
+def has_checkpoint(place: TrialFolder) -> bool:
+    """Whether a trial's last checkpoint has a file: reports alone take no trainer further."""
+    try:
+        with job_files.opened(place.saved) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            members = islice(tar, job_files.MOST_NAMES)
+            return any(
+                not one.isdir() and one.name.removeprefix("./").startswith(f"{nodes.CHECKPOINT}/")
+                for one in members
+            )
+    except (OSError, tarfile.TarError):
+        return False

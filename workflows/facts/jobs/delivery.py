@@ -1,0 +1,62 @@
+"""What a trial left: from its agent's package to its place in the trial's folder."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from trialfleet import job_files
+from trialfleet.files import sync
+from trialfleet.nodes import ENDED
+from trialfleet.nodes.job.packages import unpack_from
+from trialfleet.optimizer.client import FULL
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+
+_RESULT = "result.json"  # comes behind what it tells of; that the trial has ended comes last
+_MAY_BE_LOST = ("out", "err", "progress.jsonl")  # by a power failure; the study has the reports
+_MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
+
+
+def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
+    """Put what a trial left into its folder; done again, it changes nothing.
+
+    A package that can't be used becomes a result that says so; how the trial ended begins it. One
+    that is missing was taken before. Its files may have `most` bytes together.
+
+    Raises:
+        OSError: there is no room, say.
+    """
+    if not os.path.lexists(package):
+        return
+    beside = place.root / ".unpacked"  # no job reaches it: nobody changes it meanwhile
+    job_files.make_empty(beside)
+    try:
+        with job_files.opened(package, place.node_root) as file:
+            unpack_from(file, beside, most)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        words = f"its result can't be used: {package.name}: {error}"
+        job_files.write_json(place.result, {"status": "failed", "error": words})
+        _put(beside, place.root, (ENDED,))
+    else:
+        _put(beside, place.root, _MAY_LEAVE)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    job_files.remove(package)
+
+
+def _put(beside: Path, root: Path, names: Iterable[str]) -> None:
+    """Give each of these files and folders, where it came, its name in the trial's folder."""
+    for path in beside.rglob("*"):
+        if path.parent != beside or path.name not in _MAY_BE_LOST:
+            sync(path)
+    for name in names:
+        if (left := beside / name).exists():
+            if job_files.is_folder(root / name) or left.is_dir():
+                job_files.remove(root / name)
+            left.replace(root / name)
+    sync(root)

@@ -1,0 +1,356 @@
+"""The executions of a job, found in its event log."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from trialfleet import job_files
+from trialfleet.classads import plain
+from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind
+
+if TYPE_CHECKING:
+    from htcondor2 import JobEvent
+
+# Whatever ends an execution; what HTCondor writes of it after the first of them is not another.
+_ENDS = frozenset(
+    {"JOB_EVICTED", "JOB_TERMINATED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_HELD",
+     "JOB_ABORTED"}
+)  # fmt: skip
+# What ends an execution, not the attempt: the job is started again by itself.
+_CUTS = frozenset({"JOB_EVICTED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED"})
+_ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
+_KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
+_READING = Lock()  # several threads of a server read; the bindings read one log at a time
+_COMPARED = 256  # bytes at the end of what was read, by which a log is known again
+_PIECE = 16 << 20  # bytes that are read at once
+_EVENT_ENDS = b"\n...\n"
+_GENERIC = re.compile(
+    rb"008 \((?P<Cluster>\d+)\.(?P<Proc>\d+)\.\d+\) (?P<EventTime>\d{4}-\S+ \S+) "
+    rb"(?P<Info>trialfleet: [^\n]*)"
+)
+_CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
+
+
+class Execution(NamedTuple):
+    """One stay in a slot.
+
+    Attributes:
+        slot: as HTCondor names it: `slot1_1@host`; empty where the job did not begin to execute.
+        began: in Unix seconds.
+        ended: likewise; of one that goes on, the last that was heard of it.
+        cpu_seconds: processor time.
+        proc: of a gang's jobs, which one.
+        is_over: whether it has ended.
+        end: how.
+        properties: what the slot says of itself, and its node.
+        saved: when the last checkpoint of a trial arrived, or its result; None: neither did.
+        told: when a trial's result last arrived; None: none did.
+        memory_mb: the most memory that was used, where the trial's end says that.
+        ended_by: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty before.
+        reason: why, in HTCondor's words.
+    """
+
+    slot: str
+    began: float
+    ended: float
+    cpu_seconds: float = 0.0
+    proc: int = 0
+    is_over: bool = False
+    end: End = End.RUNNING
+    properties: Mapping[str, Any] = MappingProxyType({})
+    saved: float | None = None
+    told: float | None = None
+    memory_mb: float | None = None
+    ended_by: str = ""
+    reason: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it lasted: a clock that was set back must not give a negative time."""
+        return max(0.0, self.ended - self.began)
+
+    @property
+    def machine(self) -> str:
+        """The host."""
+        return self.slot.rpartition("@")[2]
+
+
+class MarkEvent:
+    """A mark in an event log, with what the bindings' `JobEvent` has of it.
+
+    A log may have two for each of a thousand trials: they are parsed when they are asked for.
+    """
+
+    type = SimpleNamespace(name="GENERIC")
+
+    def __init__(self, found: re.Match[bytes]) -> None:
+        self._found = found  # by `_GENERIC`
+
+    @property
+    def raw(self) -> bytes:
+        """Its text."""
+        return self._found[0]
+
+    @property
+    def cluster(self) -> int:
+        """Of the job."""
+        return int(self._found["Cluster"])
+
+    @property
+    def proc(self) -> int:
+        """Likewise."""
+        return int(self._found["Proc"])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute of the event."""
+        return default if name not in _GENERIC.groupindex else self[name]
+
+    def __getitem__(self, name: str) -> Any:
+        text = self._found[name].decode(errors="replace")
+        return int(text) if name in {"Cluster", "Proc"} else text
+
+    def __contains__(self, name: str) -> bool:
+        return name in _GENERIC.groupindex
+
+    @cached_property
+    def mark(self) -> Mark | None:
+        """What it tells of a trial; None where that isn't told as marks are."""
+        return Mark.parsed(self["Info"])
+
+    @cached_property
+    def time(self) -> float:
+        """When it was, in Unix seconds."""
+        return _unix_seconds(self["EventTime"])
+
+
+def events_of(log: Path) -> tuple[JobEvent, ...]:
+    """The events of a log; of one that has grown only what is new is read."""
+    return _reader_of(log).events()
+
+
+@lru_cache(maxsize=_KEPT_LOGS)
+def _reader_of(log: Path) -> _Reader:
+    return _Reader(log)
+
+
+class _Reader:
+    """Reads an event log as it grows; anew where it is not the same with more at its end."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stamp, self._last, self._at = (0, 0), b"", 0
+        self._events: tuple[JobEvent, ...] = ()
+
+    def events(self) -> tuple[JobEvent, ...]:
+        """Return its events; those before what can't be read, none of what is no regular file."""
+        if job_files.stamp_of(self._log) == self._stamp:
+            return self._events
+        try:
+            with _READING, job_files.opened(self._log) as file:
+                found = os.fstat(file.fileno())
+                stamp = found.st_size, found.st_mtime_ns
+                if stamp != self._stamp:
+                    if self._last_of(file, self._stamp[0]) != self._last:
+                        self._begin()
+                    self._read_on(file)
+                    self._stamp, self._last = stamp, self._last_of(file, stamp[0])
+                return self._events
+        except OSError:
+            return ()
+
+    def _last_of(self, file: BinaryIO, size: int) -> bytes:
+        """The end of its first so many bytes."""
+        file.seek(max(0, size - _COMPARED))
+        return file.read(min(size, _COMPARED))
+
+    def _read_on(self, file: BinaryIO) -> None:
+        """Read the events that are whole: one that is being written has no end yet."""
+        new = b""
+        file.seek(self._at)
+        while piece := file.read(_PIECE):
+            new += piece
+            if _EVENT_ENDS not in piece:
+                break  # no event is as long: this is the end, or no log
+        new = new[: new.rfind(_EVENT_ENDS) + len(_EVENT_ENDS)] if _EVENT_ENDS in new else b""
+        self._at += len(new)
+        texts = new.split(_EVENT_ENDS)[:-1]
+        matches = map(_GENERIC.match, texts)
+        marks = [MarkEvent(found) if found else None for found in matches]
+        others = [text for text, mark in zip(texts, marks, strict=True) if mark is None]
+        parsed = _parsed_by_htcondor(others) if others else iter(())
+        found: list[Any] = []
+        for mark in marks:
+            if (event := mark or next(parsed, None)) is None:
+                break  # what can't be read, and all behind it
+            found.append(event)
+        self._events = (*self._events, *found)
+
+
+def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
+    """Yield events as the bindings have them, which read files alone; up to what they can't."""
+    import htcondor2
+
+    with os.fdopen(os.memfd_create("events"), "wb") as file:
+        file.write(_EVENT_ENDS.join([*texts, b""]))
+        file.flush()
+        try:
+            with htcondor2.JobEventLog(f"/proc/self/fd/{file.fileno()}") as log:
+                yield from log.events(stop_after=0)
+        except htcondor2.HTCondorException:
+            return
+
+
+def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
+    """The events of each attempt: of a gang, those of all its jobs."""
+    parts: list[list[JobEvent]] = [[]]
+    submitted: set[tuple[int, int]] = set()
+    for event in events:
+        if event.type.name == "SUBMIT":
+            job = (event.cluster, event.proc)
+            if job in submitted or {cluster for cluster, _ in submitted} != {event.cluster}:
+                parts.append([])
+                submitted = set()
+            submitted.add(job)
+        parts[-1].append(event)
+    return parts
+
+
+def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
+    """The events that tell when executions began and ended.
+
+    Of marks in a row the last is one: what goes on was heard of by then.
+    """
+    return [
+        event
+        for event, following in pairwise([*events, None])
+        if not (isinstance(event, MarkEvent) and isinstance(following, MarkEvent))
+    ]
+
+
+def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
+    """The executions of an attempt's jobs, in the order in which they began."""
+    found: list[Execution] = []
+    latest: dict[int, int] = {}  # of each job, its place there
+    for event in events:
+        now, kind, proc = time_of(event), event.type.name, event.proc
+        if kind == "EXECUTE":
+            slot = str(event.get("SlotName") or event.get("ExecuteHost"))
+            latest[proc] = len(found)
+            properties = properties_of(event)
+            found.append(Execution(slot, now, now, proc=proc, properties=properties))
+        elif proc in latest:
+            last = found[latest[proc]]
+            if kind == "GENERIC":
+                last = _marked(last, event)
+                found[latest[proc]] = last if last.is_over else last._replace(ended=now)
+            elif not last.is_over:
+                found[latest[proc]] = _continued(last, event)
+    return found
+
+
+def _continued(execution: Execution, event: JobEvent) -> Execution:
+    """An execution with what the next event says of it."""
+    kind, now = event.type.name, time_of(event)
+    is_over = kind in _ENDS
+    return execution._replace(
+        ended=now,
+        cpu_seconds=_cpu_seconds(str(event.get("RunRemoteUsage", ""))),
+        is_over=is_over,
+        end=_end(event),
+        ended_by=kind if is_over else "",
+        reason=_reason(event) if is_over else "",
+    )
+
+
+def _marked(execution: Execution, event: JobEvent) -> Execution:
+    """An execution with what the access point noted of its trials, maybe after its end."""
+    mark = mark_of(event)
+    if mark is None or mark.kind is MarkKind.BEGINS:
+        return execution
+    until = execution.ended if execution.is_over else math.inf
+    when = min(time_of(event), until)
+    told = when if mark.kind is MarkKind.ENDS else execution.told
+    return execution._replace(saved=when, told=told)
+
+
+def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
+    """The starts that were cut off before the job executed.
+
+    HTCondor may write two events of one cut, the second within a moment.
+    """
+    found: list[Execution] = []
+    executing: set[int] = set()
+    ended: dict[int, float] = {}
+    for event in events:
+        kind, proc, now = event.type.name, event.proc, time_of(event)
+        if kind == "EXECUTE":
+            executing.add(proc)
+        elif kind in _CUTS:
+            if proc not in executing and now - ended.get(proc, -math.inf) > _ONE_CUT_SECONDS:
+                why = {"ended_by": kind, "reason": _reason(event)}
+                cut = Execution("", now, now, proc=proc, is_over=True, end=End.EVICTED, **why)
+                found.append(cut)
+            executing.discard(proc)
+            ended[proc] = now
+    return found
+
+
+def _reason(event: JobEvent) -> str:
+    """Why an execution ended, in HTCondor's words, in one line."""
+    words = event.get("Reason") or event.get("HoldReason") or event.get("Message") or ""
+    code = event.get("ReasonCode")
+    return " ".join(str(words).split()) or (f"code {code}" if code else "")
+
+
+def properties_of(event: JobEvent) -> Mapping[str, Any]:
+    """Return the slot's and node's attributes: `ulog_execute_attrs` of the submit file."""
+    found = event.get("ExecuteProps")
+    return plain(found) if isinstance(found, Mapping) else {}
+
+
+def _end(event: JobEvent) -> End:
+    """Return the end of an execution by this event, its last so far."""
+    kind = event.type.name
+    if kind in _CUTS:
+        return End.EVICTED
+    if kind == "JOB_TERMINATED" and event.get("ReturnValue") == 0:
+        return End.DONE
+    return End.FAILED if kind in _ENDS else End.RUNNING
+
+
+def time_of(event: JobEvent) -> float:
+    """Unix seconds, with the fraction that the bindings leave out of `timestamp`."""
+    return event.time if isinstance(event, MarkEvent) else _unix_seconds(str(event["EventTime"]))
+
+
+def _unix_seconds(written: str) -> float:
+    return datetime.fromisoformat(written).timestamp()
+
+
+def mark_of(event: JobEvent) -> Mark | None:
+    """Return the mark that an event is; None of any other event."""
+    return event.mark if isinstance(event, MarkEvent) else Mark.of(event)
+
+
+def _cpu_seconds(usage: str) -> float:
+    """User and system time of `Usr 0 00:01:05, Sys 0 00:00:02`."""
+    return float(
+        sum(
+            86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + int(seconds)
+            for days, hours, minutes, seconds in _CPU_TIME.findall(usage)
+        )
+    )

@@ -1,0 +1,62 @@
+"""What is known of a gang without a look at the queue: the roster in its trial's folder."""
+
+from __future__ import annotations
+
+import time
+
+from trialfleet import job_files
+from trialfleet.files import unless_damaged
+from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.facts.jobs.gang_roster import DONE, RUN, Roster
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+
+_MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
+
+
+def read_roster(place: TrialFolder) -> Roster | None:
+    """Return the roster of a node's gang; None where it has none, or it can't be read."""
+    return unless_damaged(
+        lambda: Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)),
+        None,
+    )
+
+
+def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
+    """Return how far a gang is, and whether it lacks slots; nothing of a trial that is none.
+
+    So many of its jobs have `slots`; it needs `least`.
+    """
+    roster = read_roster(place)
+    if roster is None or roster.state == DONE or roster.code is not None:
+        return "", False
+    apart = _apart(roster)
+    if roster.state == RUN:
+        trains = f"{len(roster.members)} rank(s) train, in generation {roster.generation}"
+        return f"{trains}{apart}", False
+    if slots < least:
+        return f"its gang has {slots} slot(s), and trains with {least} or more", True
+    return f"its ranks get ready for generation {roster.generation}{apart}", False
+
+
+def _apart(roster: Roster) -> str:
+    """Say which machines are left out of a gang for now."""
+    now = time.time()
+    return "".join(
+        f"; {clean(each.host)} is left out for now: it and {clean(each.other)} "
+        "don't reach each other by TCP"
+        for each in roster.apart
+        if now < each.until
+    )
+
+
+def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
+    """Return what is shown of a gang: how many ranks train, in which generation; else nothing.
+
+    While a generation forms, none trains. Of the trial that a gang trained last, it is what that
+    had at its end; of one before, nothing is known.
+    """
+    roster = read_roster(place)
+    if roster is None or roster.trial != place.root.name:
+        return {}
+    trains = roster.state == RUN or roster.code is not None
+    return {"ranks": len(roster.members) if trains else 0, "generation": roster.generation}

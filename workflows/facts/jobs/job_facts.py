@@ -1,0 +1,135 @@
+"""The facts about a run's jobs that the rule for troubles reads: from the queue and their logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trialfleet.classads import JobStatus, Universe
+from trialfleet.workflows.facts.jobs.agent_words import asked_since
+from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.current import has_checkpoint, place_at
+from trialfleet.workflows.facts.jobs.executions import Execution
+from trialfleet.workflows.facts.jobs.job_log import read_starts
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+
+LONG = 600.0  # seconds that no state but executing and waiting for a slot takes
+
+# What is read of a job's ad.
+ATTRIBUTES = [
+    "DiskUsage",
+    "JobCurrentStartExecutingDate",
+    "LastRemoteHost",
+    "NumShadowStarts",
+    "ProcId",
+    "RemoteHost",
+    "TransferInputSizeMB",
+    "TrialfleetGangMax",
+    "TrialfleetNode",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """The job of a node in the queue.
+
+    Attributes:
+        region: the slug of its region.
+        node: its DAG node.
+        job: its id.
+        status: its JobStatus.
+        since: when it entered that, in Unix seconds.
+        log: the path of its event log.
+        machine: where it is, or was last.
+        starts: those of this attempt; None: they were not read.
+        checkpointed: whether the trial that it is at has a checkpoint with files.
+        is_rank: whether it is one of a gang's, whose keeper counts its starts.
+        input_mb: the size of its input.
+        disk_mb: what it uses of the disk.
+        asked: since when its agent has waited for an answer, in Unix seconds; None: it doesn't.
+    """
+
+    region: str
+    node: str
+    job: str
+    status: int
+    since: float
+    log: str = ""
+    machine: str = ""
+    starts: tuple[Execution, ...] | None = None
+    checkpointed: bool = True
+    is_rank: bool = False
+    input_mb: float = 0.0
+    disk_mb: float = 0.0
+    asked: float | None = None
+
+    @property
+    def cuts(self) -> list[Execution]:
+        """The starts that were cut off."""
+        return [start for start in self.starts or () if start.end is End.EVICTED]
+
+    @property
+    def executing(self) -> Execution | None:
+        """The execution that goes on."""
+        return next((start for start in self.starts or () if not start.is_over), None)
+
+    def kept(self, start: Execution) -> float:
+        """Return for how many seconds of an execution the work was saved."""
+        saved = start.saved if self.checkpointed else start.told
+        return 0.0 if saved is None else max(0.0, saved - start.began)
+
+
+def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
+    """Return the jobs of a run's trials, full trainings and gates.
+
+    A job's log is read where that can tell of trouble. The `ads` have `ATTRIBUTES` and those that
+    health.py reads.
+    """
+    own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)
+    return [_job(folder, ad) for ad in own]
+
+
+def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
+    region, node = folder.region(str(ad["TrialfleetRegion"])), str(ad["TrialfleetNode"])
+    place = region.of_node(node)
+    log = place.log
+    since = float(ad["EnteredCurrentStatus"])
+    is_telling = may_fail(ad) or ad.get("NumShadowStarts", 0) > 1
+    starts = None
+    if is_telling and log.exists():
+        starts = tuple(start for start in read_starts(place) if start.proc == ad["ProcId"])
+    host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
+    return JobFacts(
+        region=str(ad["TrialfleetRegion"]),
+        node=node,
+        job=f"{ad['ClusterId']}.{ad['ProcId']}",
+        status=int(ad["JobStatus"]),
+        since=since,
+        log=str(log),
+        machine=host.rpartition("@")[2],
+        starts=starts,
+        checkpointed=any(start.saved for start in starts or ())
+        and has_checkpoint(place_at(region, node)),
+        is_rank="TrialfleetGangMax" in ad,
+        input_mb=float(ad.get("TransferInputSizeMB") or 0),
+        disk_mb=float(ad.get("DiskUsage") or 0) / 1024,
+        asked=asked_since(place),
+    )
+
+
+def may_fail(ad: Mapping[str, Any]) -> bool:
+    """Return whether a job may be one whose attempt is to fail, by its ad alone."""
+    status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
+    is_late = status != JobStatus.IDLE and time.time() - entered > LONG
+    # in the slot that it has; after a reconnection its ad doesn't say so
+    executes = status == JobStatus.RUNNING and ad.get("JobCurrentStartExecutingDate", 0) >= entered
+    if is_late and executes:
+        return False
+    return bool(is_late or ad.get("NumShadowStarts", 0) > 1)
+
+
+def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
+    """Return the folder of the node, full training or gate whose job has this ad."""
+    return folder.region(str(ad["TrialfleetRegion"])).of_node(str(ad["TrialfleetNode"]))

@@ -1,0 +1,349 @@
+"""What HTCondor says of a trial's job, read from the job's own event log.
+
+The log lies in the folder of the job's node, holds all attempts and costs no query of a daemon. Of
+a job that trains several trials only a trial's own parts count: `parts.py` tells them apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from trialfleet import job_files
+from trialfleet.workflows.facts.jobs.cost import INSTANCE, End, cost, slot_price
+from trialfleet.workflows.facts.jobs.executions import (
+    Execution,
+    MarkEvent,
+    cut_off_before,
+    events_of,
+    executions_of,
+    submissions,
+    time_of,
+    without_marks,
+)
+from trialfleet.workflows.facts.jobs.parts import KEPT_LOGS, attempts_of, parts_of
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+
+ENDS = ("best", "gate")  # what a shared job's marks call a full training, and a gate's measurement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What HTCondor says of the job that trained a trial; None where it wasn't recorded.
+
+    An attempt is one submission of the job. Where a checkpoint lets it go on elsewhere, that is
+    another execution of the same attempt; so is each rank of a gang.
+
+    Attributes:
+        started: when its first attempt began to execute, in Unix seconds.
+        ended: when its last attempt ended, in Unix seconds.
+        wall_seconds: how long it executed, over all attempts.
+        last_wall_seconds: how long the last attempt executed.
+        cpu_seconds: processor time in whole seconds, over all attempts; None where HTCondor says 0:
+            it hadn't measured yet when the job ended.
+        memory_mb: the most memory that HTCondor saw it use; what its processes share counts once
+            where HTCondor measures that.
+        machine: the host of the last attempt.
+        slot: the slot of the last attempt, as HTCondor names it: `slot1_1@host`.
+        attempts: how often it was tried; 0 if it isn't known.
+        usd: what its time in slots cost, over all attempts, in USD; None if a price isn't known.
+        lost_usd: the part of that which was paid for attempts that failed, and for executions that
+            were cut off, whatever a checkpoint saved of them.
+        ranks: of a gang, how many trained last; who keeps its roster knows, not the log.
+        generations: of a gang, how often its ranks began to train.
+    """
+
+    started: float | None = None
+    ended: float | None = None
+    wall_seconds: float | None = None
+    last_wall_seconds: float | None = None
+    cpu_seconds: float | None = None
+    memory_mb: float | None = None
+    machine: str | None = None
+    slot: str | None = None
+    attempts: int = 0
+    usd: float | None = None
+    lost_usd: float | None = None
+    ranks: int | None = None
+    generations: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stay:
+    """One execution of a job in a slot.
+
+    Attributes:
+        machine: the host.
+        instance: the EC2 instance that this is; None on other machines.
+        began: in Unix seconds.
+        ended: likewise; of one that goes on, the last that was heard of it, or `now`.
+        end: how it ended.
+        usd: what it cost; None if the node's price isn't known.
+        saved: the time, in Unix seconds, up to which its work was saved; None: none of it was.
+    """
+
+    machine: str
+    instance: str | None
+    began: float
+    ended: float
+    end: End
+    usd: float | None
+    saved: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it lasted."""
+        return self.ended - self.began
+
+    @property
+    def lost_seconds(self) -> float:
+        """Return how much of that was thrown away: what a checkpoint saved was not."""
+        if not self.end.is_lost:
+            return 0.0
+        saved = self.saved if self.end is End.EVICTED else None
+        return max(0.0, self.ended - max(self.began, saved or self.began))
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobNotes(Job):
+    """What job.json holds, and the study keeps of a trial's job: the job and its executions."""
+
+    stays: list[Stay] = field(default_factory=list)
+
+
+def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
+    """Return what the event log of a trial's job says of it; None where it never executed.
+
+    A log that can't be read, or breaks off, says what it says up to there.
+
+    Args:
+        place: the trial's folder.
+        price: USD per hour of a node that doesn't say its price.
+        failed: what the last attempt left is no result, whatever its exit code was.
+    """
+    attempts = attempts_of(place)
+    if not attempts:
+        return None
+    executions = [execution for attempt in attempts for execution in attempt]
+    last = max(_last_of_each(attempts[-1]), key=lambda execution: execution.ended)
+    stays = _stays(attempts, price, failed=failed)
+    return Job(
+        started=executions[0].began,
+        ended=last.ended,
+        wall_seconds=round(_wall_seconds(executions), 3),
+        last_wall_seconds=round(_wall_seconds(attempts[-1]), 3),
+        cpu_seconds=sum(execution.cpu_seconds for execution in executions) or None,
+        memory_mb=_most_memory(place, executions),
+        machine=last.machine,
+        slot=last.slot,
+        attempts=len(attempts),
+        usd=total(stays),
+        lost_usd=None if total(stays) is None else total(s for s in stays if s.end.is_lost),
+    )
+
+
+def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a trial's notes of its job a `Job` has; other releases may note more."""
+    return {each.name: noted[each.name] for each in fields(Job) if each.name in noted}
+
+
+def stays_of(noted: Mapping[str, Any]) -> list[Stay]:
+    """Return the executions in a trial's notes of its job; none where they weren't noted yet."""
+    return [Stay(**{**stay, "end": End(stay["end"])}) for stay in noted.get("stays", ())]
+
+
+def read_stays(
+    place: TrialFolder,
+    price: float | None = None,
+    *,
+    failed: bool = False,
+    now: float | None = None,
+) -> list[Stay]:
+    """Return the executions of a trial, over all its attempts, oldest first.
+
+    Args:
+        place: the trial's folder.
+        price: USD per hour of a node that doesn't say its price.
+        failed: what the last attempt left is no result, whatever its exit code was.
+        now: the time, in Unix seconds, to which a job executes that may do so still; None: it is
+            known that none does.
+    """
+    attempts = attempts_of(place)
+    if attempts and now is not None:
+        attempts[-1] = _until(now, attempts[-1])
+    return _stays(attempts, price, failed=failed)
+
+
+def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
+    """Return when a shared job executed and was at no trial; `price` and `now` as of `read_stays`.
+
+    With the stays of its trials that is all that the job is to be paid for.
+    """
+    found = list(parts_of(log).between)
+    if found and now is not None:
+        found = _until(now, found)
+    return [_stay(each, price, each.end, each.saved) for each in found]
+
+
+def read_job_stays(
+    log: Path, price: float | None = None, *, now: float | None = None
+) -> tuple[list[Stay], frozenset[str]]:
+    """Return when a shared job executed, whatever it was at, and which of `ENDS` it had.
+
+    `price` and `now` are as of `read_stays`.
+    """
+    attempts, stays, ends = _whole(log, price, job_files.stamp_of(log))
+    if attempts and now is not None:
+        stays = _stays([*attempts[:-1], _until(now, attempts[-1])], price, failed=False)
+    return stays, ends
+
+
+@lru_cache(maxsize=KEPT_LOGS)
+def _whole(
+    log: Path, price: float | None, _changed: tuple[int, int]
+) -> tuple[Sequence[Sequence[Execution]], list[Stay], frozenset[str]]:
+    """The executions of each attempt, what they cost by their last events, and the ends.
+
+    Most marks aren't even parsed for that.
+    """
+    events = events_of(log)
+    marks = [event for event in events if isinstance(event, MarkEvent)]
+    executions = (executions_of(part) for part in submissions(without_marks(events)))
+    attempts = [found for found in executions if found]
+    told = b"\n".join(mark.raw for mark in marks)
+    ends = {name for name in ENDS if b" %s " % name.encode() in told}
+    return attempts, _stays(attempts, price, failed=False), frozenset(ends)
+
+
+def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
+    """The executions of an attempt, of which those that may go on last until now."""
+    last = _last_of_each(executions)
+    return [
+        each._replace(ended=now) if each in last and not each.is_over else each
+        for each in executions
+    ]
+
+
+def total(stays: Iterable[Stay]) -> float | None:
+    """Return what some executions cost together, in USD; None if the cost of one isn't known."""
+    known = [stay.usd for stay in stays]
+    return None if None in known else round(sum(each or 0.0 for each in known), 9)
+
+
+def read_executions(log: Path) -> list[tuple[float, float | None]]:
+    """Return when the job of an event log executed: from and to, in Unix seconds, oldest first.
+
+    Infinity is the end of one that goes on; None is an end that nobody saw, as where the access
+    point lost its power.
+    """
+    executions = [each for part in submissions(events_of(log)) for each in executions_of(part)]
+    spans = [(each.began, each.ended if each.is_over else None) for each in executions]
+    if spans and spans[-1][1] is None:
+        spans[-1] = (spans[-1][0], math.inf)
+    return spans
+
+
+def read_removals(log: Path) -> list[float]:
+    """Return when the job of an event log was removed, in Unix seconds, oldest first."""
+    return [time_of(event) for event in events_of(log) if event.type.name == "JOB_ABORTED"]
+
+
+def first_failure(log: Path) -> int | None:
+    """Return the exit code of a node's first job, of its last attempt, that failed by itself.
+
+    None where none did, as where all of them were removed.
+    """
+    for event in submissions(events_of(log))[-1]:
+        if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
+            return int(event["ReturnValue"])
+    return None
+
+
+def last_job(log: Path) -> str:
+    """Return the job of the last attempt, such as 12.0; empty where there was none."""
+    events = submissions(events_of(log))[-1]
+    return f"{events[0].cluster}.{events[0].proc}" if events else ""
+
+
+def read_starts(place: TrialFolder) -> list[Execution]:
+    """Return the starts of a trial in its last attempt, oldest first.
+
+    A start that was cut off before the job executed is one of no length, without a slot; of a
+    shared job it is none of the trial's.
+    """
+    if place.is_shared:
+        return (attempts_of(place) or [[]])[-1]
+    events = submissions(events_of(place.log))[-1]
+    starts = [*executions_of(events), *cut_off_before(events)]
+    return sorted(starts, key=lambda start: start.began)
+
+
+def is_executing(place: TrialFolder) -> bool:
+    """Return whether a trial's job executes, by its log, and is at this trial."""
+    return any(not each.is_over for each in read_starts(place))
+
+
+def _stays(
+    attempts: Sequence[Sequence[Execution]], price: float | None, *, failed: bool
+) -> list[Stay]:
+    """The executions with their costs; only the last attempt may have led to a result."""
+    stays = []
+    for attempt in attempts:
+        in_vain = failed or attempt is not attempts[-1]
+        is_gang = len({execution.proc for execution in attempt}) > 1  # saves by other ways
+        for execution in attempt:
+            was_done = execution.end in {End.DONE, End.RUNNING}
+            end = End.FAILED if in_vain and was_done else execution.end
+            saved = execution.ended if is_gang else execution.saved
+            stays.append(_stay(execution, price, end, saved))
+    return stays
+
+
+def _stay(execution: Execution, price: float | None, end: End, saved: float | None) -> Stay:
+    """An execution with its cost."""
+    hourly = slot_price(execution.properties, price)
+    instance = execution.properties.get(INSTANCE)
+    return Stay(
+        machine=execution.machine,
+        instance=instance if isinstance(instance, str) else None,
+        began=execution.began,
+        ended=execution.began + execution.seconds,
+        end=end,
+        usd=None if hourly is None else cost(hourly, 1.0, execution.seconds),
+        saved=saved,
+    )
+
+
+def _last_of_each(executions: Iterable[Execution]) -> list[Execution]:
+    """The last execution of each of an attempt's jobs."""
+    return [*{execution.proc: execution for execution in executions}.values()]
+
+
+def _wall_seconds(executions: Sequence[Execution]) -> float:
+    """How long any of them lasted; a gang's ranks train at the same time."""
+    if len({execution.proc for execution in executions}) <= 1:
+        return sum(execution.seconds for execution in executions)
+    seconds, until = 0.0, -math.inf
+    for each in sorted(executions, key=lambda execution: execution.began):
+        seconds += max(0.0, each.ended - max(each.began, until))
+        until = max(until, each.ended)
+    return seconds
+
+
+def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
+    """The most memory of a trial: by its marks, or by what HTCondor saw its own job use.
+
+    That is by proportional set size where it was measured, else by resident set size.
+    """
+    if place.is_shared:
+        known = [each.memory_mb for each in executions if each.memory_mb is not None]
+        return max(known, default=None)
+    events = events_of(place.log)
+    for name in ("ProportionalSetSize", "ResidentSetSize"):
+        if sizes := [int(event[name]) for event in events if name in event]:
+            return round(max(sizes) / 1024, 1)
+    return None

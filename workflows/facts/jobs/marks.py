@@ -1,0 +1,148 @@
+"""Marks of trials in the event log of the job that trains them.
+
+HTCondor's log tells when a job executes, not which trial it is at. So the access point adds, as its
+agent tells it, when each trial began, saved a checkpoint and ended: generic events, which every
+reader of such logs passes over or understands:
+
+    008 (012.000.000) 2026-11-25 09:18:36.842 trialfleet: A.l1.t02 ends code=0 cpu=11.9 memory=231.0
+    ...
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
+
+from trialfleet import job_files
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+
+if TYPE_CHECKING:
+    from htcondor2 import JobEvent
+
+    from trialfleet.workflows.facts.jobs.agent_words import Ended
+
+_MOST_LOG = 64 << 20  # bytes of a log that are looked at; a trial has some hundreds
+_WORD = "trialfleet:"
+_MARK = re.compile(
+    _WORD + r" (?P<trial>\S+) (?P<kind>begins|saved|ends)"
+    r"(?: code=(?P<code>-?\d+))?(?: cpu=(?P<cpu>[\d.]+))?(?: memory=(?P<memory>[\d.]+))?"
+)
+_SUBMITTED, _EXECUTES, _GENERIC = b"000 (", b"001 (", b"008 ("
+
+
+class MarkKind(StrEnum):
+    """What a mark tells of a trial."""
+
+    BEGINS = "begins"
+    SAVED = "saved"
+    ENDS = "ends"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What the access point noted of a trial.
+
+    Attributes:
+        trial: its name.
+        kind: what of it.
+        code: of its end, as a shell would say it: an exit code, or minus a signal's number.
+        cpu_seconds: processor time that it used; None where nobody measured it.
+        memory_mb: the most memory that it used; None where nobody measured it.
+    """
+
+    trial: str
+    kind: MarkKind
+    code: int | None = None
+    cpu_seconds: float | None = None
+    memory_mb: float | None = None
+
+    @classmethod
+    def of(cls, event: JobEvent) -> Self | None:
+        """Return the mark that an event is; None of any other event."""
+        return cls.parsed(str(event.get("Info", ""))) if event.type.name == "GENERIC" else None
+
+    @classmethod
+    def parsed(cls, words: str) -> Self | None:
+        """Return the mark that an event's words are; None of any others."""
+        found = _MARK.fullmatch(words.strip())
+        if found is None:
+            return None
+        code, cpu, memory = found["code"], found["cpu"], found["memory"]
+        return cls(
+            trial=found["trial"],
+            kind=MarkKind(found["kind"]),
+            code=None if code is None else int(code),
+            cpu_seconds=_number(cpu),
+            memory_mb=_number(memory),
+        )
+
+    def __str__(self) -> str:
+        """The words of its event."""
+        figures = {"code": self.code, "cpu": self.cpu_seconds, "memory": self.memory_mb}
+        known = [f" {name}={value}" for name, value in figures.items() if value is not None]
+        return f"{_WORD} {self.trial} {self.kind}{''.join(known)}"
+
+
+def note(
+    place: TrialFolder, job: str, when: float, kind: MarkKind, ended: Ended | None = None
+) -> None:
+    """Note in a job's log that it began a trial or goes on with it, saved or ended it.
+
+    Nothing where a begin or an end is noted already.
+
+    Args:
+        place: the trial's folder.
+        job: the job's id, such as `12.0`.
+        when: in Unix seconds.
+        kind: which of the three.
+        ended: how, of an end.
+
+    Raises:
+        OSError: the job's log can't be written.
+    """
+    trial = place.root.name
+    cluster, proc = map(int, job.split("."))
+    if kind is not MarkKind.SAVED and _last_kind(place, trial, cluster) is kind:
+        return
+    mark = Mark(trial=trial, kind=kind)
+    if ended:
+        cpu, memory = _figure(ended.cpu_seconds, 3), _figure(ended.memory_mb, 1)
+        mark = replace(mark, code=ended.code, cpu_seconds=cpu, memory_mb=memory)
+    at = datetime.fromtimestamp(when).isoformat(" ", "milliseconds")  # local, as HTCondor's
+    event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}\n...\n"
+    with suppress(FileNotFoundError):  # trials go on where somebody has removed the log
+        job_files.append(place.log, event.encode())
+
+
+def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
+    """What the log noted last of a trial in the execution that goes on: its begin or its end.
+
+    A gang trains on while one of its jobs begins to execute again.
+    """
+    content, _ = job_files.tail(place.log, _MOST_LOG)
+    is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content
+    since = max(content.rfind(b"\n" + (_SUBMITTED if is_gang else _EXECUTES)), 0)
+    for line in reversed(content[since:].split(b"\n")):
+        if line.startswith(_GENERIC) and (word := line.find(_WORD.encode())) > 0:
+            mark = Mark.parsed(line[word:].decode(errors="replace"))
+            if mark and mark.trial == trial and mark.kind is not MarkKind.SAVED:
+                return mark.kind
+    return None
+
+
+def _figure(value: float | None, digits: int) -> float | None:
+    """A figure as it is noted; None of what measures nothing."""
+    known = value is not None and math.isfinite(value) and value >= 0
+    return round(value, digits) if known and value is not None else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

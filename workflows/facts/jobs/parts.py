@@ -1,0 +1,219 @@
+"""The parts of a job's executions: which trial it was at, and the time between two of them.
+
+The job's event log has marks of its trials (marks.py). A trial's part of an execution lasts from
+its begin to its end, or to the execution's. What is left of the execution belongs to no trial: the
+agent starts, asks, brings results and waits for answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet import job_files
+from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.executions import (
+    Execution,
+    events_of,
+    executions_of,
+    mark_of,
+    submissions,
+    time_of,
+    without_marks,
+)
+from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+
+if TYPE_CHECKING:
+    from htcondor2 import JobEvent
+
+KEPT_LOGS = 4096  # event logs whose division is kept: all that run in a pool, a look each
+
+
+@dataclass(frozen=True)
+class JobParts:
+    """A shared job's executions, divided.
+
+    Attributes:
+        trials: of each trial, by name, the parts of each of its attempts.
+        between: the job's own time, oldest first; it is neither lost nor a trial's.
+    """
+
+    trials: Mapping[str, list[list[Execution]]]
+    between: Sequence[Execution]
+
+
+def attempts_of(place: TrialFolder) -> list[list[Execution]]:
+    """Return the executions of each attempt at a trial, oldest first.
+
+    A job of its own is submitted for each attempt. In a shared job another attempt begins where one
+    ended, or where the trial had not ended when its job left the queue.
+    """
+    if place.is_shared:
+        name = place.root.name
+        return [*parts_of(place.log).trials.get(name, ())]
+    executions = (executions_of(part) for part in submissions(events_of(place.log)))
+    return [found for found in executions if found]
+
+
+def parts_of(log: Path) -> JobParts:
+    """Return the parts of the executions in a shared job's event log."""
+    return _parts(log, job_files.stamp_of(log))
+
+
+@lru_cache(maxsize=KEPT_LOGS)
+def _parts(log: Path, _changed: tuple[int, int]) -> JobParts:
+    return _parts_in(events_of(log))
+
+
+def _parts_in(events: Iterable[JobEvent]) -> JobParts:
+    trials: dict[str, list[list[Execution]]] = {}
+    between: list[Execution] = []
+    for part in submissions(events):
+        is_gang = len({event.proc for event in part}) > 1
+        division = _GangDivision(part) if is_gang else _Division(part)
+        between += division.between
+        for name, attempts in division.trials.items():
+            trials.setdefault(name, []).extend(attempts)
+    return JobParts(trials, between)
+
+
+def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
+    """The marks of each execution, some of which may have come after its end."""
+    found: list[list[tuple[float, Mark]]] = []
+    for event in events:
+        if event.type.name == "EXECUTE":
+            found.append([])
+        elif found and (mark := mark_of(event)):
+            found[-1].append((time_of(event), mark))
+    return found
+
+
+class _Division:
+    """The executions of one submission of a job, divided as `JobParts` has them."""
+
+    def __init__(self, events: Sequence[JobEvent]) -> None:
+        self.trials: dict[str, list[list[Execution]]] = {}
+        self.between: list[Execution] = []
+        executions = executions_of(without_marks(events))
+        for execution, marks in zip(executions, _marks_of(events), strict=True):
+            self._add(execution, marks)
+
+    def _add(self, execution: Execution, marks: Iterable[tuple[float, Mark]]) -> None:
+        rest, trial = execution._replace(saved=None, told=None, cpu_seconds=0.0), ""
+        for time, mark in marks:
+            when = min(max(time, rest.began), execution.ended)
+            if mark.kind is MarkKind.BEGINS:
+                self._put(trial, rest._replace(ended=when, is_over=True, end=End.FAILED))
+                rest, trial = rest._replace(began=when, saved=None), mark.trial
+            elif mark.trial != trial:
+                self._amend(mark, when)
+            elif mark.kind is MarkKind.SAVED:
+                rest = rest._replace(saved=when)
+            else:
+                self._put(trial, _ended(rest._replace(ended=when), mark))
+                rest, trial = rest._replace(began=when, saved=None), ""
+        self._put(trial, rest)
+
+    def _put(self, trial: str, part: Execution) -> None:
+        if not trial:
+            if part.seconds or not part.is_over:
+                end = End.DONE if part.is_over else End.RUNNING
+                self.between.append(part._replace(end=end))
+            return
+        attempts = self.trials.setdefault(trial, [])
+        if not attempts or attempts[-1][-1].end in {End.DONE, End.FAILED}:
+            attempts.append([])
+        attempts[-1].append(part)
+
+    def _amend(self, mark: Mark, when: float) -> None:
+        """What is told of a trial after its execution was cut off: its agent's words came late."""
+        if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).told:
+            when = min(when, last.ended)
+            is_end = mark.kind is MarkKind.ENDS
+            attempts[-1][-1] = _ended(last, mark) if is_end else last._replace(saved=when)
+
+
+@dataclass
+class _Span:
+    """An attempt of a gang at a trial: from when to when, and the mark that ended it."""
+
+    trial: str
+    began: float
+    ended: float = math.inf
+    mark: Mark | None = None
+    parts: list[Execution] = field(default_factory=list)
+
+
+class _GangDivision:
+    """Likewise of a gang: all of its jobs are at one trial."""
+
+    def __init__(self, events: Sequence[JobEvent]) -> None:
+        self.between: list[Execution] = []
+        self._spans: list[_Span] = []
+        marks = ((time_of(event), mark) for event in events if (mark := mark_of(event)))
+        for when, mark in marks:
+            last = self._spans[-1] if self._spans else _Span("", when, when)
+            if mark.kind is MarkKind.BEGINS and (last.trial, last.ended) != (mark.trial, math.inf):
+                last.ended = min(last.ended, when)
+                self._spans.append(_Span(mark.trial, when))
+            elif mark.kind is MarkKind.ENDS and last.trial == mark.trial and not last.mark:
+                last.ended, last.mark = min(last.ended, when), mark
+        for execution in executions_of(events):
+            self._add(execution)
+
+    @property
+    def trials(self) -> dict[str, list[list[Execution]]]:
+        """The parts of each attempt, by trial."""
+        found: dict[str, list[list[Execution]]] = {}
+        for span in self._spans:
+            if span.parts:
+                found.setdefault(span.trial, []).append(span.parts)
+        return found
+
+    def _add(self, execution: Execution) -> None:
+        whole = execution._replace(saved=None, told=None, cpu_seconds=0.0)
+        rest, until = whole.began, whole.ended if whole.is_over else math.inf
+        for span in self._spans:
+            began, ended = max(rest, span.began), min(until, span.ended)
+            if began >= ended:
+                continue
+            self._add_between(whole, rest, began)
+            part, rest = _cut(whole, began, ended), ended
+            if span.mark and ended == span.ended:
+                is_first = not any(each.told for each in span.parts)  # cpu is that of all together
+                part = _ended(part, span.mark)
+                part = part if is_first else part._replace(cpu_seconds=0.0)
+            span.parts.append(part)
+        self._add_between(whole, rest, until)
+
+    def _add_between(self, whole: Execution, began: float, ended: float) -> None:
+        if began < ended:
+            part = _cut(whole, began, ended)
+            self.between.append(part._replace(end=End.DONE if part.is_over else End.RUNNING))
+
+
+def _cut(execution: Execution, began: float, ended: float) -> Execution:
+    """The part of an execution between two times; with infinity for the end, one that goes on."""
+    if ended == math.inf:
+        return execution._replace(began=began, ended=max(began, execution.ended))
+    is_whole = ended == execution.ended and execution.is_over
+    part = execution._replace(began=began, ended=ended)
+    return part if is_whole else part._replace(is_over=True, end=End.FAILED)
+
+
+def _ended(part: Execution, mark: Mark) -> Execution:
+    """A trial's part that its mark ends."""
+    return part._replace(
+        cpu_seconds=mark.cpu_seconds or 0.0,
+        memory_mb=mark.memory_mb,
+        is_over=True,
+        end=End.FAILED if mark.code else End.DONE,
+        told=part.ended,
+        ended_by="",
+        reason="",
+    )

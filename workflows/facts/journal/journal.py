@@ -1,0 +1,202 @@
+"""The journal of a study's days: what became of each region on each, recorded once.
+
+A SQLite file that any number of processes may read and write. What is recorded never changes: a
+second record of the same region, day and attempt is passed over, and no region ends well twice on
+one day. An attempt fixes the regions that it is for, its run and its deadline before anything is
+done for it; after a crash it goes on as it was meant.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from trialfleet.workflows.facts.models.folders import why_not_latest
+from trialfleet.workflows.facts.models.verdict import read_verdict
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder
+from trialfleet.workflows.sqlite_file import opened
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS attempts (
+    date TEXT NOT NULL, attempt INTEGER NOT NULL, run TEXT NOT NULL, regions TEXT NOT NULL,
+    started TEXT NOT NULL, deadline TEXT, ended TEXT, PRIMARY KEY (date, attempt)
+) STRICT;
+CREATE TABLE IF NOT EXISTS outcomes (
+    date TEXT NOT NULL, region TEXT NOT NULL, attempt INTEGER NOT NULL,
+    outcome TEXT NOT NULL CHECK (outcome IN ('published', 'kept', 'unchanged', 'failed')),
+    why TEXT NOT NULL, run TEXT, fingerprint TEXT, settings TEXT, recorded TEXT NOT NULL,
+    PRIMARY KEY (date, region, attempt)
+) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS ends_well_once ON outcomes (date, region)
+    WHERE outcome != 'failed';
+CREATE TRIGGER IF NOT EXISTS outcomes_never_change BEFORE UPDATE ON outcomes
+    BEGIN SELECT RAISE(ABORT, 'what is recorded never changes'); END;
+CREATE TRIGGER IF NOT EXISTS outcomes_stay BEFORE DELETE ON outcomes
+    BEGIN SELECT RAISE(ABORT, 'what is recorded never changes'); END;
+"""
+
+
+class Ending(StrEnum):
+    """How a region ends a day."""
+
+    PUBLISHED = "published"  # its new model is in force
+    KEPT = "kept"  # a model was trained, and the former one stays in force
+    UNCHANGED = "unchanged"  # data and settings are those of its last model: none was trained
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a region on a day.
+
+    Attributes:
+        attempt: at the region's day, counted from 1.
+        why: of a kept or failed region; empty for the others.
+        run: the id of its run; None where none was made for it.
+        fingerprint: of its data, where that is known.
+        settings: a fingerprint of all else that decides what is trained.
+    """
+
+    date: date
+    region: str
+    attempt: int
+    ending: Ending
+    why: str = ""
+    run: str | None = None
+    fingerprint: str | None = None
+    settings: str | None = None
+    recorded: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One go at a day: the first is for all regions, another for those that failed.
+
+    Attributes:
+        run: the id of the run that it makes, where any region needs one; or of a former attempt's,
+            which somebody has resumed.
+        deadline: when its regions stop asking for trials; None: never.
+        ended: when each of its regions had an outcome; None until then.
+    """
+
+    date: date
+    attempt: int
+    run: str
+    regions: tuple[str, ...]
+    started: datetime
+    deadline: datetime | None
+    ended: datetime | None = None
+
+    def outcome(self, region: str, ending: Ending, why: str, **more: Any) -> Outcome:
+        """Return what became of a region in this attempt."""
+        day, number = self.date, self.attempt
+        return Outcome(date=day, region=region, attempt=number, ending=ending, why=why, **more)
+
+
+_ATTEMPTS, _OUTCOMES = TypeAdapter(list[Attempt]), TypeAdapter(list[Outcome])
+
+
+class Journal:
+    """A study's journal; each call stands for itself, so any number of processes may share it."""
+
+    def __init__(self, file: Path) -> None:
+        """Open the journal, or make it.
+
+        Raises:
+            TrialfleetError: the file can't be made or is no journal.
+        """
+        self.file = file
+        with self._open() as connection:
+            connection.executescript(_SCHEMA)
+
+    def begin(self, attempt: Attempt) -> Attempt:
+        """Record an attempt, or return the one of its date and number that is there already."""
+        with self._open() as connection:
+            connection.execute(
+                "INSERT INTO attempts (date, attempt, run, regions, started, deadline)"
+                " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (
+                    str(attempt.date),
+                    attempt.attempt,
+                    attempt.run,
+                    json.dumps(attempt.regions, ensure_ascii=False),
+                    _text(attempt.started),
+                    _text(attempt.deadline),
+                ),
+            )
+        return next(a for a in self.attempts(attempt.date) if a.attempt == attempt.attempt)
+
+    def end(self, attempt: Attempt, now: datetime) -> None:
+        """Record that each region of an attempt has an outcome."""
+        with self._open() as connection:
+            connection.execute(
+                "UPDATE attempts SET ended = ? WHERE date = ? AND attempt = ? AND ended IS NULL",
+                (_text(now), str(attempt.date), attempt.attempt),
+            )
+
+    def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
+        """Record outcomes, all or none; of one that is there already the first stays."""
+        with self._open() as connection:
+            connection.executemany(
+                "INSERT INTO outcomes VALUES (:date, :region, :attempt, :ending, :why, :run,"
+                " :fingerprint, :settings, :recorded) ON CONFLICT DO NOTHING",
+                [vars(one) | {"date": str(one.date), "recorded": _text(now)} for one in outcomes],
+            )
+
+    def attempts(self, day: date | None = None) -> list[Attempt]:
+        """Return the attempts at a day, or at all days, the oldest first."""
+        where, given = ("", ()) if day is None else ("WHERE date = ?", (str(day),))
+        query = f"SELECT * FROM attempts {where} ORDER BY date, attempt"  # noqa: S608 - ours
+        with self._open() as connection:
+            rows = [dict(row) for row in connection.execute(query, given)]
+        return _ATTEMPTS.validate_python(
+            [row | {"regions": json.loads(row["regions"])} for row in rows]
+        )
+
+    def outcomes(self, first: date | None = None, last: date | None = None) -> list[Outcome]:
+        """Return what became of each region between two days, both included, oldest first."""
+        between = (str(first or date.min), str(last or date.max))
+        query = (
+            "SELECT *, outcome AS ending FROM outcomes WHERE date BETWEEN ? AND ?"
+            " ORDER BY date, attempt, rowid"
+        )
+        with self._open() as connection:
+            return _OUTCOMES.validate_python(map(dict, connection.execute(query, between)))
+
+    def last_models(self, before: date | None = None) -> dict[str, Outcome]:
+        """Return of each region the last day, before this one if given, that trained a model."""
+        endings = {Ending.PUBLISHED, Ending.KEPT}
+        found = [o for o in self.outcomes(last=before) if before is None or o.date < before]
+        return {o.region: o for o in found if o.ending in endings}
+
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        return opened(self.file, "journal")
+
+
+def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
+    """Return of each region and day the outcome that counts: where it ended well, else the last."""
+    order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))
+    return {(one.date, one.region): one for one in order}
+
+
+def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
+    """Return how a region ended that has published a model, and why where that is kept."""
+    verdict = read_verdict(files.verdict) if files.verdict.exists() else None
+    if verdict and not verdict.promoted:
+        return Ending.KEPT, verdict.why
+    if not_latest := why_not_latest(files.published):
+        return Ending.KEPT, not_latest
+    return Ending.PUBLISHED, ""
+
+
+def _text(moment: datetime | None) -> str | None:
+    return moment.astimezone(UTC).isoformat(timespec="seconds") if moment else None

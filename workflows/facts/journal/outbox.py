@@ -1,0 +1,188 @@
+"""The outbox: events and what became of their deliveries, in a folder.
+
+FOLDER/outbox.db   the events, and a line for each channel that wants one
+FOLDER/lock        locked by whoever sends
+
+An event is put in with the deliveries that it needs, in one step; what is in it already stays as it
+is. A delivery is noted as sent after it was: a crash between the two sends it once more, with the
+event's own id. So each arrives once, or rarely twice, and never not at all while its channel works.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import locked
+from trialfleet.workflows.facts.journal.event import Event
+from trialfleet.workflows.sqlite_file import opened
+from trialfleet.workflows.study.notify import Channel
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS events (
+    id TEXT PRIMARY KEY, content TEXT NOT NULL, number INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS deliveries (
+    event TEXT NOT NULL REFERENCES events (id), channel TEXT NOT NULL, title TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('waiting', 'sent', 'given up')),
+    tries INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0, first REAL, error TEXT,
+    changed TEXT NOT NULL, PRIMARY KEY (event, channel)
+) STRICT;
+"""
+
+State = Literal["waiting", "sent", "given up"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """An event on its way to a channel.
+
+    Attributes:
+        channel: the channel's key.
+        tries: how often it was tried in vain.
+        due: when it is to be tried, in unix seconds.
+        first: when it was tried first; None before that.
+        error: what was wrong the last time.
+    """
+
+    event: Event
+    channel: str
+    title: str
+    state: State
+    tries: int
+    due: float
+    first: float | None
+    error: str | None
+    changed: datetime
+
+
+_DELIVERY = TypeAdapter(Delivery)
+
+
+class Outbox:
+    """An outbox; each call stands for itself, so any number of processes may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the outbox of a folder, which is made where it isn't there.
+
+        Raises:
+            TrialfleetError: the folder can't be made, or what is in it is no outbox.
+        """
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TrialfleetError(f"the outbox {str(folder)!r}: {error.strerror}") from error
+        with self._open() as connection:
+            connection.executescript(_SCHEMA)
+
+    def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
+        """Put events in, each with its deliveries; one that is in already stays as it is."""
+        now = _now()
+        with self._open() as connection:
+            for event in events:
+                content = json.dumps(event.to_json(), ensure_ascii=False, default=str)
+                added = connection.execute(
+                    "INSERT INTO events SELECT ?, ?, COALESCE(MAX(number), 0) + 1 FROM events"
+                    " WHERE true ON CONFLICT DO NOTHING",
+                    (event.id, content),
+                )
+                if added.rowcount:
+                    connection.executemany(
+                        "INSERT INTO deliveries (event, channel, title, state, changed)"
+                        " VALUES (?, ?, ?, 'waiting', ?) ON CONFLICT DO NOTHING",
+                        [
+                            (event.id, key_of(channel), channel.title, now)
+                            for channel in channels
+                            if event.kind in channel.wanted(is_daily=is_daily)
+                        ],
+                    )
+
+    def waiting(self) -> list[Delivery]:
+        """Return what is to be sent, due or not, oldest event first."""
+        return [one for one in self.deliveries() if one.state == "waiting"]
+
+    def deliveries(self) -> list[Delivery]:
+        """Return every delivery, oldest event first."""
+        with self._open() as connection:
+            rows = connection.execute(
+                "SELECT * FROM deliveries JOIN events ON events.id = deliveries.event"
+                " ORDER BY number, deliveries.rowid"
+            ).fetchall()
+        return [
+            _DELIVERY.validate_python({**row, "event": Event.read(json.loads(row["content"]))})
+            for row in map(dict, rows)
+        ]
+
+    def has(self, event: str) -> bool:
+        """Whether an event is in it, or was sent from it."""
+        with self._open() as connection:
+            query = "SELECT 1 FROM events WHERE id = ?"
+            return connection.execute(query, (event,)).fetchone() is not None
+
+    def sent(self, deliveries: Iterable[Delivery]) -> None:
+        """Note that these have arrived."""
+        self._settle(deliveries, "sent", None)
+
+    def give_up(self, deliveries: Iterable[Delivery], error: str) -> None:
+        """Note that these can't arrive, and why."""
+        self._settle(deliveries, "given up", error)
+
+    def put_off(self, deliveries: Iterable[Delivery], error: str, now: float, due: float) -> None:
+        """Note that these were tried in vain, why, and when they are to be tried again."""
+        with self._open() as connection:
+            connection.executemany(
+                "UPDATE deliveries SET tries = tries + 1, due = ?, first = COALESCE(first, ?),"
+                " error = ?, changed = ? WHERE event = ? AND channel = ? AND state = 'waiting'",
+                [(due, now, error, _now(), each.event.id, each.channel) for each in deliveries],
+            )
+
+    def _settle(self, deliveries: Iterable[Delivery], state: State, error: str | None) -> None:
+        with self._open() as connection:
+            connection.executemany(
+                "UPDATE deliveries SET state = ?, error = ?, changed = ?"
+                " WHERE event = ? AND channel = ? AND state = 'waiting'",
+                [(state, error, _now(), each.event.id, each.channel) for each in deliveries],
+            )
+
+    def alone(self, *, wait: bool) -> AbstractContextManager[bool]:
+        """Give whether this process may send; nobody else does until the block has ended."""
+        return locked(self._folder / "lock", wait=wait)
+
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        return opened(self._folder / "outbox.db", "outbox")
+
+
+def key_of(channel: Channel) -> str:
+    """Return what tells a channel from others, and stays the same while it does."""
+    kept = channel.model_dump_json(exclude={"events"})
+    return hashlib.sha256(kept.encode()).hexdigest()[:16]
+
+
+def undelivered(folder: Path) -> tuple[str, ...]:
+    """Return what can't be delivered from a folder's outbox, a line for each channel; no secret."""
+    if not (folder / "outbox.db").exists():
+        return ()
+    try:
+        waiting = [one for one in Outbox(folder).deliveries() if one.error]
+    except TrialfleetError as error:
+        return (str(error),)
+    last = {(one.title, one.error): one for one in waiting}
+    return tuple(
+        f"alerts by {title}: {error}" + (" (given up)" if one.state == "given up" else "")
+        for (title, error), one in last.items()
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,39 @@
+"""MODELS/STUDY/REGION/RUN-ID/card.json: all that there is to know of a published model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trialfleet.files import object_or_empty, read_json, unless_damaged
+from trialfleet.workflows.facts.models.verdict import Verdict
+
+CARD = "card.json"
+_IDENTITIES = ("sha256", "version", "etag")
+
+
+def card(
+    provenance: dict[str, Any],
+    metrics: dict[str, float],
+    gate: Verdict | None,
+    report_metric: str,
+) -> Any:
+    """Return the content of a model's card, given the verdict of the gate if there was one."""
+    verdict = gate and gate.to_json()
+    return {**provenance, "metrics": metrics, "report_metric": report_metric, "gate": verdict}
+
+
+def identity_of(entry: dict[str, Any]) -> str:
+    """Return what identifies the content of an entry of a card's `data`."""
+    return next((str(entry[key]) for key in _IDENTITIES if entry.get(key)), "unknown")
+
+
+def card_of(model: Path) -> dict[str, Any]:
+    """Return a published model's card; empty for one of a release that wrote none."""
+    return object_or_empty(lambda: read_json(model / CARD))
+
+
+def verdict_of(model: Path) -> Verdict | None:
+    """Return the gate's verdict on a published model; None where there was none."""
+    gate = card_of(model).get("gate")
+    return unless_damaged(lambda: Verdict.from_json(gate), None) if gate else None

@@ -1,0 +1,127 @@
+"""PUBLISH/STUDY/.export/: what the exports of a study's models need to know, and how they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from trialfleet.files import (
+    locked,
+    object_or_empty,
+    read_json,
+    unless_damaged,
+    write_atomic,
+    write_json,
+)
+from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.folders import EXPORTS, LATEST
+from trialfleet.workflows.facts.run_folder.folder import file_in
+from trialfleet.workflows.study.export import Export, Keep
+from trialfleet.workflows.study.sections import S3Keys
+from trialfleet.workflows.study.spec import Study
+
+
+class Targets(BaseModel):
+    """Where a study's models go.
+
+    Attributes:
+        export: the study's `export:`.
+        keep: the study's `keep:`.
+        s3: the files with the keys for S3; None: boto3 finds its own.
+        variables: of the environment, by which AWS is reached; a proxy's password may be in them.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    export: Export
+    keep: Keep | None = None
+    s3: S3Keys | None = None
+    variables: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class ExportFolder:
+    """The folder's names."""
+
+    root: Path
+
+    mlflow = file_in("mlflow")  # what MLflow called each model: asked again where this is lost
+    _targets = file_in("targets.json")  # where to, when it was exported last; no secret
+    _problems = file_in("problems.json")  # what could not be exported at the last try, by target
+    _lock = file_in("lock")  # locked by whoever exports
+
+    @staticmethod
+    def of(study: Study) -> ExportFolder:
+        """Return the folder of a study's models, whose place is absolute."""
+        return ExportFolder(Path(study.publish) / study.name / EXPORTS)
+
+    @staticmethod
+    def beside(models_folder: Path) -> ExportFolder:
+        """Return the folder that goes with the folder of a region's models."""
+        return ExportFolder(models_folder.parent / EXPORTS)
+
+    @property
+    def models_folders(self) -> list[Path]:
+        """The folders of the study's regions in which something was published."""
+        try:
+            found = sorted(self.root.parent.iterdir())
+        except FileNotFoundError:
+            return []
+        return [path for path in found if path.name[0] != "." and path.is_dir()]
+
+    def signature(self) -> object:
+        """Return what changes when a model comes or goes, or another one is in force."""
+        return [
+            (place.name, place.stat().st_mtime_ns, history.target_of(place / LATEST))
+            for place in self.models_folders
+        ]
+
+    def targets(self) -> Targets | None:
+        """Return where the study's models went last; None where they never went anywhere."""
+        return unless_damaged(lambda: Targets.model_validate_json(self._targets.read_bytes()), None)
+
+    def keep_targets(self, targets: Targets) -> None:
+        """Store where the study's models go."""
+        if targets != self.targets():
+            text = targets.model_dump_json(indent=1, exclude_none=True)
+            write_atomic(self._targets, text + "\n", mode=0o600)
+
+    def problems(self) -> dict[str, str]:
+        """Return what can't be exported at the moment, by target."""
+        return object_or_empty(lambda: read_json(self._problems))
+
+    def keep_problems(self, problems: Mapping[str, str]) -> None:
+        """Store what can't be exported at the moment."""
+        if problems != self.problems():
+            write_json(self._problems, dict(problems))
+
+    @contextmanager
+    def alone(self, *, wait: bool) -> Iterator[bool]:
+        """Give whether this process may export; nobody else does until the block has ended."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(self._lock, wait=wait) as ours:
+            yield ours
+
+
+def unexported(study: Study) -> tuple[str, ...]:
+    """Return what of a study's models can't be exported at the moment, a line for each target."""
+    if study.export is None:
+        return ()
+    problems = ExportFolder.of(study).problems()
+    return tuple(f"export to {title}: {problem}" for title, problem in problems.items())
+
+
+def of_study(study: Study, variables: Mapping[str, str]) -> Targets | None:
+    """Return where a study's models go, with absolute paths; None where they go nowhere."""
+    if study.export is None:
+        return None
+    return Targets(export=study.export, keep=study.keep, s3=study.s3, variables=dict(variables))
+
+
+def read_variables(path: Path) -> dict[str, str]:
+    """Return the variables that were frozen with a run."""
+    return {str(name): str(value) for name, value in read_json(path)["variables"].items()}

@@ -1,0 +1,174 @@
+"""Where a region's models lie: a folder per run, and `latest`, in PUBLISH/STUDY/REGION."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialfleet import job_files
+from trialfleet.errors import InputError
+from trialfleet.files import object_or_empty, read_record, unless_damaged
+from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.record_shapes import Published
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.study.spec import Study
+
+LATEST = "latest"
+PROVENANCE = "provenance.json"
+EXPORTS = ".export"  # beside the regions, in a study whose models are exported
+
+BESIDE = ".publish-"  # how the name of a model that isn't whole yet begins
+
+
+def models_folder_of(study: Study, slug: str) -> Path:
+    """Return the folder of a region's models.
+
+    Raises:
+        InputError: a published model lies where the folder is to be.
+    """
+    return models_folder_in(study.publish, study.name, slug)
+
+
+def models_folder_in(publish: str, study: str, slug: str) -> Path:
+    """Return the folder of a region's models, of a study by its publish folder and its name.
+
+    Raises:
+        InputError: a published model lies where the folder is to be.
+    """
+    models_folder = Path(publish) / study / slug
+    for folder in (models_folder.parent, models_folder):
+        if (folder / PROVENANCE).exists():
+            raise InputError(
+                f"{str(folder)!r} is a published model, so no models can lie in it; "
+                "publish into another folder"
+            )
+    return models_folder
+
+
+def former_champions(models_folder: Path) -> list[str]:
+    """Return the runs whose models `rollback` can go back through, the next one last."""
+    formers = history.in_force(models_folder / LATEST)[:-1]
+    return [run for run in formers if provenance_of(models_folder / run).get("run") == run]
+
+
+def models_in(models_folder: Path) -> list[Path]:
+    """Return the whole models of a region, in order of their runs' names."""
+    return [
+        model
+        for model in sorted(models_folder.iterdir())
+        if model.name[0] != "." and model.name != LATEST
+        if provenance_of(model).get("run") == model.name
+    ]
+
+
+def check_published(model: Path) -> Path:
+    """Return the absolute path of a model that a run published, also where a link leads to it.
+
+    Raises:
+        InputError: it is no such folder.
+    """
+    place = model.parent.absolute() / model.name
+    if provenance_of(place).get("run") != place.name:
+        raise InputError(
+            f"{str(model)!r} is no model that a run published; name a folder such as "
+            "models/STUDY/REGION/RUN-ID, which has a provenance.json"
+        )
+    return place.resolve() if place.is_symlink() else place
+
+
+def champion_of(models_folder: Path, study: str) -> Path | None:
+    """Return the folder of the model in force; None where there is none of this study."""
+    run = history.target_of(models_folder / LATEST)
+    if run is None:
+        return None
+    found = provenance_of(models_folder / run)
+    return models_folder / run if (found.get("study"), found.get("run")) == (study, run) else None
+
+
+def why_not_latest(record: Path) -> str | None:
+    """Return why a region's published model isn't the latest, if it isn't, by its `published.json`.
+
+    Raises:
+        InputError: that file is damaged.
+    """
+    if not record.exists():
+        return None
+    return why_kept_out(read_record(record, "path", shape=Published))
+
+
+def why_kept_out(published: Mapping[str, Any]) -> str | None:
+    """Return the same by what that file holds."""
+    path, why = Path(published["path"]), published.get("not_latest")
+    if why is None or (path.parent / LATEST).resolve() == path.resolve():  # a person may have moved
+        return None
+    return str(why)
+
+
+def model_in_force(published: Path) -> Path | None:
+    """Return the model that a region's `latest` means, given any of them; None without one."""
+    link = published.parent / LATEST
+    return published.parent / link.resolve().name if link.exists() else None
+
+
+def previous_model(published: Path) -> Path | None:
+    """Return the newest model of the runs that were planned earlier; None without any.
+
+    Raises:
+        OSError: the folder of the region's models can't be read.
+    """
+    as_of = as_of_model(published)
+    if as_of is None:
+        return None
+    earlier = {model: time for model, time in other_models(published).items() if time < as_of}
+    return max(earlier, key=lambda model: earlier[model], default=None)
+
+
+def other_models(published: Path) -> dict[Path, datetime]:
+    """The region's other models that are whole, and when their runs were planned."""
+    others = (model for model in models_in(published.parent) if model.name != published.name)
+    return {model: time for model in others if (time := as_of_model(model)) is not None}
+
+
+def as_of_model(model: Path) -> datetime | None:
+    """How new a published model is; None where that isn't known.
+
+    That is when its run was planned, or the end of the run's day where that was before.
+    """
+    return _moment(model, "as_of") or created_of(model)
+
+
+def created_of(model: Path) -> datetime | None:
+    """When the run of a published model was planned, whatever day it is of; None: not known."""
+    return _moment(model, "created")
+
+
+def _moment(model: Path, key: str) -> datetime | None:
+    moment = unless_damaged(lambda: datetime.fromisoformat(provenance_of(model)[key]), None)
+    return moment if moment and moment.tzinfo else None
+
+
+def region_of(models_folder: Path) -> str:
+    """Return the name of the region whose models lie in a folder; the folder's where none says."""
+    return _noted(models_folder, "region") or models_folder.name
+
+
+def called(models_folder: Path) -> str:
+    """Return STUDY/REGION of a folder of models: several studies may have a region of one name."""
+    study = _noted(models_folder, "study") or models_folder.parent.name
+    return f"{study}/{region_of(models_folder)}"
+
+
+def _noted(models_folder: Path, key: str) -> str:
+    in_force = history.target_of(models_folder / LATEST)
+    first = (models_folder / in_force,) if in_force else ()
+    models = (*first, *sorted(models_folder.iterdir()))
+    return next((str(found) for model in models if (found := provenance_of(model).get(key))), "")
+
+
+def provenance_of(model: Path) -> dict[str, Any]:
+    """Return where a model comes from; empty for what no run published."""
+    place = model / PROVENANCE
+    return object_or_empty(lambda: job_files.read_json(place, job_files.MOST_NOTES))

@@ -1,0 +1,179 @@
+"""The models of a region, oldest first: what is in its folder, which one is in force, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from trialfleet.workflows.facts.models.card import card_of, verdict_of
+from trialfleet.workflows.facts.models.folders import (
+    LATEST,
+    as_of_model,
+    created_of,
+    models_in,
+    provenance_of,
+)
+from trialfleet.workflows.facts.models.history import changes, target_of
+from trialfleet.workflows.facts.models.verdict import Verdict
+
+PAST = 5  # evaluations before a band is drawn
+DEVIATIONS = 3.0  # Leys et al., Journal of Experimental Social Psychology 49, 2013
+_CONSISTENT = 1.4826  # makes the MAD a normal's standard deviation: Rousseeuw and Croux, 1993
+_ROUNDING = 1e-9  # of the median: what never varied may vary by as much
+
+
+class Standing(StrEnum):
+    """What a region's `latest` has to do with a model."""
+
+    IN_FORCE = "in force"
+    BEFORE = "before"  # one can go back to it
+    ROLLED_BACK = "rolled back"  # by a person
+    NEVER = "never"  # it was never in force, as far as is known
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedModel:
+    """A model in a region's folder of models.
+
+    Attributes:
+        created: when its run was planned, also if its day was another; None where it isn't known.
+        in_force: whether it is the latest.
+        standing: of one that is not in force: whether it was before, and what became of it.
+        card: its card; the provenance alone where it has none.
+        verdict: the gate's; None in a study without a gate.
+        evaluations: the gate's metric of it each time that it was measured, oldest first, and the
+            run whose gate that was.
+        metric: of these; empty where no gate measured anything.
+        drift: how it left its own past when it was last measured; None if it didn't.
+    """
+
+    path: Path
+    run: str
+    created: datetime | None
+    in_force: bool
+    standing: Standing
+    card: dict[str, Any]
+    verdict: Verdict | None
+    evaluations: tuple[tuple[str, float], ...]
+    metric: str
+    drift: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "path": str(self.path),
+            "run": self.run,
+            "in_force": self.in_force,
+            "standing": self.standing.value,
+            "metric": self.metric,
+            "evaluations": [{"run": run, "value": value} for run, value in self.evaluations],
+            "drift": self.drift,
+            "card": self.card,
+        }
+
+
+def models_on(models_folder: Path) -> list[PublishedModel]:
+    """Return the models in a region's folder of models, oldest first."""
+    runs = sorted(models_in(models_folder), key=lambda path: (_time(path), path.name))
+    verdicts = [found for path in runs if (found := verdict_of(path))]
+    standings = _standings(models_folder / LATEST)
+    return [_model(path, verdicts, standings.get(path.name, Standing.NEVER)) for path in runs]
+
+
+def runs_with_models(models_folder: Path) -> list[str]:
+    """Return the runs that have a model in such a folder, the newest first, as people are told."""
+    models = models_on(models_folder)[::-1]
+    return [f"{one.run} (in force)" if one.in_force else one.run for one in models]
+
+
+def _standings(link: Path) -> dict[str, Standing]:
+    """What became of each model that was in force, by its run."""
+    latest = target_of(link)
+    found = {change.run: Standing.BEFORE for change in changes(link)}
+    found |= {
+        change.former: Standing.ROLLED_BACK if change.by == "rollback" else Standing.BEFORE
+        for change in changes(link)
+        if change.former
+    }
+    return found | ({latest: Standing.IN_FORCE} if latest else {})
+
+
+def was_rolled_back(published: Path) -> str | None:
+    """Return the run in force in place of a published model that a person rolled back, if so."""
+    link = published.parent / LATEST
+    standing = _standings(link).get(published.name)
+    return target_of(link) if standing is Standing.ROLLED_BACK else None
+
+
+def drift_of(models_folder: Path, run: str | None) -> str | None:
+    """Return how a model in such a folder left its own past, with its metric; None if it didn't."""
+    found = [model for model in models_on(models_folder) if model.run == run]
+    return found[0].drift if found else None
+
+
+def _model(path: Path, verdicts: Sequence[Verdict], standing: Standing) -> PublishedModel:
+    metric = verdicts[-1].metric if verdicts else ""  # the last gate's
+    evaluations = _evaluations(path.name, verdicts, metric)
+    drifted = drift([value for _, value in evaluations])
+    return PublishedModel(
+        path=path,
+        run=path.name,
+        created=created_of(path),
+        in_force=standing is Standing.IN_FORCE,
+        standing=standing,
+        card=card_of(path) or provenance_of(path),
+        verdict=verdict_of(path),
+        evaluations=tuple(evaluations),
+        metric=metric,
+        drift=f"{path.name} has drifted: {metric} {drifted}" if drifted else None,
+    )
+
+
+def _evaluations(run: str, verdicts: Sequence[Verdict], metric: str) -> list[tuple[str, float]]:
+    """Each gate's run and what it measured of a model."""
+    found = []
+    for verdict in verdicts:
+        sides = (side for side in (verdict.champion, verdict.challenger) if side)
+        value = next((side.metrics.get(metric) for side in sides if side.run == run), None)
+        if value is not None:
+            found.append((verdict.challenger.run, value))
+    return found
+
+
+def _time(model: Path) -> float:
+    created = as_of_model(model)
+    return created.timestamp() if created else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """A value outside of the band of those before it."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """In a line, without the metric's name."""
+        return f"{self.value:.4g}, outside of its own past, {self.low:.4g} to {self.high:.4g}"
+
+
+def drift(values: Sequence[float]) -> Drift | None:
+    """Return how the last of some values left the band of those before it; None if it didn't.
+
+    The band is median ± 3 · 1.4826 · MAD, which one or two odd days among five don't widen, as they
+    would a standard deviation. With less than five values before the last nothing is said.
+    """
+    *past, last = values or [0.0]
+    if len(past) < PAST:
+        return None
+    middle = median(past)
+    spread = _CONSISTENT * median(abs(value - middle) for value in past)
+    width = max(DEVIATIONS * spread, _ROUNDING * abs(middle))
+    low, high = middle - width, middle + width
+    return None if low <= last <= high else Drift(value=last, low=low, high=high)

@@ -1,0 +1,83 @@
+"""Where a run was planned, its day, and where its models lie, by a few words of its frozen study.
+
+They are read without the study's types: pydantic takes longer to import than all of `trialfleet
+rollback` takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+
+from trialfleet.errors import InputError
+from trialfleet.files import DAMAGED
+from trialfleet.workflows.checksums import read_copy
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.names import NO_MODELS
+
+
+@dataclass(frozen=True)
+class FrozenHead:
+    """What `RUN/study.yaml` says of a run and its models.
+
+    Attributes:
+        folder: where it was planned.
+        of_day: the day that its costs are put to, as `FrozenStudy` has it.
+        publish: its publish folder, or what stands for none.
+    """
+
+    run: str
+    folder: str
+    of_day: date
+    study: str
+    publish: str
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the best settings are trained in full and published."""
+        return self.publish != NO_MODELS
+
+
+def check_place(found: Path, planned: Path) -> None:
+    """Refuse a run that was moved since it was planned; a link to it, say, is the same run.
+
+    Raises:
+        InputError: it was moved.
+    """
+    if not planned.is_dir() or not planned.samefile(found):
+        raise InputError(
+            f"{str(found)!r} was planned as {str(planned)!r}, and its files name each other so; "
+            "move it back, or plan the study anew"
+        )
+
+
+def head_of(folder: RunFolder) -> FrozenHead:
+    """Return what is known of a run without reading its study.
+
+    Raises:
+        InputError: the folder holds no run, or was moved since it was planned.
+    """
+    head = read_head(folder.study)
+    check_place(folder.root, Path(head.folder))
+    return head
+
+
+def read_head(path: Path) -> FrozenHead:
+    """Return what a run's study.yaml says, wherever it lies, by its copy in JSON if that is whole.
+
+    Raises:
+        InputError: the file is no frozen study.
+    """
+    try:
+        frozen = read_copy(path)
+        study, day = frozen["study"], frozen.get("day")
+        planned = datetime.fromisoformat(frozen["created"]).astimezone()
+        of_day = date.fromisoformat(day["date"]) if day else planned.date()
+        return FrozenHead(frozen["run"], frozen["folder"], of_day, study["name"], study["publish"])
+    except DAMAGED:  # of another release; or it can say what is wrong with it
+        from trialfleet.workflows.study.frozen import load_frozen
+
+        found = load_frozen(path)
+        study = found.study
+        return FrozenHead(found.run, found.folder, found.of_day, study.name, study.publish)

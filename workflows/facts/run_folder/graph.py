@@ -1,0 +1,186 @@
+"""The graph of a run as plain data: regions, their lanes, and the names of their nodes.
+
+A region's trials run in *lanes*, one per trial in parallel. A lane is one node, whose job trains
+one trial after another (`budget.trials_per_job: all`), or a chain of nodes whose jobs train a
+number of trials each. With more than one lane such a chain is a quarter longer than its share, so
+that the lanes on faster machines take over from the slower; nodes beyond the region's budget are
+skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container
+from dataclasses import dataclass
+from functools import cached_property
+
+from trialfleet.optimizer.client import EXIT_NO_SERVICE
+from trialfleet.workflows.facts.run_folder.trial_names import ALL, TrialRange, range_of
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.spec import Study
+
+# What the nodes' scripts answer with; region.dag says to DAGMan what each means.
+EXITS = {
+    "done": 0,
+    "retry": 1,
+    "skip": 3,
+    "stop": 4,
+    "undone": 5,  # of the report: a region hasn't what the study asked for
+    "defer": EXIT_NO_SERVICE,
+}
+RESTARTS = 10  # so often a region's DAGMan is replaced by another before the region is given up
+NODE_FAULTS = 10  # so many further attempts a node of the graph gets that a machine is to blame for
+PUBLISH_RETRIES = 3  # of the job that publishes a model, after an error that nothing foresaw
+SLACK = 1.25  # nodes of a lane / its share of the trials
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionGraph:
+    """A region's nodes."""
+
+    name: str
+    slug: str
+    lanes: tuple[tuple[str, ...], ...]
+    trials: int
+    priority: int
+    publishes: bool
+    gated: bool = False
+    gangs: bool = False  # its trainings are; then a node keeps their rosters
+    trials_per_job: int | None = 1  # None: all that its lane gets
+    length: int = 1  # trials of a lane at most
+
+    @property
+    def best(self) -> str:
+        """The node that trains the best settings in full."""
+        return f"{self.slug}.best"
+
+    @property
+    def gate(self) -> str:
+        """The node that measures the new model and the one in force, in a study with a gate."""
+        return f"{self.slug}.gate"
+
+    @property
+    def publish(self) -> str:
+        """The node that publishes the model."""
+        return f"{self.slug}.publish"
+
+    @property
+    def tuned(self) -> str:
+        """The node that ends a region whose study publishes nothing; it never has a job."""
+        return f"{self.slug}.tuned"
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The nodes behind the trials."""
+        if not self.publishes:
+            return (self.tuned,)
+        return (self.best, self.gate, self.publish) if self.gated else (self.best, self.publish)
+
+    @property
+    def trial_nodes(self) -> list[str]:
+        """The nodes whose jobs run trials, lane by lane."""
+        return [node for lane in self.lanes for node in lane]
+
+    def next_trial(self, node: str, begun: Container[str]) -> str | None:
+        """Return the name of the next trial that a node may begin; None where it has run all."""
+        own = range_of(node)
+        last = min(own.last, self.trials)
+        names = (own.name(number, self.length) for number in range(own.first, last + 1))
+        return next((name for name in names if name not in begun), None)
+
+    def node_of(self, name: str) -> str | None:
+        """Return the node that runs a trial, or the node of this name; None where it has none."""
+        if name in self._names:
+            return name
+        lane, _, number = name.rpartition(".t")
+        nodes = self._by_lane.get(lane, ()) if number.isdecimal() else ()
+        if lane in nodes:  # it runs all of its lane
+            return lane
+        return next((node for node in nodes if range_of(node).has(name)), None)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset((*self.trial_nodes, *self.ends))
+
+    @cached_property
+    def _by_lane(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for node in self.trial_nodes:
+            found.setdefault(range_of(node).lane, []).append(node)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyGraph:
+    """All regions of a run."""
+
+    regions: tuple[RegionGraph, ...]
+    parallel_regions: int | None
+    autoscale: str = "off"
+
+    @property
+    def node_count(self) -> int:
+        """Nodes of all graphs: each region and what is in it; optimizer, report, fleet."""
+        fleet = self.autoscale != "off"
+        own = sum(
+            1 + region.gangs + len(region.trial_nodes) + len(region.ends) for region in self.regions
+        )
+        return 2 + fleet + own
+
+    @property
+    def concurrency(self) -> int:
+        """How many trials run at once where there are slots enough."""
+        lanes = sorted((len(region.lanes) for region in self.regions), reverse=True)
+        return sum(lanes[: self.parallel_regions])
+
+
+def graph_of(study: Study) -> StudyGraph:
+    """Return the graph of a resolved study."""
+    return StudyGraph(
+        regions=tuple(_region_graph(study, name) for name in study.region_table),
+        parallel_regions=study.parallel_regions,
+        autoscale=autoscale_of(study),
+    )
+
+
+def autoscale_of(study: Study) -> str:
+    """Return what scales the fleet while a run goes on: off, service or provisioner."""
+    return study.fleet.autoscale if study.fleet else "off"
+
+
+def _region_graph(study: Study, name: str) -> RegionGraph:
+    budget = study.budget_of(name)
+    slug = region_slug(name)
+    lanes = min(budget.lanes, budget.trials)
+    length = _length(budget.trials, lanes, budget.per_job)
+    return RegionGraph(
+        name=name,
+        slug=slug,
+        lanes=_lanes(slug, length, lanes, budget.per_job),
+        length=length,
+        trials_per_job=budget.per_job,
+        trials=budget.trials,
+        priority=study.region_table[name].priority,
+        publishes=study.publishes,
+        gated=study.gate is not None,
+        gangs=study.nodes_of(name) is not None,
+    )
+
+
+def _length(trials: int, lanes: int, per_job: int | None) -> int:
+    """How many trials a lane has at most."""
+    if per_job is None or lanes == 1:
+        return trials
+    return min(trials, math.ceil(SLACK * trials / lanes))
+
+
+def _lanes(slug: str, length: int, lanes: int, per_job: int | None) -> tuple[tuple[str, ...], ...]:
+    lane_digits = len(str(lanes))
+    names = [f"{slug}.l{lane:0{lane_digits}}" for lane in range(1, lanes + 1)]
+    if per_job is None:
+        return tuple((TrialRange(lane, 1, ALL).node(length),) for lane in names)
+    ranges = [(first, first + per_job - 1) for first in range(1, length + 1, per_job)]
+    return tuple(
+        tuple(TrialRange(lane, first, last).node(length) for first, last in ranges)
+        for lane in names
+    )

@@ -1,0 +1,27 @@
+"""What was found in a region's data when the run was planned: regions/SLUG/table.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trialfleet.files import read_json
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder
+
+
+def found_in(region: RegionFolder) -> dict[str, Any] | None:
+    """Return what was found, see `building.Description`; None where nothing was looked for."""
+    if not region.table_found.exists():
+        return None
+    found: dict[str, Any] = read_json(region.table_found)["table"]
+    return found
+
+
+def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
+    """Return the file that the region's table was made of, with its checksum.
+
+    None where trials read the data itself.
+    """
+    if not region.table.exists():
+        return None
+    source: list[dict[str, Any]] = read_json(region.table_found)["source"]
+    return source

@@ -1,0 +1,218 @@
+"""Why attempts at a region's trials fail: the cause that most had, or the latest.
+
+The study keeps a word on each attempt that failed, also of a trial that is tried again or completes
+later. Errors that differ in figures alone (a value, an address, a job's folder) are one cause.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from trialfleet import job_files
+from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial
+from trialfleet.workflows.facts.record_shapes import Failures
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    AnyTrial = FrozenTrial | StoredTrial
+
+_FIGURES = re.compile(
+    r"(?<!exit code )(?<!signal )(?<!\d)(0x[0-9a-f]+|\d+(\.\d+)?(e[-+]?\d+)?)", re.IGNORECASE
+)
+_EXIT_CODE = re.compile(r"\bexit code \d+: ")
+SEE = "; see "  # before the path of a log, at the end of a reason
+_SHORT = 60  # characters of a reason in a table
+_ENOUGH_LEFT = 0.4  # of the room: shorter beginnings of errors are no more than how they are told
+ENOUGH = 3  # attempts that fail alike, and none that doesn't, are no accident
+
+
+def see(log: str) -> str:
+    """Return the end of a reason that names a log, as one can type it in a shell."""
+    return f"{SEE}{shlex.quote(log)}"
+
+
+@lru_cache(maxsize=1 << 12)  # each look at a run asks for those of all its attempts
+def kind_of(error: str) -> str:
+    """Return an error without its figures."""
+    return _FIGURES.sub("#", error)
+
+
+class FailedAttempt(NamedTuple):
+    """One attempt that failed: when, at which node, why, and whose fault that was."""
+
+    time: str
+    node: str
+    error: str
+    blame: str = ""  # empty: the user's own
+
+    @property
+    def kind(self) -> str:
+        """What attempts have in common that failed alike."""
+        return kind_of(self.error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why attempts failed.
+
+    Attributes:
+        error: in the words of the latest of those attempts.
+        attempts: how many failed so.
+        of: how many failed in all.
+        log: what the latest of them wrote on standard error, or HTCondor's log of it.
+        blame: "node" where the latest was a machine's fault, which costs no retry; else empty.
+    """
+
+    error: str
+    attempts: int
+    of: int
+    log: str
+    blame: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What attempts have in common that failed alike."""
+        return kind_of(self.error)
+
+    def __str__(self) -> str:
+        """In a line."""
+        if self.of == 1:
+            return f"an attempt failed: {self.error}{see(self.log)}"
+        return f"{self.attempts} of {self.of} failed attempts: {self.error}{see(self.log)}"
+
+    @property
+    def short(self) -> str:
+        """How many attempts failed, and why, as a table has room for it."""
+        some = "" if self.attempts == self.of else f"{self.attempts} of "
+        return f"{some}{self.of} attempt{'s' if self.of > 1 else ''}: {in_short(self.error)}"
+
+
+def in_short(reason: str) -> str:
+    """Return the beginning of a reason for a table's cell: no log, no exit code before words."""
+    words = _EXIT_CODE.sub("", " ".join(reason.partition(SEE)[0].split()))
+    return first_clauses(words, _SHORT)
+
+
+def first_clauses(words: str, most: int) -> str:
+    """Return the beginning of a text in at most so many characters.
+
+    It ends with a clause where enough is left by that, else within a word, with a ….
+    """
+    if len(words) <= most:
+        return words
+    kept = words[: most + 1].rpartition(": ")[0]
+    return kept if len(kept) >= _ENOUGH_LEFT * most else f"{words[: most - 1].rstrip()}…"
+
+
+def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:
+    """Return the failed attempts at trials, oldest first."""
+    failed = (trial for trial in trials if FAILURES in trial.user_attrs)  # most have none
+    return sorted(attempt for trial in failed for attempt in _of(trial))
+
+
+def _of(trial: AnyTrial) -> Iterable[FailedAttempt]:
+    attributes = trial.user_attrs
+    for noted in attributes.get(FAILURES, {}).values():
+        words = (noted["time"], attributes["node"], noted["error"], noted.get("blame", ""))
+        yield FailedAttempt(*map(str, words))
+
+
+def cause_of(
+    trials: Iterable[AnyTrial], folder: RegionFolder, *, failed: bool = False
+) -> Cause | None:
+    """Return why attempts at a region's trials failed; None where none did.
+
+    Args:
+        trials: the region's.
+        folder: its folder.
+        failed: the cause that most attempts had, the later one among equals; else the latest.
+    """
+    attempts = sorted([*failed_attempts(trials), *_of_final(folder)])
+    if not attempts:
+        return None
+    counts = Counter(attempt.kind for attempt in reversed(attempts))
+    kind = counts.most_common(1)[0][0] if failed else attempts[-1].kind
+    alike = [attempt for attempt in attempts if attempt.kind == kind]
+    return Cause(
+        error=alike[-1].error,
+        attempts=len(alike),
+        of=len(attempts),
+        log=log_of(folder.of_node(alike[-1].node)),
+        blame=alike[-1].blame,
+    )
+
+
+def note_final_failure(
+    final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
+) -> dict[str, dict[str, str]]:
+    """Keep why an attempt at a full training, or at the gate's job, failed; once for each.
+
+    Args:
+        final: its folder.
+        node: its DAG node.
+        attempt: its number.
+        error: why it failed.
+        more: what else is kept with it.
+
+    Returns:
+        What is noted of its attempts, by their numbers.
+    """
+    noted = noted_failures(final)
+    known = noted.get(str(attempt), {})
+    if known.get("error") != error:
+        when = datetime.now(UTC).isoformat(timespec="milliseconds")
+        noted[str(attempt)] = {"time": when, "node": node, "error": error, **more}
+        job_files.write_json(final.failures, noted)
+    return noted
+
+
+def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
+    noted = noted_failures(folder.best).values()
+    return [
+        FailedAttempt(each["time"], each["node"], each["error"], each.get("blame", ""))
+        for each in noted
+    ]
+
+
+def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
+    """Return what is noted of the attempts at a full training that failed, by their numbers."""
+    if not os.path.lexists(final.failures):
+        return {}
+    return job_files.read_record(final.failures, shape=Failures)
+
+
+def why_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
+    """Return why no trial of a run can succeed; None where one did, or they failed differently.
+
+    Told by the first of them, so that it stays the same while others follow.
+    """
+    trials = [trial for own, _ in regions for trial in own]
+    attempts = failed_attempts(trials)
+    if any(trial.state.name == "COMPLETE" for trial in trials) or not all_alike(attempts):
+        return None
+    first = attempts[0]
+    folder = next(folder for own, folder in regions if first in failed_attempts(own))
+    return (
+        f"no trial has completed: all attempts so far failed alike: {first.error}"
+        f"{see(log_of(folder.trial(first.node)))}"
+    )
+
+
+def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
+    """Whether enough attempts failed, and all for the same cause."""
+    return len(attempts) >= ENOUGH and len({attempt.kind for attempt in attempts}) == 1
+
+
+def log_of(trial: TrialFolder) -> str:
+    """Return the path of what a trial's last attempt wrote on standard error; else of its log."""
+    return str(trial.err if job_files.size_of(trial.err) else trial.log)

@@ -1,0 +1,106 @@
+"""What a run's jobs have cost: as was noted when they ended, else by their logs or the queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trialfleet import job_files
+from trialfleet.errors import InputError
+from trialfleet.optimizer.stored_trials import Attributes
+from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.current import in_lane, lane_of, shared_nodes
+from trialfleet.workflows.facts.jobs.job_log import (
+    JobNotes,
+    Stay,
+    read_between,
+    read_stays,
+    stays_of,
+)
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
+from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.facts.runs.causes import AnyTrial
+
+# In the JSON of a trial's notes.
+_HAS_STAYS = '"stays": [{'
+_LOST = tuple(f'"{end}"' for end in End if end.is_lost)
+
+
+def noted_job(place: TrialFolder) -> dict[str, Any]:
+    """Return what was noted of a full training's job, or a gate's; nothing where that is damaged.
+
+    Its event log says the same.
+    """
+    try:
+        return job_files.read_record(place.job, shape=JobNotes)
+    except InputError:
+        return {}
+
+
+def trial_stays(
+    files: RegionFolder, trial: AnyTrial, study: Study, now: float | None
+) -> list[Stay]:
+    """Return the executions of a trial.
+
+    Args:
+        files: its region's.
+        trial: as the storage has it.
+        study: the run's.
+        now: until when a trial executes that may do so still; None: none does.
+    """
+    is_over = trial.state.is_finished()
+    if is_over and (noted := stays_of(trial.user_attrs.get("job") or {})):
+        return noted
+    place = files.trial(str(trial.user_attrs["node"]))
+    failed = is_over and trial.state.name != "COMPLETE"
+    return read_stays(place, study.usd_per_hour, failed=failed, now=None if is_over else now)
+
+
+def has_lost_nothing(trial: AnyTrial) -> bool:
+    """Return whether the notes of a trial tell of its executions, and of none that was lost.
+
+    Their text tells that in a fraction of the time that parsing them takes; where this is false,
+    `trial_stays` knows.
+    """
+    notes = trial.user_attrs
+    text = notes.text("job") if isinstance(notes, Attributes) else ""
+    has_lost = any(end in text for end in _LOST)
+    return trial.state.is_finished() and _HAS_STAYS in text and not has_lost
+
+
+def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
+    """Return when jobs that train several trials were at none; arguments as above.
+
+    With the stays of their trials that is all that these jobs are to be paid for.
+    """
+    until = None if files.is_done else now
+    logs = (files.trial(node).log for node in shared_nodes(files))
+    return [stay for log in logs for stay in read_between(log, study.usd_per_hour, now=until)]
+
+
+def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | None) -> list[Stay]:
+    """Return the executions of a full training, or a gate: in a lane's job, in its own, or in both.
+
+    Args:
+        files: its region's.
+        end: its folder.
+        study: the run's.
+        now: as above.
+    """
+    nodes, lane = shared_nodes(files), lane_of(files, end)
+    if not nodes:
+        return stays_of_own(end, study, now)
+    found = read_stays(end, study.usd_per_hour, now=now)
+    for node in nodes:
+        in_vain = node != lane  # it failed there, and was tried again
+        place = in_lane(files, end, node)
+        found += read_stays(place, study.usd_per_hour, failed=in_vain, now=now)
+    return sorted(found, key=lambda stay: stay.began) or stays_of(noted_job(end))
+
+
+def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
+    """Return the executions of a full training, or a gate, that has a job of its own."""
+    if now is None and place.job.exists() and (noted := stays_of(noted_job(place))):
+        return noted
+    return read_stays(place, study.usd_per_hour, now=now)

@@ -1,0 +1,392 @@
+"""Runs and models by the names that people type: an id, the beginning of one, a study, a region.
+
+Runs are looked for in `./runs`, by the names of their folders: no file of theirs is opened, so that
+a shell may ask at each Tab.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trialfleet.errors import InputError
+from trialfleet.files import read_record, shell_quoted
+from trialfleet.spelling import did_you_mean
+from trialfleet.workflows.facts.models.folders import (
+    LATEST,
+    models_folder_in,
+    provenance_of,
+    region_of,
+)
+from trialfleet.workflows.facts.record_shapes import Published
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.frozen_head import head_of
+from trialfleet.workflows.names import region_slug
+
+RUNS = Path("runs")
+_SHOWN = 10  # names in a message
+# The publish folder of a study here, or of one whose folder lies here; with and without its name.
+_MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run's folder below `./runs`.
+
+    Attributes:
+        study: the folder above it, which has the study's name; empty where it lies in `./runs`.
+        run: its own name, the run's id.
+        planned: when its study was frozen, in unix seconds.
+    """
+
+    folder: Path
+    study: str
+    run: str
+    planned: float
+
+    @property
+    def name(self) -> str:
+        """What tells it from all others: STUDY/RUN-ID."""
+        return f"{self.study}/{self.run}" if self.study else self.run
+
+    @property
+    def submitted(self) -> bool:
+        """Whether HTCondor has been given it, or one of its regions."""
+        graphs = ("study.dag.condor.sub", "regions/*/region.dag.condor.sub")
+        return any(True for graph in graphs for _ in self.folder.glob(graph))
+
+
+def runs_here() -> list[FoundRun]:
+    """Return the runs in `./runs`, the newest first."""
+    below = ((RUNS, ""), *((study, study.name) for study in _folders(RUNS)))
+    found = [
+        FoundRun(folder, study, folder.name, planned)
+        for place, study in below
+        for folder in _folders(place)
+        if (planned := _planned(folder)) is not None
+    ]
+    return sorted(found, key=lambda run: (-run.planned, run.name))
+
+
+def _folders(place: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if entry.is_dir() and not entry.name.startswith("."):
+                    yield place / entry.name
+    except OSError:
+        return
+
+
+def _planned(folder: Path) -> float | None:
+    try:
+        return RunFolder(folder.absolute()).study.stat().st_mtime
+    except OSError:
+        return None
+
+
+def find_run(name: str | None, *, planned: bool = False) -> Path:
+    """Return the folder of a run.
+
+    Args:
+        name: its folder, its id, STUDY/RUN-ID, or the name of a study, which stands for its newest
+            run; or a beginning that no other has; None for the newest of all.
+        planned: whether the newest is the newest that was planned and not submitted, where there
+            is one; else a run that was submitted comes before those.
+
+    Raises:
+        InputError: there is no such run, or more than one; names those that there are.
+    """
+    runs = runs_here()
+    if name is None:
+        if not runs:
+            raise InputError(
+                f"no run named, and none in {str(RUNS.absolute())!r}; "
+                "name a run's folder, or make one with: trialfleet plan STUDY"
+            )
+        return _newest(runs, planned=planned).folder
+    matches = [] if _is_place(name) else _called(name, runs, planned=planned)
+    if len(matches) == 1:
+        return matches[0].folder
+    if matches:
+        raise InputError(
+            f"{name!r} may be any of {len(matches)} runs; name one of them: "
+            f"{_listed(run.name for run in matches)}"
+        )
+    if _is_place(name) or Path(name).exists():
+        return Path(name)
+    raise InputError(_unknown(name, runs))
+
+
+def _is_place(name: str) -> bool:
+    """Whether a name is a run's folder for sure, there or not: `./flights` holds a study, say."""
+    place = Path(name)
+    return place.is_absolute() or name.startswith(".") or RunFolder(place.absolute()).dag.exists()
+
+
+def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
+    """The newest of some runs, newest first, that nobody has named."""
+    return next((run for run in runs if run.submitted is not planned), runs[0])
+
+
+def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]:
+    """The runs that a name means: by id, else the newest of a study, else by a beginning."""
+    of_study = [run for run in runs if run.study == name] or _of_one_study(name, runs)
+    return (
+        [run for run in runs if name in {run.run, run.name}]
+        or ([_newest(of_study, planned=planned)] if of_study else [])
+        or [run for run in runs if run.run.startswith(name) or run.name.startswith(name)]
+    )
+
+
+def _of_one_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
+    """The runs of the one study whose name begins so; none where a run's id does, too."""
+    found = [run for run in runs if (run.study or "").startswith(name)]
+    is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
+    return [] if is_other else found
+
+
+def _unknown(name: str, runs: list[FoundRun]) -> str:
+    if not runs:
+        return (
+            f"{name!r} is no run's folder, and there are no runs in {str(RUNS.absolute())!r}; "
+            "make one with: trialfleet plan STUDY"
+        )
+    names = dict.fromkeys(word for run in runs for word in (run.run, run.study, run.name) if word)
+    return (
+        f"{name!r} is no run's folder, nor a run or study in {str(RUNS.absolute())!r}"
+        f"{did_you_mean(name, names)}; runs, newest first: {_listed(run.name for run in runs)}"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" … and {len(found) - _SHOWN} more: trialfleet runs --all"
+    return ", ".join(found[:_SHOWN]) + (more if len(found) > _SHOWN else "")
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def find_model(name: str) -> Path:
+    """Return the folder of a published model.
+
+    Args:
+        name: its folder, or a region's, which stands for its latest; the name of a region that one
+            study alone has, or STUDY/REGION, for the latest of those beside which the newest run
+            published its model; or RUN/REGION for the model of that run, RUN being an id or the
+            beginning of one.
+
+    Raises:
+        InputError: there is no such model, or several studies have one; names those there are.
+    """
+    _check_here(name)
+    place = Path(name)
+    if place.exists() or place.is_absolute() or name.startswith("."):
+        return place / LATEST if (place / LATEST).is_dir() else place
+    before, _, region = name.rpartition("/")
+    runs = runs_here()
+    of_study = [run for run in runs if run.study == before]
+    if before and not of_study:
+        alone = models_folders_here(before, region)
+        return alone[0] / LATEST if len(alone) == 1 else _model_of_run(name, before, region)
+    if folder := _folder_of_one_study(region, of_study or runs, elsewhere=not before):
+        return folder / LATEST
+    known: dict[str, None] = {}
+    for found in of_study or runs:
+        try:
+            published = published_models(found.folder)
+        except InputError:  # moved, say: another run may have it
+            continue
+        if region in published:
+            return published[region].parent / LATEST
+        known |= dict.fromkeys(published)
+    if not before and not known:  # models may have been copied here without their runs
+        return _model_alone(region)
+    raise InputError(
+        f"{name!r} is no model's folder, and no region of which the runs in "
+        f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, known)}; "
+        f"regions: {_listed(known) or 'none'}"
+    )
+
+
+def find_models_folder(region: str, study: str | None = None) -> Path:
+    """Return the folder of a region's models, which has their runs' and `latest`.
+
+    Args:
+        region: its name, or STUDY/REGION, or the folder; or what else `find_model` takes.
+        study: only of this study.
+
+    Raises:
+        InputError: there is none, or several are; names them.
+    """
+    _check_here(region)
+    if (Path(region) / LATEST).is_symlink():
+        return Path(region).absolute()
+    if study is not None:
+        _check_study(study)
+    before, _, name = region.rpartition("/")
+    here = models_folders_here(study or before or None, name)
+    if not (study or before) and (folder := _folder_of_one_study(name, runs_here())):
+        return folder.absolute()
+    if len(here) == 1:
+        return here[0].absolute()
+    return find_model(f"{study}/{name}" if study else region).parent.absolute()
+
+
+def _check_study(name: str) -> None:
+    """Refuse the name of a study that has neither a run nor a model here."""
+    here = models_folders_here()
+    studies = {run.study for run in runs_here()}
+    studies |= {str(provenance_of(m / LATEST).get("study") or m.parent.name) for m in here}
+    if name not in studies:
+        known = sorted(studies)
+        raise InputError(
+            f"no study {name!r}{did_you_mean(name, known)}; studies: {_listed(known) or 'none'}"
+        )
+
+
+def _check_here(name: str) -> None:
+    if "://" in name:
+        raise InputError(
+            f"{name!r} can't be read from here: models are taken from the publish folder on this "
+            "machine, which S3 has a copy of; copy that back first: docs/exports.md"
+        )
+
+
+def _folder_of_one_study(
+    region: str, runs: list[FoundRun], *, elsewhere: bool = True
+) -> Path | None:
+    """The folder of a region's models, where runs, or other studies `elsewhere`, know it.
+
+    Raises:
+        InputError: several studies have such a region with models; names them.
+    """
+    found = _folders_by_study(region, runs)
+    if elsewhere:
+        for folder in models_folders_here(region=region):
+            if study := provenance_of(folder / LATEST).get("study"):
+                found.setdefault(str(study), folder)
+    if len(found) > 1:
+        raise InputError(
+            f"{region!r} may be any of {len(found)} regions; name one of them: "
+            f"{_listed(f'{study}/{region}' for study in sorted(found))}"
+        )
+    return next(iter(found.values()), None)
+
+
+def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
+    """The folder of a region's models in each study, as the study's newest run has it."""
+    slug = region_slug(region)
+    found: dict[str, Path] = {}
+    seen: set[str] = set()
+    for each in runs:
+        if each.study in seen:
+            continue
+        try:
+            head = head_of(files := RunFolder(each.folder.absolute()))
+            folder = models_folder_in(head.publish, head.study, slug) if head.publishes else None
+        except InputError:  # moved, say: another run of the study may be whole
+            continue
+        seen |= {each.study} - {""}
+        if files.region(slug).root.is_dir() and folder and folder.is_dir():
+            found.setdefault(head.study, folder)
+    return found
+
+
+def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
+    """Return the folders here that have a latest model, in order, of one study or region or all."""
+    slug = glob.escape(region_slug(region)) if region else "*"
+    links = (
+        link
+        for models_folder in _MODELS_FOLDERS
+        for link in Path().glob(f"{models_folder.format(slug)}/{LATEST}")
+    )
+    found = sorted({link.parent for link in links if link.is_dir()})
+    return [models_folder for models_folder in found if study in {None, models_folder.parent.name}]
+
+
+def region_names_here(study: str | None = None) -> list[str]:
+    """Return the regions that have models here; STUDY/REGION where several studies have one."""
+    found = [(folder.parent.name, region_of(folder)) for folder in models_folders_here(study)]
+    count = Counter(region for _, region in found)
+    return [region if count[region] == 1 else f"{of}/{region}" for of, region in found]
+
+
+def _model_alone(region: str) -> Path:
+    """The latest model of a region, by the publish folders that are here."""
+    found = models_folders_here(region=region)
+    if len(found) == 1:
+        return found[0] / LATEST
+    if found:
+        choices = "\n".join(f"  {shell_quoted(models_folder)}" for models_folder in found)
+        raise InputError(f"several models are of a region called {region!r}; name one:\n{choices}")
+    regions = sorted({models_folder.name for models_folder in models_folders_here()})
+    known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
+    raise InputError(
+        f"{region!r} is no model's folder, and no region with a published model"
+        f"{did_you_mean(region, regions)}; {known}"
+    )
+
+
+def models_of(name: str) -> list[Path]:
+    """Return a run's model, as `find_model` does, or all that a run published.
+
+    Raises:
+        InputError: there is no such model or run; or it is a region, and not one run's model of it.
+    """
+    from trialfleet.workflows.facts.models.listing import runs_with_models
+
+    runs = [] if Path(name).exists() else runs_here()
+    matches = [run for run in runs if name in {run.run, run.name}]
+    if not matches:
+        model = find_model(name)
+        if model.name != LATEST:
+            return [model]
+        region = model.parent.name if Path(name).exists() else name.rpartition("/")[2]
+        raise InputError(
+            f"{name!r} is a region, and each run has a model of it; name the run: RUN/{region}; "
+            f"runs, newest first: {_listed(runs_with_models(model.parent)) or 'none'}"
+        )
+    published = published_models(find_run(name))
+    if not published:
+        raise InputError(f"the run {name!r} has published no model")
+    return list(published.values())
+
+
+def _model_of_run(name: str, run: str, region: str) -> Path:
+    try:
+        folder = find_run(run)
+        published = published_models(folder)
+    except InputError as error:
+        raise InputError(f"{name!r} is no model's folder; as RUN/REGION: {error}") from None
+    if region not in published:
+        run_id = head_of(RunFolder(folder.absolute())).run
+        raise InputError(
+            f"the run {run_id!r} has published no model of {region!r}"
+            f"{did_you_mean(region, published)}; regions: {_listed(published) or 'none'}"
+        )
+    return published[region]
+
+
+def published_models(folder: Path) -> dict[str, Path]:
+    """Return the folder of each model that a run published, by region.
+
+    Raises:
+        InputError: the folder holds no run, was moved since it was planned, or is damaged.
+    """
+    from trialfleet.workflows.study.frozen import load_frozen
+
+    files = RunFolder(folder.absolute())
+    head_of(files)
+    regions = load_frozen(files.study).study.region_table
+    records = {region: files.region(region_slug(region)).published for region in regions}
+    return {
+        region: Path(read_record(record, "path", shape=Published)["path"])
+        for region, record in records.items()
+        if record.exists()
+    }

@@ -1,0 +1,150 @@
+"""The records in a region's folder, read at most once in each look at its run.
+
+Whoever writes one renames it into the folder, so the folder's time tells whether any has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trialfleet import job_files
+from trialfleet.files import folder_stamp, read_record
+from trialfleet.workflows.facts.dagman.failing import FailingScript, failing_scripts
+from trialfleet.workflows.facts.models.verdict import Verdict, read_verdict
+from trialfleet.workflows.facts.record_shapes import Published, Result, Stopped
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionRecords:
+    """What a region's folder says at one moment; None of what isn't recorded.
+
+    Attributes:
+        is_done: whether the region has what the study asked for.
+        is_submitted: whether HTCondor ever got its graph.
+        stopped: why it ended early.
+        published: where its model is, and whether that is in force.
+        verdict: the gate's on that model.
+        spent: which budget in USD pays for no more of its trials.
+        changed: which files of its data or code have changed.
+        restart: why another DAGMan takes over.
+        failing: the scripts of its nodes that fail.
+    """
+
+    is_done: bool = False
+    is_submitted: bool = False
+    stopped: Mapping[str, Any] | None = None
+    published: Mapping[str, Any] | None = None
+    verdict: Verdict | None = None
+    spent: str | None = None
+    changed: str | None = None
+    restart: str | None = None
+    failing: tuple[FailingScript, ...] = ()
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it failed by itself; its DAGMan was not removed."""
+        return self.stopped is not None and not self.stopped.get("removed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndFiles:
+    """What a region's full training and its gate have left.
+
+    Attributes:
+        is_trained: the full training left a result, and a model.
+        is_measured: the gate has measured that, or has decided without.
+        gate_begins: the order of the gate's job is written.
+    """
+
+    is_trained: bool
+    is_measured: bool
+    gate_begins: bool
+
+
+class RecordsReader:
+    """Reads the records of regions again and again, those of a folder that changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[int, RegionRecords]] = {}
+
+    def read(self, files: RegionFolder) -> RegionRecords:
+        """Return a region's records.
+
+        Raises:
+            InputError: one of them is damaged.
+        """
+        changed = folder_stamp(files.root)
+        known = self._known.get(files.root)
+        if known and known[0] == changed:
+            return known[1]
+        found = read_records(files)
+        if changed:
+            self._known[files.root] = changed, found
+        return found
+
+
+def read_records(files: RegionFolder) -> RegionRecords:
+    """Return a region's records.
+
+    Raises:
+        InputError: one of them is damaged.
+    """
+    names = {path.name for path in files.root.iterdir()} if files.root.exists() else set()
+
+    def record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any] | None:
+        return read_record(path, *keys, shape=shape) if path.name in names else None
+
+    def reason(path: Path) -> str | None:
+        return None if (found := (record(path) or {}).get("reason")) is None else str(found)
+
+    published = record(files.published, "path", shape=Published)
+    return RegionRecords(
+        is_done=not names.isdisjoint({files.published.name, files.tuned.name}),
+        is_submitted=files.dag_files.submit.name in names,
+        stopped=record(files.stopped, shape=Stopped),
+        published=published,
+        verdict=read_verdict(files.verdict) if published and files.verdict.name in names else None,
+        spent=reason(files.spent),
+        changed=reason(files.changed),
+        restart=str(reason(files.restart)) if files.restart.name in names else None,
+        failing=failing_scripts(files.failing) if files.failing.name in names else (),
+    )
+
+
+def read_end_files(files: RegionFolder) -> EndFiles:
+    """Return what a region's full training and its gate have left."""
+    return EndFiles(
+        is_trained=job_files.size_of(files.best.result) > 0
+        and (files.published.exists() or job_files.has_files(files.best.model)),
+        is_measured=files.verdict.exists() or job_files.size_of(files.gate.result) > 0,
+        gate_begins=files.gate.trial_json.exists(),
+    )
+
+
+def noted(path: Path, key: str) -> str | None:
+    """Return what is noted in a JSON file under a key; None where nothing is.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    found = read_record(path).get(key) if path.exists() else None
+    return None if found is None else str(found)
+
+
+def final_metrics(files: RegionFolder) -> dict[str, float] | None:
+    """Return what a region's full training reported; None until its model is published.
+
+    Raises:
+        InputError: the file of its result is damaged.
+    """
+    if not files.published.exists():
+        return None
+    found = job_files.read_record(
+        files.best.result, "metrics", shape=Result, most=job_files.MOST_RESULT
+    )
+    metrics: dict[str, float] = found["metrics"]
+    return metrics

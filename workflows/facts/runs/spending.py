@@ -1,0 +1,93 @@
+"""A run's money: what its fleet has cost so far, and whether it pays for anything more.
+
+The fleet's autoscaler decides that, and says so by the reason with which it removes trials' jobs
+from the queue. The first that is found is noted in the run's folder, so that no other is begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trialfleet.files import read_record, write_json
+from trialfleet.infra.fleet.scaling.last_report import run_report
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.workflows.facts.record_shapes import Reasons
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.formatting import usd
+
+Mode = Literal["tune", "final"]
+
+
+def note(folder: RunFolder, mode: Mode, reason: str) -> None:
+    """Note that nothing pays for a run's trials any more, or (`final`) for its full trainings."""
+    noted = read_unpaid(folder)
+    if mode not in noted and "final" not in noted:
+        write_json(folder.unpaid, noted | {mode: reason})
+
+
+def read_unpaid(folder: RunFolder) -> dict[str, str]:
+    """Return why trials (`tune`) or full trainings (`final`) are no longer paid for, as noted."""
+    return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
+
+
+def unpaid_trials(folder: RunFolder) -> str | None:
+    """Return why no trial is paid for any more, if so."""
+    refused = refusal("attempt", Facts(unpaid=read_unpaid(folder)))
+    return refused.reason if refused else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """What a run's fleet costs, by its autoscaler's last word.
+
+    Attributes:
+        spent: USD of all its nodes since the run began.
+        cap: `price_cap.run`; None: there is none.
+        left: what is left of it; None without one.
+        reserve: what of the cap is kept for the full trainings, in USD; None without one.
+        ended: why trials, or the full trainings too, have ended for want of money.
+        trouble: why the autoscaler does not get on, if it doesn't.
+    """
+
+    spent: float
+    cap: float | None
+    left: float | None
+    reserve: float | None
+    ended: str | None
+    trouble: str | None
+
+    def __str__(self) -> str:
+        """The money in words."""
+        of = f" of {usd(self.cap)}, {usd(self.left)} left" if self.cap is not None else ""
+        return f"{usd(self.spent)} USD spent{of}"
+
+
+def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending | None:
+    """Return what a run's fleet costs; None while no autoscaler has reported anything of it."""
+    report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
+    if fleet is None or report is None or report["run"] != run:  # of all trials: not its money
+        return None
+    step: dict[str, Any] = report.get("step") or {}
+    spent, cap = float(step.get("spent", 0.0)), fleet.price_cap.run
+    return Spending(
+        spent=spent,
+        cap=cap,
+        left=None if cap is None else max(0.0, cap - spent),
+        reserve=None if cap is None else cap * fleet.price_cap.reserve,
+        ended=unpaid_trials(folder) or step.get("stopped") or None,
+        trouble=_trouble(report),
+    )
+
+
+def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
+    """Return what the autoscaler of a run's fleet last said of trials that it can't give a node."""
+    report = run_report(folder.fleet_state, fleet.called, run) or {}
+    return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
+
+
+def _trouble(report: dict[str, Any]) -> str | None:
+    if report.get("state") == "waiting":
+        return "waits for the end of another autoscaler of this fleet"
+    return str(report.get("error")) if report.get("state") == "failing" else None

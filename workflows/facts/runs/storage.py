@@ -1,0 +1,146 @@
+"""Where a run's studies are stored, under which names, and who writes them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from trialfleet import nodes
+from trialfleet.errors import InputError, OptimizerError
+from trialfleet.optimizer.stored_trials import Reader, StoredTrial, reader_of_file, reader_of_url
+from trialfleet.workflows.facts.run_folder.folder import TRIALS, RunFolder
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from trialfleet.optimizer.ownership import Owner, Ownership
+    from trialfleet.optimizer.trial_rows import TrialStorage
+
+
+def storage_url(folder: RunFolder, study: Study) -> str:
+    """Return the RDB URL of a run's studies: the study's own, or a file in the run's folder."""
+    from trialfleet.optimizer.storage_url import sqlite_url
+
+    return study.storage or sqlite_url(folder.database)
+
+
+def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
+    """Return what reads the trials of a run's studies, by a study's name; see `stored_trials`."""
+    if study.storage:
+        return reader_of_url(study.storage, brief=brief)
+    return _OwnFile(folder, brief=brief)
+
+
+class _OwnFile:
+    """The file in a run's folder; one that lost what it had is no study that has not begun."""
+
+    def __init__(self, folder: RunFolder, *, brief: bool) -> None:
+        self._folder = folder
+        self._read = reader_of_file(folder.database, brief=brief)
+
+    def __call__(self, study: str) -> list[StoredTrial]:
+        check_not_emptied(self._folder)
+        return self._read(study)
+
+    def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
+        check_not_emptied(self._folder)
+        return self._read.all(studies)
+
+
+def check_not_emptied(folder: RunFolder) -> None:
+    """Refuse a file of studies that is empty, where trials were asked for.
+
+    A trial's files are written after it is in the study, so these tell that there was one.
+
+    Raises:
+        OptimizerError: so it is.
+    """
+    try:
+        is_empty = folder.database.stat().st_size == 0
+    except OSError:  # it has not been made yet, or is out of reach: whoever opens it says so
+        return
+    if is_empty and any(folder.regions.glob(f"*/{TRIALS}/*/{nodes.TRIAL}")):
+        raise OptimizerError(
+            f"{str(folder.database)!r} is empty, and the run has had trials: what it held is lost; "
+            "put a copy of it back, or start another run"
+        )
+
+
+def run_name(study: Study, run: str) -> str:
+    """Return the name of a run: unique among all runs that share a storage."""
+    return f"{study.name}/{run}"
+
+
+def study_name(study: Study, run: str, region: str) -> str:
+    """Return the name of a region's Optuna study: unique among all runs that share a storage."""
+    return f"{run_name(study, run)}/{region}"
+
+
+def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
+    """Return the right to write a run's studies, for this machine and the run's folder."""
+    from trialfleet.optimizer.ownership import Ownership, here
+
+    return Ownership(storage, run_name(frozen.study, frozen.run), here(folder.root))
+
+
+def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
+    """Return the message for a person when another manager owns the run."""
+    return (
+        f"the studies of {run_name(frozen.study, frozen.run)!r} are written by another manager: "
+        f"{owner}; if that one is gone for good: trialfleet takeover "
+        f"{shlex.quote(str(folder.root))}; if not, plan with another --run-id"
+    )
+
+
+def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
+    """Claim a run's studies in a storage that other machines use too.
+
+    Raises:
+        InputError: another manager owns them.
+        OptimizerError: the storage can't be used, or was emptied.
+    """
+    if not frozen.study.storage:
+        check_not_emptied(folder)
+        return  # it lies in the run's folder; the service looks before it writes
+    with _opened(frozen, folder) as storage:
+        if owner := ownership_of(frozen, folder, storage).other():
+            raise InputError(not_ours(frozen, folder, owner))
+
+
+def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
+    """Return who else owns a run's studies in a storage that other machines use too; only looks.
+
+    Raises:
+        OptimizerError: the storage can't be used.
+    """
+    if not frozen.study.storage:
+        return None
+    with _opened(frozen, folder) as storage:
+        return ownership_of(frozen, folder, storage).known_other()
+
+
+def take_over(folder: RunFolder) -> Owner | None:
+    """Make this machine, with the run's folder, the owner of a run's studies.
+
+    Returns:
+        Who owned them before, None if nobody did.
+
+    Raises:
+        OptimizerError: the storage can't be used.
+    """
+    frozen = load_frozen(folder.study)
+    with _opened(frozen, folder) as storage:
+        return ownership_of(frozen, folder, storage).take_over()
+
+
+@contextmanager
+def _opened(frozen: FrozenStudy, folder: RunFolder) -> Iterator[TrialStorage]:
+    from trialfleet.optimizer.storage import close_storage, open_storage
+
+    storage = open_storage(storage_url(folder, frozen.study))
+    try:
+        yield storage
+    finally:
+        close_storage(storage)

@@ -1,1 +1,0 @@
-"""The models of a region: where they lie, which one is in force, predictions with them."""

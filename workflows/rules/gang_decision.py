@@ -1,0 +1,273 @@
+"""What becomes of a gang next. Pure: what is known goes in, a roster comes out.
+
+The two phases of a generation are needed: a roster that names new ranks while workers of the old
+ones live has them end, which looks like a loss and asks for the next one, without an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from trialfleet.classads import HELD_BY_A_PERSON, JobStatus
+from trialfleet.nodes import CHECKPOINT
+from trialfleet.nodes.gang import member
+from trialfleet.nodes.gang.member import Member
+from trialfleet.nodes.gang.packages import RESULT, Package, package_of
+from trialfleet.workflows.facts.jobs.gang_roster import (
+    DONE,
+    FORM,
+    RUN,
+    Apart,
+    Job,
+    Roster,
+    Seat,
+    Size,
+    agents_of,
+)
+
+SETTLE_SECONDS = 0.5  # from the first look at a generation's agents to its roster
+SAVE_SECONDS = 20.0  # rank 0 has so long to save before a generation ends in order
+JOIN_SECONDS = 5.0  # a generation trains at least so long before others join
+MOST_FAILURES = 2  # of workers whose jobs live, without a checkpoint between: then the gang fails
+HEARD_SECONDS = 6.0  # an agent speaks every 3 s: one that has, is not cut off from the access point
+APART_SECONDS, LONGEST_APART_SECONDS = 60.0, 960.0  # until one that others don't reach may join
+EXIT_REJECTED = 64  # these parameters can't be trained: nothing is tried again
+
+
+def decide(
+    roster: Roster, size: Size, jobs: Collection[Job], files: Collection[str], now: float
+) -> Roster:
+    """Return what the gang's roster is to be: the same one where nothing changes.
+
+    The `jobs` are those in the queue, the `files` the packages that their agents have delivered.
+    """
+    if roster.state == DONE or roster.code is not None:
+        return roster
+    agents = agents_of(jobs)
+    packages = [package for name in files if (package := package_of(name))]
+    if ended := _ended(roster, agents, packages):
+        return ended
+    if roster.state == FORM:
+        return _formed(roster, size, jobs, agents, packages, now)
+    heard = {job.agent.token for job in jobs if job.agent and job.quiet_for < HEARD_SECONDS}
+    return _running(roster, size, agents, heard, packages, now)
+
+
+def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
+    """Return the procs of the jobs that are to be removed from the queue.
+
+    At the end those that wait for a slot, or don't leave by themselves. All of them before it,
+    where one was held by its own limits, which are the trial's, or too few are left.
+    """
+    everyone = frozenset(job.proc for job in jobs)
+    if roster.state == DONE:
+        is_late = now - roster.since > SAVE_SECONDS
+        waiting = {
+            job.proc for job in jobs if job.status != JobStatus.RUNNING or job.silent or is_late
+        }
+        return frozenset(waiting)
+    over_limit = any(j.status == JobStatus.HELD and j.hold_code != HELD_BY_A_PERSON for j in jobs)
+    return everyone if over_limit or len(jobs) < size.least else frozenset()
+
+
+def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
+    """Return the packages from which no generation starts any more: all of them at the end."""
+    found = {name: package for name in files if (package := package_of(name.removesuffix(".part")))}
+    if roster.state == DONE:
+        return frozenset(found)
+    if roster.state == FORM:  # what the last generation saved may still be on its way
+        return frozenset()
+    whole = [package for name, package in found.items() if name == package.name]
+    newest = max((p for p in whole if p.kind == CHECKPOINT), default=None)
+    return frozenset(
+        name
+        for name, package in found.items()
+        if name != roster.start
+        and (
+            package.generation < roster.generation
+            or (package.kind == CHECKPOINT and newest is not None and package < newest)
+        )
+    )
+
+
+def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]:
+    """The members' agents by rank; None for one that is lost."""
+    found = [agents.get(seat.proc) for seat in roster.members]
+    return [
+        agent if agent and agent.token == seat.token else None
+        for seat, agent in zip(roster.members, found, strict=True)
+    ]
+
+
+def _ended(
+    roster: Roster, agents: Mapping[int, Member], packages: Collection[Package]
+) -> Roster | None:
+    """The trial's end, if rank 0 has left a result, or a rank says that nothing can come of it."""
+    generation = roster.generation - (roster.state == FORM)
+    if generation < roster.first:
+        return None
+    for rank, agent in enumerate(_seated(roster, agents)):
+        if agent is None or agent.generation != generation or agent.busy:
+            continue
+        is_result = rank == 0 and agent.phase == member.FINISHED
+        if is_result or _is_final(agent):
+            package = Package(RESULT, generation, roster.members[rank].proc)
+            if package in packages:
+                return _over(roster, agent, package)
+    return None
+
+
+def _is_final(agent: Member) -> bool:
+    """Whether a rank says that nothing can come of the trial."""
+    is_final = agent.code == EXIT_REJECTED or agent.over
+    return agent.phase == member.FAILED and bool(is_final)
+
+
+def _over(roster: Roster, agent: Member, package: Package) -> Roster:
+    """The roster of a trial that is over, as an agent decided with what it left."""
+    return replace(roster, code=agent.code, over=agent.over or None, result=package.name)
+
+
+def _formed(
+    roster: Roster,
+    size: Size,
+    jobs: Collection[Job],
+    agents: Mapping[int, Member],
+    packages: Collection[Package],
+    now: float,
+) -> Roster:
+    present = {
+        proc: agent
+        for proc, agent in agents.items()
+        if agent.phase != member.LEAVING and not roster.is_apart(agent, now)
+    }
+    ready = {
+        proc: agent
+        for proc, agent in present.items()
+        if agent.phase == member.READY and agent.generation == roster.generation
+    }
+    is_settled = (
+        now - roster.since >= SETTLE_SECONDS
+        or now < roster.since  # a clock set back
+        or roster.generation == roster.first > 1  # of the agents that trained the trial before
+    )
+    all_ready = len(ready) == len(present) and not any(job.is_starting for job in jobs)
+    if roster.trial and len(ready) >= size.least and all_ready and is_settled:
+        return replace(
+            roster,
+            state=RUN,
+            since=now,
+            members=tuple(
+                Seat(proc, agent.token, agent.host, agent.port, agent.door)
+                for proc, agent in sorted(ready.items())
+            ),
+            start=_newest(roster, packages),
+            kill=False,
+            short=False,
+        )
+    first = next(iter(_seated(roster, agents)), None)
+    saves = first is not None and first.busy and now - roster.since < SAVE_SECONDS
+    return replace(roster, kill=roster.kill or not saves, short=len(present) < size.least)
+
+
+def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
+    """The checkpoint to start from.
+
+    The last one of the generation that has ended. One of an earlier generation may have come too
+    late, from a rank that was thought lost.
+    """
+    own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
+    own = own if roster.generation > roster.first else []  # another trial's
+    return max(own).name if own else roster.start
+
+
+def _running(
+    roster: Roster,
+    size: Size,
+    agents: Mapping[int, Member],
+    heard: Collection[str],
+    packages: Collection[Package],
+    now: float,
+) -> Roster:
+    seated = _seated(roster, agents)
+    own = [agent for agent in seated if agent and agent.generation == roster.generation]
+    another = replace(
+        roster, state=FORM, generation=roster.generation + 1, since=now, kill=True, short=False
+    )
+    if None in seated:
+        return another
+    if apart := _kept_apart(roster, own, heard, now):
+        return replace(another, apart=apart)
+    failed = [agent for agent in own if agent.phase == member.FAILED]
+    if any(agent.busy and _is_final(agent) for agent in failed):  # what it left is on its way
+        return roster
+    if failed:
+        return _after_failure(roster, another, failed, packages)
+    first = seated[0]
+    in_order = replace(another, kill=not (first and first.busy))
+    if any(agent.phase in {member.LEAVING, member.SAVED} for agent in own):
+        return in_order
+    taken = {seat.token for seat in roster.members}
+    joins = [
+        agent
+        for agent in agents.values()
+        if agent.phase in {member.WAITING, member.READY}
+        and agent.token not in taken
+        and not roster.is_apart(agent, now)
+    ]
+    may_join = now - roster.since >= JOIN_SECONDS and len(roster.members) < size.most
+    return in_order if joins and may_join else roster
+
+
+def _kept_apart(
+    roster: Roster, own: Collection[Member], heard: Collection[str], now: float
+) -> tuple[Apart, ...]:
+    """Who is to be left out, so that those who are left all reach each other; with those before.
+
+    Whoever most of the others miss goes first; of two who miss each other, the higher rank. One
+    that the access point doesn't hear either is lost, or soon back.
+    """
+    seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
+    broken = {
+        frozenset((agent.token, lost))
+        for agent in own
+        for lost in agent.lost.split(",")
+        if {lost, agent.token} <= seats.keys() and {lost, agent.token} <= set(heard)
+    }
+    before = {each.token: each for each in roster.apart}
+    found = {}
+    while broken:
+        token = max(
+            {token for pair in broken for token in pair},
+            key=lambda token: (sum(token in pair for pair in broken), seats[token][0]),
+        )
+        other = min((pair for pair in broken if token in pair), key=sorted) - {token}
+        seconds = APART_SECONDS
+        if token in before:
+            seconds = min(2 * before[token].seconds, LONGEST_APART_SECONDS)
+        found[token] = Apart(
+            token, seats[token][1].host, seats[min(other)][1].host, now + seconds, seconds
+        )
+        broken = {pair for pair in broken if token not in pair}
+    return tuple({**before, **found}.values()) if found else ()
+
+
+def _after_failure(
+    roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
+) -> Roster:
+    """A worker failed. Another generation, since a lost rank is often heard of by its neighbours.
+
+    Where that happens again and again without a checkpoint between, the trainer is to blame. What
+    ended first is the cause: the others then missed it.
+    """
+    has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
+    failures = 1 if has_saved else roster.failures + 1
+    if failures <= MOST_FAILURES:
+        return replace(another, failures=failures)
+    first = min(failed, key=lambda agent: agent.ended)
+    if first.busy:  # what it left is on its way
+        return roster
+    seats = {seat.token: seat.proc for seat in roster.members}
+    package = Package(RESULT, roster.generation, seats[first.token])
+    return replace(_over(roster, first, package), failures=failures)

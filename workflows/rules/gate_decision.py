@@ -1,0 +1,313 @@
+"""The gate's rule: whether a new model, the challenger, takes the place of the champion.
+
+The champion is kept when the challenger is worse by more than the tolerance *and* that is more than
+chance: a criterion in two parts, relevance and significance, as Roychoudhury, Scheuer and
+Neuenschwander describe it (Beyond p-values: a phase II dual-criterion design, Clinical Trials 15,
+2018). Two others were at hand:
+
+- *Not shown to be non-inferior: kept.* With a tolerance of 0 that asks for proof that the new model
+  is better. One that is as good would be blocked for ever, and most days' are: the model in force
+  would grow old, where the newest data are the reason to train every day.
+- *The metric is worse: kept.* Of two models that are equally good, half are, by chance.
+
+What is chance is asked of the losses per row, where the trainer leaves them, by a paired bootstrap
+(Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; Koehn, Statistical
+significance tests for machine translation evaluation, 2004): both models saw the same rows, so rows
+are drawn anew in pairs. The price is that a small loss of quality may pass each day unseen, the
+creep of non-inferiority trials (D'Agostino, Massaro and Sullivan, Statistics in Medicine 22, 2003).
+
+An interval that begins below zero is not enough for chance. A third of all samples don't draw a
+given row: where one row makes the challenger worse, however much, the interval begins just below
+zero. What chance alone makes worse, it could as well have made better by as much. So the interval
+has to reach below zero by a quarter of the difference (`_AS_WELL`): one row can't do that,
+and of challengers as good as the champion 9 % are kept out in place of 5 %. A test by ranks
+or a trimmed mean would not do: to these, a challenger with one such row is as good as the champion.
+
+Shuffled labels spoil the rows to measure on as well: champion and challenger then look equally bad.
+So a challenger has to be better than a constant prediction, too, where the trainer measures one.
+There it is for the challenger to show it.
+
+A champion can't be good on values that it never saw, such as categories that are spelt in another
+way today. A challenger that beats it there alone has shown nothing. So it has to pass a second time
+on the rows that the champion can know, and these have to be half of all rows at least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from trialfleet.objective import Direction, loss
+from trialfleet.workflows.facts.models.verdict import (
+    BASELINE,
+    CHALLENGER,
+    CHAMPION,
+    Compared,
+    ComparedModel,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from trialfleet.workflows.study.spec import Study
+
+Losses: TypeAlias = "npt.NDArray[np.float64]"
+
+RESAMPLES = 10_000
+_MOST_ROWS = 10_000  # that are drawn one by one; more are drawn in groups
+_NUMBERS = 4_000_000  # drawn at a time, which bounds the memory
+_AS_WELL = 0.25  # of a difference: what chance makes worse, it could have made better by so much
+_LITTLE = 0.01  # of the champion's metric: a difference that a person may not mind
+
+_ENOUGH_SEEN = 0.5  # of the rows: with fewer that the champion can know nothing is compared
+
+SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}  # on what the champion can know
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What a study's gate asks for."""
+
+    metric: str
+    direction: Direction
+    tolerance: float
+    confidence: float
+    baseline: bool
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What the gate's job found of a model.
+
+    Attributes:
+        losses: its loss in each row, if known.
+        note: what a person should know of how it was measured.
+    """
+
+    metrics: Mapping[str, float]
+    losses: Losses | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passed:
+    """A model that the gate has let pass, past a champion.
+
+    Attributes:
+        why: the verdict's reason.
+        is_worse: whether its metric is worse than the champion's all the same.
+    """
+
+    why: str
+    is_worse: bool
+
+    def __str__(self) -> str:
+        """What to tell a person, behind the region's name."""
+        if self.is_worse:
+            return f"the gate let a model pass that measured worse: {self.why}"
+        return f"the gate let it pass: {self.why}"
+
+
+def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
+    """Return what there is to tell of a verdict that let a model pass; None of others."""
+    if not verdict.promoted or verdict.champion is None:
+        return None
+    worse = _worse_by(rule, verdict.challenger.metrics, verdict.champion.metrics)
+    return Passed(why=verdict.why, is_worse=worse > 0)
+
+
+def kept_words(champion: str | None) -> str:
+    """Say of a new model that another stays in force, by its run where that is known."""
+    return f"kept the former model{f' (run {champion})' if champion else ''}, not this one"
+
+
+def rule_of(study: Study) -> Rule:
+    """Return the rule of a study that has a gate."""
+    gate = study.gate
+    assert gate is not None, "the study has no gate"
+    metric = gate.metric or study.compared_metric
+    is_objective = metric == study.objective.metric
+    return Rule(
+        metric=metric,
+        direction=gate.direction
+        or (study.objective.direction if is_objective else study.compared_direction),
+        tolerance=gate.tolerance,
+        confidence=gate.confidence,
+        baseline=gate.baseline,
+        seed=study.seed,
+    )
+
+
+def decide(
+    rule: Rule, measured: Mapping[str, Measured], *, champion: str, challenger: str
+) -> Verdict:
+    """Return the verdict on two models that were measured on the same rows.
+
+    `measured` has "champion", "challenger" and, where the trainer has it, "baseline"; the other
+    two arguments are the models' runs.
+    """
+    promoted, why, interval = _decision(rule, measured)
+    if note := measured[CHAMPION].note:
+        doubt = _doubt(rule, measured) if promoted else None
+        promoted, why = promoted and not doubt, f"{doubt or why}; {note}"
+    metrics = {name: dict(each.metrics) for name, each in measured.items()}
+    return Verdict(
+        verdict="promoted" if promoted else "kept",
+        why=why,
+        metric=rule.metric,
+        champion=ComparedModel(run=champion, metrics=metrics[CHAMPION]),
+        challenger=ComparedModel(run=challenger, metrics=metrics[CHALLENGER]),
+        baseline=Compared(metrics=metrics[BASELINE]) if BASELINE in metrics else None,
+        interval=interval,
+    )
+
+
+def _decision(
+    rule: Rule, measured: Mapping[str, Measured]
+) -> tuple[bool, str, tuple[float, float] | None]:
+    """Whether the challenger is promoted, why, and the interval of the losses' difference."""
+    for name in (CHALLENGER, CHAMPION):
+        if rule.metric not in measured[name].metrics:
+            there = ", ".join(sorted(measured[name].metrics)) or "none"
+            return False, f"the {name} has no number {rule.metric!r}; it has: {there}", None
+    differences = _differences(measured[CHALLENGER], measured[CHAMPION])
+    interval = _interval(rule, differences)
+    if no_better := _no_better_than_a_constant(rule, measured):
+        return False, no_better, interval
+    worse = _worse_by(rule, measured[CHALLENGER].metrics, measured[CHAMPION].metrics)
+    values = _values(rule, measured, CHAMPION)
+    if worse <= rule.tolerance:
+        allowed = f", within the tolerance of {rule.tolerance:g}" if worse > 0 else ""
+        return True, values + allowed, interval
+    if interval is None or differences is None:
+        return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}{_unequal(measured)}", None
+    sure = f"{rule.confidence:.0%} confidence"
+    if interval[0] > 0:
+        loss = f"its losses per row are higher by at least {interval[0]:.4g} on average with {sure}"
+        comparison = f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {loss}"
+        return False, comparison + _how_little(rule, worse, measured[CHAMPION]), interval
+    higher = float(differences.mean())
+    if -interval[0] < _AS_WELL * higher:
+        few = (
+            f"its losses per row are higher by {higher:.4g} on average; that may be a few rows, "
+            f"but isn't chance alone, which could have made them lower by {-interval[0]:.4g} "
+            f"at most ({sure})"
+        )
+        return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {few}", interval
+    return True, f"{values}; that it is worse may be chance ({sure})", interval
+
+
+def _beyond(rule: Rule) -> str:
+    return f" (tolerance {rule.tolerance:g})" if rule.tolerance else ""
+
+
+def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
+    """What to say where the difference is no chance, and yet next to nothing."""
+    if worse > _LITTLE * abs(champion.metrics[rule.metric]):
+        return ""
+    unit = 10.0 ** math.floor(math.log10(worse))  # rounded up to one digit that isn't zero
+    say = math.ceil(worse / unit) * unit
+    return f"; if so little doesn't matter, give gate.tolerance, {say:g} say"
+
+
+def _unequal(measured: Mapping[str, Measured]) -> str:
+    """What to say of losses that can't be paired."""
+    losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
+    if any(each is None for each in losses):
+        return ""
+    one, other = (len(each) for each in losses if each is not None)
+    return f" (the losses, of {one} and {other} rows, can't be compared row by row)"
+
+
+def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
+    baseline, challenger = measured.get(BASELINE), measured[CHALLENGER]
+    if not rule.baseline or baseline is None or rule.metric not in baseline.metrics:
+        return None
+    values = f"{_values(rule, measured, BASELINE)}, {_value(rule, measured, CHAMPION)}"
+    if _worse_by(rule, challenger.metrics, baseline.metrics) >= 0:
+        return f"no better than a constant prediction ({values}); are the labels right?"
+    interval = _interval(rule, _differences(challenger, baseline))
+    if interval and interval[1] >= 0:
+        return (
+            f"not shown to be better than a constant prediction by its losses per row ({values}; "
+            f"{rule.confidence:.0%} confidence); are the labels right?"
+        )
+    return None
+
+
+def _doubt(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
+    """Return why a challenger that is better on all rows may owe it to values new to the champion.
+
+    None where it passes on the rows that the champion can know, too.
+    """
+    seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
+    if len(seen) < len(SEEN):
+        return None
+    share = _rows(seen[CHAMPION]) / max(1, _rows(measured[CHAMPION]))
+    if share < _ENOUGH_SEEN or any(rule.metric not in each.metrics for each in seen.values()):
+        return f"{_values(rule, measured, CHAMPION)}, which is no fair comparison"
+    promoted, why, _ = _decision(rule, seen)
+    return None if promoted else f"on the rows that the champion can know: {why}"
+
+
+def _rows(model: Measured) -> int:
+    return 0 if model.losses is None else len(model.losses)
+
+
+def _value(rule: Rule, measured: Mapping[str, Measured], name: str) -> str:
+    return f"{name} {measured[name].metrics[rule.metric]:.4g}"
+
+
+def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
+    new, old = (measured[name].metrics[rule.metric] for name in (CHALLENGER, other))
+    digits = next((n for n in range(4, 17) if f"{new:.{n}g}" != f"{old:.{n}g}"), 4)
+    return f"{rule.metric} {new:.{digits}g}, {other} {old:.{digits}g}"
+
+
+def _worse_by(rule: Rule, new: Mapping[str, float], old: Mapping[str, float]) -> float:
+    """How much worse a model's metric is than another's; below 0 where it is better."""
+    return loss(new[rule.metric], rule.direction) - loss(old[rule.metric], rule.direction)
+
+
+def _differences(challenger: Measured, other: Measured) -> Losses | None:
+    """How much higher the challenger's losses are, row by row; None where they can't be paired."""
+    one, two = challenger.losses, other.losses
+    if one is None or two is None or len(one) != len(two) or len(one) < 2:
+        return None
+    return one - two
+
+
+def _interval(rule: Rule, differences: Losses | None) -> tuple[float, float] | None:
+    return None if differences is None else bootstrap(differences, rule.confidence, rule.seed)
+
+
+def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:
+    """Return the lower and the upper end of one-sided percentile intervals of the mean.
+
+    Args:
+        differences: [n] of pairs, n at least 2.
+        confidence: of each end by itself.
+        seed: the same one gives the same interval.
+    """
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    values = differences
+    if len(values) > _MOST_ROWS:  # the means of groups by chance vary as the rows' mean does
+        groups = np.array_split(random.permutation(values), _MOST_ROWS)
+        values = np.array([group.mean() for group in groups])
+    count = len(values)
+    block = max(1, _NUMBERS // count)
+    means = np.concatenate(
+        [
+            values[random.integers(0, count, (min(block, RESAMPLES - begin), count))].mean(1)
+            for begin in range(0, RESAMPLES, block)
+        ]
+    )
+    low, high = np.quantile(means, [1 - confidence, confidence])
+    return float(low), float(high)

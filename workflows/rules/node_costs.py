@@ -1,0 +1,76 @@
+"""A fleet's nodes were paid for from launch to end: what of that no job had. Pure.
+
+Of each node, with its price p and its life from launch to end:
+
+    total = p · life, as the fleet's record has it          (ledger.py)
+    jobs  = the sum of what its jobs cost                   (cost.py)
+    boot  = p · (joined - launched), at most total - jobs
+    idle  = total - jobs - boot
+
+So a fleet's items add up to its record, whatever jobs' logs say. Where the jobs seem to cost more
+than their node, they are scaled down to it: trials with and without GPUs shared it, or it ended
+before their logs say so. Boot and idle time is put to the runs and regions that used the node, in
+proportion to what they used; of a node that none used, to the run for which it was launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from trialfleet.infra.fleet.scaling.ledger import Lifetime
+from trialfleet.workflows.facts.jobs.cost import HOUR
+from trialfleet.workflows.rules.cost_sums import Item, Kind
+
+
+def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime) -> list[Item]:
+    """Return jobs' items, and those of their nodes' boot and idle time.
+
+    Args:
+        items: of all jobs that ran on the nodes.
+        lifetimes: the nodes' lives, by instance; jobs elsewhere stay as they are.
+        now: until when nodes are paid that live yet.
+    """
+    by_node: dict[str, list[Item]] = {name: [] for name in lifetimes}
+    found: list[Item] = []
+    for item in items:
+        by_node.get(item.instance or "", found).append(item)
+    for name, jobs in by_node.items():
+        found += _node(name, lifetimes[name], jobs, now)
+    return found
+
+
+def _node(name: str, life: Lifetime, jobs: Sequence[Item], now: datetime) -> list[Item]:
+    if life.price is None:
+        return list(jobs)
+    until = life.ended or min(now, life.expires or now)  # its own switch ends it with its lease
+    total = life.cost(until)
+    used = sum(job.usd or 0.0 for job in jobs)
+    part = min(1.0, total / used) if used else 1.0
+    paid = [job if job.usd is None else replace(job, usd=job.usd * part) for job in jobs]
+    rest = max(0.0, total - used * part)
+    joined = life.joined or until
+    booting = life.price * max(0.0, (joined - life.launched) / timedelta(hours=1))
+    boot = min(rest, booting)
+    overhead = {Kind.BOOT: boot, Kind.IDLE: rest - boot}
+    whose = paid if used else [Item(run=life.run, kind=Kind.IDLE, seconds=0, usd=1.0)]
+    return [
+        *paid,
+        *(
+            replace(one, kind=kind, usd=usd, seconds=usd / life.price * HOUR, instance=name)
+            for kind, whole in overhead.items()
+            if whole > 0 and life.price > 0
+            for one, usd in _divided(whole, whose)
+        ),
+    ]
+
+
+def _divided(usd: float, jobs: Sequence[Item]) -> list[tuple[Item, float]]:
+    """Divide costs among the runs and regions of jobs, by what these cost."""
+    shares: dict[Item, float] = {}
+    for job in jobs:
+        whose = replace(job, kind=Kind.IDLE, seconds=0.0, usd=None, instance=None)
+        shares[whose] = shares.get(whose, 0.0) + (job.usd or 0.0)
+    whole = sum(shares.values())
+    return [(one, usd * share / whole) for one, share in shares.items() if share]

@@ -1,0 +1,180 @@
+"""Where one region of a run stands: decided by its records, its DAGMan and the queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.workflows.facts.dagman.files import NodeStatus
+from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph
+from trialfleet.workflows.facts.runs.causes import see
+from trialfleet.workflows.facts.runs.region_records import EndFiles, RegionRecords
+from trialfleet.workflows.rules.gate_decision import Passed, passed_of, rule_of
+from trialfleet.workflows.rules.states import RunState
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.study.spec import Study
+
+LEFT_NO_MODEL = "left nothing in model/"  # a full training: another would leave nothing, too
+NO_MODEL = (
+    f"the full training {LEFT_NO_MODEL}: in mode final (`mode` in trial.json, t.mode in "
+    "Python) the trainer must write its model into the folder model/ (t.model); to tune without a "
+    "model, plan with publish: none"
+)
+ALIKE = ": all attempts so far failed alike: "
+GAVE_UP = f"no trial can succeed{ALIKE}"  # how the reason of a region begins that was given up
+# What a person mends, or what passes, outside of the run, which has its own copy of trainer and
+# study: a data file, a program on the machines, room on the disk.
+_OUTSIDE = re.compile(
+    r"^(Transfer input files failure|exit code 12[67]\b|.*No space left on device)"
+)
+BY_STOP = "stopped by trialfleet stop"  # a region's reason; begins with its state
+_REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody removed
+
+
+def state_of(
+    records: RegionRecords,
+    region: RegionGraph,
+    queued: QueuedRun | None,
+    node: NodeStatus | None,
+    run_state: RunState,
+) -> RunState:
+    """Return where a region stands in a run that stands at `run_state`."""
+    if records.is_done:
+        return RunState.DONE
+    has_ended = run_state in {RunState.STOPPED, RunState.FAILED}
+    if queued and region.slug in queued.regions and not has_ended:  # its DAGMan goes a bit later
+        return RunState.RUNNING
+    if records.stopped is not None:
+        return RunState.FAILED if records.gave_up else RunState.STOPPED
+    if node and node.failed:
+        return RunState.STOPPED if _was_removed(node) else RunState.FAILED
+    return RunState.WAITING if run_state is RunState.RUNNING else run_state
+
+
+def is_vain(reason: str | None) -> bool:
+    """Whether a region is over for what is as it was when the run goes on.
+
+    All of its attempts failed alike, or its trainer leaves no model.
+    """
+    text = reason or ""
+    why = text.removeprefix(GAVE_UP)
+    return LEFT_NO_MODEL in text or (why != text and not _OUTSIDE.match(why))
+
+
+def why_over(
+    reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
+) -> str | None:
+    """Return why a region that has no model gets no further trial, however often its run goes on.
+
+    Args:
+        reason: why it ended early, if it did.
+        failed: trials that failed for good.
+        allowed: how many may.
+        finished: trials that are over.
+        budget: trials that it may run.
+        done: trials that completed.
+    """
+    if refused := refusal("region", Facts(failed=failed, failures=allowed)):
+        return refused.reason
+    if is_vain(reason):
+        return reason
+    if finished >= budget and not done:
+        return f"no trial completed, and all {budget} are over"
+    return None
+
+
+def _was_removed(node: NodeStatus) -> bool:
+    """Return whether a region's DAGMan failed because somebody removed it, or the run's."""
+    return node.was_cut_off or _REMOVED in node.details
+
+
+def reason_of(
+    records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
+) -> str | None:
+    """Return why a region ended early: its own words, else the last error of its scripts.
+
+    Args:
+        records: the region's.
+        node: of the region in the whole run's graph.
+        state: where the region stands.
+        by_stop: whether `trialfleet stop` ended the run.
+        error: what `last_error` says of the region.
+    """
+    if state not in {RunState.FAILED, RunState.STOPPED}:
+        return None
+    if records.stopped is not None:
+        reason = records.stopped.get("reason")
+        return None if reason is None else str(reason)
+    if state is RunState.FAILED:
+        return error
+    if by_stop:
+        return BY_STOP
+    if node and node.failed:
+        return "the run's jobs were removed" if node.was_cut_off else "its jobs were removed"
+    return None
+
+
+def last_error(
+    records: RegionRecords, node: NodeStatus | None, log: Path, trouble: str, service_log: Path
+) -> str:
+    """Return why a region has failed that could not note it itself.
+
+    Args:
+        records: the region's.
+        node: of the region in the whole run's graph.
+        log: of the region's scripts.
+        trouble: why the optimiser's service does not answer; empty: it does.
+        service_log: the service's.
+    """
+    if trouble:
+        return f"{trouble}{see(str(service_log))}"
+    errors = [each.error for each in records.failing]
+    details = f"its DAGMan ended: {(node and node.details) or 'no details'}"
+    return f"{next(iter(errors), details)}{see(str(log))}"
+
+
+def phase_of(
+    records: RegionRecords,
+    region: RegionGraph,
+    queued: QueuedRun | None,
+    finished: int,
+    ends: Callable[[], EndFiles],
+) -> str:
+    """Return what a region is at: waiting, trials, best, gate, publish or done.
+
+    `ends` reads what is left behind its trials, where it is that far.
+    """
+    if records.is_done:
+        return "done"
+
+    def has_job(node: str) -> bool:
+        return queued is not None and (node in queued.running or node in queued.idle)
+
+    if has_job(region.best):
+        return "best"
+    if finished >= region.trials and region.publishes:
+        left = ends()
+        if not left.is_trained:
+            return "best"
+        # the gate's job goes on or is about to: a first model, say, is promoted without
+        measures = not left.is_measured and (has_job(region.gate) or left.gate_begins)
+        return "gate" if region.gated and measures else "publish"
+    return "trials" if finished or records.is_submitted else "waiting"
+
+
+def gate_of(records: RegionRecords, study: Study) -> Passed | None:
+    """Return what the gate found of a published model that it let pass, past a champion."""
+    if study.gate is None or records.verdict is None:
+        return None
+    return passed_of(rule_of(study), records.verdict)
+
+
+def kept_by_gate(records: RegionRecords) -> str | None:
+    """Return why the gate kept the model in force instead of the region's own, if it did."""
+    verdict = records.verdict
+    return verdict.why if verdict and not verdict.promoted else None

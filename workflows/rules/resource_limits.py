@@ -1,0 +1,55 @@
+"""The limits of a trial: what HTCondor says of one that went over them, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from trialfleet.nodes.job.words import Order
+from trialfleet.workflows.facts.jobs.agent_words import Ended
+
+# Holds that another attempt with the same parameters would meet again: a limit of the submit file
+# (periodic_hold), memory, and the two time limits that somebody may have set in a submit file.
+# HTCondor's manual, "Hold Reason Codes".
+BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT = 3, 34, 46, 47
+CODES = frozenset({BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT})
+
+MEMORY, DISK, TIME = "resources.memory", "resources.disk", "trainer.minutes"
+KEYS = (MEMORY, DISK, TIME)  # of a study
+
+_OURS = {"over its memory:": MEMORY, "over its disk:": DISK}
+_LIMIT = re.compile(r"limit of (\d+) megabytes")
+_USED = re.compile(r"usage: (\d+) megabytes")
+
+
+def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
+    """Return why a job was held, in the study's terms where that is a limit of the study's.
+
+    The study sets its limits at `places`: `FILE:LINE` by key, as far as that is known.
+    """
+    if code == BY_CGROUP:
+        limit, used = _LIMIT.search(reason), _USED.search(reason)
+        how = f"used {used[1]} MB of {limit[1]} MB" if limit and used else reason
+        return _to_raise(MEMORY, f"over its memory: {how}", places)
+    ours = (key for words, key in _OURS.items() if reason.startswith(words))
+    key = next(ours, None) if code == BY_SUBMIT_FILE else None
+    return _to_raise(key, reason, places) if key else reason
+
+
+def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) -> str:
+    """Return why a job's agent ended a trial: it went over a limit of the study."""
+    if ended.over == "time":
+        most = order.seconds if order else None
+        words, key = f"over its time: ran for more than {(most or 0) / 60:g} min", TIME
+    elif ended.over == "disk":
+        words, key = "over its disk: it left more than that", DISK
+    else:
+        most = order.memory_mb if order else None
+        used = f"used {ended.memory_mb or 0:.0f} MB of {most or 0:.0f} MB"
+        words, key = f"over its memory: {used}", MEMORY
+    return _to_raise(key, words, places)
+
+
+def _to_raise(key: str, words: str, places: Mapping[str, str]) -> str:
+    """What a trial was over, and the key of the study that sets the limit."""
+    return f"{words}; raise {key} in {places.get(key, 'the study')}"

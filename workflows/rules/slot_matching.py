@@ -1,0 +1,191 @@
+"""Whether any slot of the pool can run a job, and what keeps the others from it.
+
+A slot is taken as it is when nothing runs on it: a job that only waits for its turn can run. What
+the job asks is read from its own ad, clause by clause, so that the answer is the matchmaker's; what
+a slot asks of jobs (START) may change by the hour, and is told apart.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trialfleet.workflows.facts.dagman.pool_slots import RESOURCES, holds, number_of
+
+if TYPE_CHECKING:
+    from classad2 import ClassAd
+
+_MEMORY_STEP = 128  # MB: HTCondor rounds what a job asks up to that, as it is shipped
+# What condor_submit adds for a resource: those are compared in words of their own.
+_OF_RESOURCE = re.compile(r"TARGET\.\w+ >= Request\w+|versionGE\(.*RequestDisk\)")
+_SHARES = re.compile(r"\(TrialfleetTrialsPerGpu \?: 1\) == (\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prospects:
+    """Where in a pool a job can run.
+
+    Attributes:
+        slots: how many slots the pool has, those cut from others not counted.
+        fit: how many of them have all that the job asks.
+        willing: how many of those would take it as things stand, by their own START.
+        concurrency: how many such jobs those can run at a time, once nothing else runs on them.
+        lacking: what the others lack, in words; what most of them lack comes first.
+        has_fleet: nodes of a fleet are in the pool, and others may come.
+    """
+
+    slots: int
+    fit: int
+    willing: int
+    concurrency: int
+    lacking: tuple[str, ...]
+    has_fleet: bool
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the job would wait for ever, unless the pool changes."""
+        return self.slots > 0 and not self.fit and not self.has_fleet
+
+    @property
+    def unwilling(self) -> bool:
+        """Whether slots have what the job asks, and none of them takes it as things stand."""
+        return self.fit > 0 and not self.willing
+
+    def __str__(self) -> str:
+        """In a line."""
+        if not self.slots:
+            return "the pool has no slots now"
+        why = f": {'; '.join(self.lacking)}" if self.lacking else ""
+        if not self.fit:
+            return f"no slot of the pool can run them{why}"
+        if self.unwilling:
+            return (
+                f"{self.fit} of {self.slots} slot(s) have what they ask, and none takes them now: "
+                f"its own START refuses{why}"
+            )
+        return f"{self.fit} of {self.slots} slot(s) of the pool can run them{self._divided()}{why}"
+
+    def _divided(self) -> str:
+        """That one slot runs several, which its number alone would not tell."""
+        if self.concurrency <= self.fit:
+            return ""
+        are = "it is" if self.fit == 1 else "they are"
+        return f"; {are} divided among them: {self.concurrency} run at a time"
+
+
+def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
+    """Return where a job can run."""
+    demands = [*_resources(job, slots), *_clauses(job, slots)]
+    fit = [all(demand.met[i] for demand in demands) for i in range(len(slots))]
+    lacking = sorted((d for d in demands if not all(d.met)), key=lambda demand: sum(demand.met))
+    willing = [slot for ok, slot in zip(fit, slots, strict=True) if ok and _takes(slot, job)]
+    return Prospects(
+        slots=len(slots),
+        fit=sum(fit),
+        willing=len(willing),
+        concurrency=sum(_times(job, slot) for slot in willing),
+        lacking=tuple(str(demand) for demand in lacking),
+        has_fleet=any("TrialfleetFleet" in slot for slot in slots),
+    )
+
+
+@dataclass(frozen=True)
+class _Demand:
+    """One requirement of a job, and which slots meet it."""
+
+    what: str
+    met: tuple[bool, ...]
+    none: str = "no slot has that"  # said where that is so
+
+    def __str__(self) -> str:
+        has = f"{sum(self.met)} of {len(self.met)} slots have that" if any(self.met) else self.none
+        return f"{self.what}, {has}"
+
+
+def _resources(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
+    for name in RESOURCES:
+        asked = number_of(job, f"Request{name}")
+        has = [number_of(slot, name) for slot in slots]
+        if asked and slots:
+            yield _Demand(
+                f"{name.lower()}: needs {_amount(name, asked)}",
+                tuple(amount >= asked for amount in has),
+                f"the most is {_amount(name, max(has))}",
+            )
+
+
+_PER_GB = {"Memory": 1024, "Disk": 1024 * 1024}
+
+
+def _amount(name: str, number: float) -> str:
+    if name not in _PER_GB:
+        return f"{number:g}"
+    gigabytes = number / _PER_GB[name]
+    return f"{gigabytes:.0f} GB" if gigabytes >= 10 else f"{gigabytes * 1024:.0f} MB"
+
+
+def _clauses(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
+    for clause in clauses(str(job.lookup("Requirements"))):
+        if not _OF_RESOURCE.fullmatch(clause):
+            yield _Demand(_in_words(clause), tuple(holds(clause, job, slot) for slot in slots))
+
+
+def _in_words(clause: str) -> str:
+    if clause == "HAS_GPU":
+        return "accelerator: gpu needs HAS_GPU"
+    if shares := _SHARES.fullmatch(clause):
+        return f"gpus: needs GPUs that {shares[1]} trial(s) share (TrialfleetTrialsPerGpu)"
+    return f"requirements: {clause}"
+
+
+def clauses(expression: str) -> list[str]:
+    """Split what is joined by && at the top, also within brackets, into its parts."""
+    text = expression.strip()
+    while text.startswith("(") and not any(True for _ in _outside_brackets(text)):
+        text = text[1:-1].strip()
+    outside = list(_outside_brackets(text))
+    cuts = [i for i in outside if text.startswith("&&", i)]
+    if not cuts or any(_binds_less(text, i) for i in outside):
+        return [text]
+    starts, ends = [0, *(cut + 2 for cut in cuts)], [*cuts, len(text)]
+    return [part for i, j in zip(starts, ends, strict=True) for part in clauses(text[i:j])]
+
+
+def _binds_less(text: str, i: int) -> bool:
+    """Whether an operator stands there that binds less than &&: `||`, `? :` or `?:`."""
+    return text.startswith("||", i) or (text[i] == "?" and text[i - 1 : i + 2] != "=?=")
+
+
+def _outside_brackets(text: str) -> Iterable[int]:
+    """The places in a ClassAd expression that lie in no brackets and no quotes."""
+    depth, quote, i = 0, "", 0
+    while i < len(text):
+        char = text[i]
+        if quote:
+            i += char == "\\"
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif not depth:
+            yield i
+        i += 1
+
+
+def _takes(slot: ClassAd, job: ClassAd) -> bool:
+    return "Requirements" not in slot or slot.lookup("Requirements").eval(slot, job) is True
+
+
+def _times(job: ClassAd, slot: ClassAd) -> int:
+    """How many such jobs run in a slot at a time: of a partitionable one each takes its part."""
+    if slot.get("PartitionableSlot") is not True:
+        return 1
+    asked = {name: number_of(job, f"Request{name}") for name in RESOURCES}
+    asked["Memory"] = math.ceil(asked["Memory"] / _MEMORY_STEP) * _MEMORY_STEP
+    return min(int(number_of(slot, name) // asked[name]) for name in RESOURCES if asked[name])

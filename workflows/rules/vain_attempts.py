@@ -1,0 +1,210 @@
+"""The rule for trials that get nowhere although nothing has failed. Pure: facts in, troubles out.
+
+HTCondor starts an evicted job again, for ever. That is right for an interruption that saved a
+checkpoint, and wrong where every start ends in the same way. Two kinds of trouble are told:
+
+evictions   the job is evicted again and again for one reason, or has lost more work than it kept;
+            `MOST_VAIN` starts in a row that kept no work are an attempt that failed
+stuck       a job, or a script of its node, stays in a state longer than that state ever takes, or a
+            job's agent has no answer to its question;
+            a job that stays `STUCK_TIMES` as long is an attempt that failed
+
+An attempt is bounded by its starts without work kept, not by its starts: a trial on spot instances
+may be interrupted as often as it likes, so long as a checkpoint takes it further.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from trialfleet.classads import GONE, JobStatus
+from trialfleet.workflows.facts.dagman.running_scripts import ScriptFacts
+from trialfleet.workflows.facts.jobs.executions import Execution
+from trialfleet.workflows.facts.jobs.job_facts import LONG, JobFacts
+from trialfleet.workflows.formatting import rough_duration
+
+# How the error of an attempt begins that ended at a bound.
+EVICTED, STUCK = "evicted too often", "stuck"
+MOST_VAIN = 5  # starts in a row that kept no work
+STUCK_TIMES = 3
+_ALIKE, _WITHIN = 3, 600.0  # so many evictions for one reason within so many seconds
+_LEAST_LOST = 60.0  # seconds of lost work that are worth telling
+_MB_PER_SECOND = 1.0  # a slower transfer is no transfer
+_ANSWER_SECONDS = 30.0  # an answer takes milliseconds; a suggestion in a large study, seconds
+_COMPLETED_SECONDS, _SCRIPT_SECONDS = 120.0, 300.0
+_FIGURES = re.compile(r"\d+")
+
+Kind = Literal["evictions", "stuck"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobTrouble:
+    """A trial that gets nowhere.
+
+    Attributes:
+        region: the slug of its region.
+        node: its DAG node.
+        kind: how it gets nowhere.
+        what: in words.
+        job: the id of its job; empty where a script is at fault.
+        machine: where its last start was.
+        reason: why that ended, in HTCondor's words.
+        log: the path of the log that says more.
+        error: why the attempt fails, where its bound is reached; else empty.
+    """
+
+    region: str
+    node: str
+    kind: Kind
+    what: str
+    job: str = ""
+    machine: str = ""
+    reason: str = ""
+    log: str = ""
+    error: str = ""
+
+    @property
+    def cause(self) -> str:
+        """What stays the same of it from look to look, but for figures."""
+        return f"{self.kind} {self.reason or self.what}"
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.what}"
+
+
+def job_troubles(
+    jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
+) -> list[JobTrouble]:
+    """Return which of a run's trials get nowhere, by its jobs in the queue and nodes' scripts."""
+    of_jobs = (_unanswered(job, now) or _stuck(job, now) or _evicted(job, now) for job in jobs)
+    return [*filter(None, of_jobs), *_of_scripts(scripts, now)]
+
+
+def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
+    if job.asked is None or job.status != JobStatus.RUNNING or now - job.asked <= _ANSWER_SECONDS:
+        return None
+    what = (
+        f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: that, "
+        "its storage or room on its disk is away"
+    )
+    return _trouble(job, "stuck", what)
+
+
+def _of_scripts(scripts: Iterable[ScriptFacts], now: float) -> Iterator[JobTrouble]:
+    for each in scripts:
+        if now - each.since > _SCRIPT_SECONDS:
+            what = f"its {each.script} script has not ended for {rough_duration(now - each.since)}"
+            yield JobTrouble(
+                region=each.region, node=each.node, kind="stuck", what=what, log=each.log
+            )
+
+
+# --- evictions ------------------------------------------------------------------------------------
+
+
+def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
+    if job.status in GONE or not (cuts := job.cuts):
+        return None
+    last, alike = cuts[-1], _alike(cuts)
+    vain = _vain(job, now)
+    is_often = len(alike) >= _ALIKE and now - alike[-_ALIKE].ended <= _WITHIN
+    lost, kept = _lost(job, cuts), _kept(job, cuts, now)
+    is_wasteful = len(alike) > 1 and lost > max(kept, _LEAST_LOST)
+    is_over = vain >= MOST_VAIN and not job.is_rank
+    if not (is_often or is_wasteful or is_over):
+        return None
+    reason = last.reason or last.ended_by
+    where = f"from {last.machine}" if last.machine else "before it executed"
+    often = f"its job {job.job} was evicted {len(alike)} times since {_clock(alike[0].ended)}"
+    words = [f"{often}, the last time {where}: {reason}"]
+    if lost:
+        saved = sum(map(job.kept, cuts))
+        words.append(f"it lost {lost:.0f} s of work and kept {saved:.0f} s")
+    if vain and not job.is_rank:
+        words.append(f"{vain} start(s) in a row kept no work; after {MOST_VAIN} the attempt fails")
+    error = f"{EVICTED}: {vain} starts in a row kept no work, the last one ended {where}: {reason}"
+    return _trouble(
+        job,
+        "evictions",
+        "; ".join(words),
+        machine=last.machine,
+        reason=reason,
+        error=error if is_over else "",
+    )
+
+
+def _alike(cuts: Sequence[Execution]) -> list[Execution]:
+    """The evictions for the reason of the last one."""
+    kind = _FIGURES.sub("#", cuts[-1].reason)
+    return [cut for cut in cuts if _FIGURES.sub("#", cut.reason) == kind]
+
+
+def _vain(job: JobFacts, now: float) -> int:
+    """Return how many starts in a row kept no work; none once an execution has outlived them."""
+    vain: list[Execution] = []
+    for cut in reversed(job.cuts):
+        if job.kept(cut):
+            break
+        vain.append(cut)
+    longest = max((cut.seconds for cut in vain), default=0.0)
+    executing = job.executing
+    has_outlived = executing is not None and now - executing.began > max(longest, _LEAST_LOST)
+    return 0 if has_outlived else len(vain)
+
+
+def _lost(job: JobFacts, cuts: Iterable[Execution]) -> float:
+    return sum(cut.seconds - min(cut.seconds, job.kept(cut)) for cut in cuts)
+
+
+def _kept(job: JobFacts, cuts: Iterable[Execution], now: float) -> float:
+    """Seconds of work that were saved, or go on."""
+    executing = max(0.0, now - job.executing.began) if job.executing else 0.0
+    return executing + sum(map(job.kept, cuts))
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
+    found = _state(job)
+    if found is None:
+        return None
+    state, limit = found
+    seconds = now - job.since
+    if seconds <= limit:
+        return None
+    where = f" on {job.machine}" if job.machine else ""
+    is_over = seconds > STUCK_TIMES * limit and job.status not in GONE
+    how = f"{state} for {rough_duration(seconds)}{where}"
+    error = f"{STUCK}: its job was {how}" if is_over else ""
+    what = f"its job {job.job} has been {how}"
+    return _trouble(job, "stuck", what, machine=job.machine, error=error)
+
+
+def _state(job: JobFacts) -> tuple[str, float] | None:
+    """The state of a job that is about to pass, and how many seconds it may take."""
+    of_input = LONG + job.input_mb / _MB_PER_SECOND
+    states: dict[int, tuple[str, float]] = {
+        JobStatus.REMOVED: ("removed and still in the queue", LONG),
+        JobStatus.COMPLETED: ("completed and still in the queue", _COMPLETED_SECONDS),
+        JobStatus.SENDS_OUTPUT: ("sending its output", LONG + job.disk_mb / _MB_PER_SECOND),
+        JobStatus.SUSPENDED: ("suspended", LONG),
+        JobStatus.BLOCKED: ("waiting for the files that it shares with others", of_input),
+    }
+    if job.status == JobStatus.RUNNING and job.starts is not None and job.executing is None:
+        return "receiving its input", of_input
+    return states.get(job.status)
+
+
+def _clock(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment).astimezone():%H:%M}"
+
+
+def _trouble(job: JobFacts, kind: Kind, what: str, **more: str) -> JobTrouble:
+    """Return what is told of a job."""
+    of = {"region": job.region, "node": job.node, "job": job.job, "log": job.log}
+    return JobTrouble(kind=kind, what=what, **of, **more)

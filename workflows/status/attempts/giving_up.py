@@ -1,0 +1,73 @@
+"""When a run's trials are given up before the budget is: all that ran did was fail, for one reason.
+
+A trainer that crashes whatever its parameters would otherwise use up attempts, and rented hours, to
+the last one that the study allows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING
+
+from trialfleet import job_files
+from trialfleet.errors import PoolError
+from trialfleet.workflows.facts.dagman.pool_slots import machines
+from trialfleet.workflows.facts.jobs.job_log import Job, is_executing, read_job
+from trialfleet.workflows.facts.runs.causes import all_alike, failed_attempts, log_of, see
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
+    from trialfleet.workflows.facts.runs.causes import AnyTrial
+
+    Regions = Sequence[tuple[Sequence[AnyTrial], RegionFolder]]
+
+TRIALS = 3  # of different parameters: one may have been given some that can't be trained
+
+
+def why_give_up(regions: Regions) -> str | None:
+    """Return why no further trial of these regions would fare better; None while one may.
+
+    All attempts so far failed for one reason, those at three trials or more; a machine's faults
+    don't count. Nothing completed, no first attempt runs that has outlived them, and the machine
+    isn't to blame: they ran on several, or the pool has no other.
+    """
+    trials = [trial for own, _ in regions for trial in own]
+    attempts = [attempt for attempt in failed_attempts(trials) if not attempt.blame]
+    failed = {attempt.node for attempt in attempts}
+    if any(trial.state.name == "COMPLETE" for trial in trials):
+        return None
+    if len(failed) < TRIALS or not all_alike(attempts):
+        return None
+    places = {
+        node: folder.trial(node)
+        for own, folder in regions
+        for node in (str(trial.user_attrs["node"]) for trial in own)
+    }
+    jobs = {node: job for node, place in places.items() if (job := read_job(place))}
+    untold = {str(t.user_attrs["node"]) for t in trials if not t.state.is_finished()}
+    longest = max((jobs[node].last_wall_seconds or 0.0 for node in failed & jobs.keys()), default=0)
+    first_attempts = (untold - failed) & jobs.keys()
+    if any(_fares_better(places[node], jobs[node], longest) for node in first_attempts):
+        return None
+    if not _on_several({job.machine for job in jobs.values() if job.machine}):
+        return None
+    last = attempts[-1]
+    return f"{last.error}{see(log_of(places[last.node]))}"
+
+
+def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
+    """Whether a first attempt left a result, or has been under way for longer than the others."""
+    if job_files.size_of(place.result):
+        return True
+    return is_executing(place) and time.time() - (job.started or 0.0) > seconds
+
+
+def _on_several(used: Set[str]) -> bool:
+    """Whether jobs ran on more than one machine, or on all that there are."""
+    if len(used) != 1:  # none: they failed before a machine had them
+        return True
+    try:
+        return machines() <= used
+    except PoolError:
+        return False

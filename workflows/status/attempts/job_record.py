@@ -1,0 +1,48 @@
+"""How a trial ran, whatever came of it: what a tell stores beside the outcome."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from trialfleet import job_files
+from trialfleet.optimizer.region_types import TrialExecution
+from trialfleet.workflows.facts.jobs.current import has_checkpoint
+from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
+from trialfleet.workflows.facts.jobs.job_log import read_job, read_stays
+from trialfleet.workflows.facts.jobs.progress import read_reports
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.study.spec import Study
+
+
+def execution_of(
+    place: TrialFolder, study: Study, attempts: int, *, failed: bool
+) -> TrialExecution:
+    """Return how a trial ran, by what its job left in its folder.
+
+    So many `attempts` are counted where the job's log says nothing: DAGMan forgets those of a run
+    that was stopped, the log does not. If nothing came of it, it has `failed`.
+    """
+    plain, metric = _plain(place, study, failed=failed), study.objective.metric
+    # where its job brought nothing back, what its agent did
+    reports = read_reports(place.progress, metric) or read_reports(place.reports, metric)
+    attempts = plain.pop("attempts", attempts)
+    return TrialExecution(attempts=attempts, job=plain or None, reports=reports)
+
+
+def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
+    """Keep, in its folder, how the job of a full training or of a gate ran: no study has it."""
+    job_files.write_json(place.job, _plain(place, study, failed=failed))
+
+
+def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
+    """The job as plain data, and each of its executions; nothing where it had none."""
+    job = read_job(place, study.usd_per_hour, failed=failed)
+    stays = read_stays(place, study.usd_per_hour, failed=failed)
+    if job is None:
+        return {}
+    if not job_files.is_folder(place.gang) and not has_checkpoint(place):
+        stays = [replace(stay, saved=None) for stay in stays]
+    own = ranks_and_generation(place)
+    job = replace(job, ranks=own.get("ranks"), generations=own.get("generation"))
+    return {**asdict(job), "stays": [asdict(stay) for stay in stays]}

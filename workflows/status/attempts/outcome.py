@@ -1,0 +1,287 @@
+"""What became of an attempt at a trial: its exit, its result.json, its hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trialfleet import job_files
+from trialfleet.infra.fleet.scaling.limits import NO_MONEY
+from trialfleet.objective import is_number
+from trialfleet.optimizer.region_types import Complete, Failed, StoppedEarly, Unpaid
+from trialfleet.workflows.cleaning import clean, is_finite
+from trialfleet.workflows.facts.jobs.agent_words import read_ended, read_order
+from trialfleet.workflows.facts.jobs.executions import events_of, submissions
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.rules import resource_limits
+from trialfleet.workflows.rules.vain_attempts import EVICTED, STUCK
+from trialfleet.workflows.status.attempts import node_faults
+
+EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
+EXIT_UNANSWERED = 75  # an agent's, which asked for a trial and was not answered
+# What a shell says, that of RUN/agent too: a command can't be executed, or isn't found.
+EXITS_NO_COMMAND = frozenset({126, 127})
+
+# What DAGMan says for an exit code where there was none.
+JOB_UNSUBMITTED, JOB_REMOVED, NO_JOB = -1001, -1002, -1004
+
+_BY_SUBMIT_FILE = "The job attribute PeriodicRemove"  # how HTCondor begins to say so
+_BY_USER = re.compile(r" \(by user [^()]*\)$")  # HTCondor's own words behind a removal's reason
+_TAIL = 300  # characters of an error that are worth keeping
+_LAST_BYTES = 8192  # of standard error that are looked at
+_MOST_METRICS = 1_000  # of a result, or of a model in it
+_LONGEST_NAME = 100  # characters of a metric's name
+_SHOWN = 40  # characters of a value that isn't a number
+
+
+def outcome_of(
+    folder: TrialFolder, return_code: int, metric: str, places: Mapping[str, str]
+) -> Complete | Failed | Unpaid:
+    """Return the outcome of a job that ended.
+
+    Args:
+        folder: the trial's folder, with what the job left.
+        return_code: what DAGMan gives a POST script: the exit code, minus the signal's number, or
+            a number below -999 for a job that was removed.
+        metric: the objective's metric, which a result must have.
+        places: where the study sets a trial's limits, as `FrozenStudy` has them.
+    """
+    ended = read_ended(folder)
+    if ended and ended.over:
+        error = resource_limits.over_by_agent(ended, read_order(folder), places)
+        return Failed(error=error, final=True)
+    if return_code == 0:
+        return _outcome_of_result(folder.result, metric)
+    if return_code == EXIT_UNTRAINABLE:
+        return Failed(error=_own_words(folder) or "these parameters can't be trained", final=True)
+    if return_code < -999:
+        return _outcome_of_removed(folder.log, places)
+    how = f"signal {-return_code}" if return_code < 0 else f"exit code {return_code}"
+    words = _own_words(folder)
+    never_began = return_code in EXITS_NO_COMMAND
+    error = f"{how}: {words}" if words else how
+    by_machine = not never_began and node_faults.in_words(words)
+    return Failed(error=error, final=never_began, never_began=never_began, by_machine=by_machine)
+
+
+def told_to_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
+    """Return what a trial was told that is to stop, with what it left; None of any other."""
+    order = read_stop(folder)
+    if order is None:
+        return None
+    try:
+        result = load_result(folder.result)
+    except ValueError:
+        result = {"metrics": {}}
+    return StoppedEarly(order=order, **_figures(result, metric))
+
+
+def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
+    """Return the order by which a trial is to stop early; None where there is none."""
+    try:
+        order = job_files.parsed(job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null")
+    except (OSError, ValueError):
+        return None
+    usable = isinstance(order, dict) and is_finite(order.get("predicted"))
+    return order if usable and order.get("trial", folder.root.name) == folder.root.name else None
+
+
+class _NoResultError(ValueError):
+    """JSON of another shape than a result's."""
+
+
+def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
+    try:
+        result = load_result(path)
+    except _NoResultError as error:
+        return Failed(error=one_line(f"{error}; {_shape(metric)}"), final=False)
+    except ValueError as error:
+        return Failed(error=one_line(error), final=False)
+    if result.get("status") != "complete":
+        reason = one_line(result.get("error") or "") or one_line(_why_not_complete(result, metric))
+        return Failed(error=reason, final=True)
+    given = result["metrics"]
+    if not is_finite(given.get(metric)):
+        return Failed(error=one_line(_why_no_objective(result, metric)), final=True)
+    return Complete(**_figures(result, metric))
+
+
+def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
+    """What a result says of a training: its metrics, seconds and device."""
+    seconds = result.get("seconds")
+    return {
+        "metrics": finite_metrics(result["metrics"], metric),
+        "seconds": float(seconds) if is_finite(seconds) and seconds >= 0 else None,
+        "device": one_line(result["device"]) if result.get("device") else None,
+    }
+
+
+def load_result(path: Path) -> dict[str, Any]:
+    """Return a trial's result, "metrics" a dict in it; what a job left may be anything.
+
+    Raises:
+        ValueError: it can't be used, in words.
+    """
+    try:
+        text = job_files.read_bytes(path, job_files.MOST_RESULT)
+    except FileNotFoundError:
+        raise ValueError("result.json is missing") from None
+    except job_files.JobFileError as error:
+        raise ValueError(str(error)) from error
+    except OSError as error:
+        raise ValueError(f"result.json can't be read: {error}") from error
+    if not text.strip():
+        raise ValueError("exited without writing result.json")
+    shown = text[:80].decode(errors="replace")
+    try:
+        result = job_files.parsed(text)
+    except ValueError as error:
+        raise ValueError(f"result.json is not JSON ({error}): {shown}") from error
+    usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)
+    if not usable:
+        raise _NoResultError(f"result.json is no result: {shown}")
+    _check_count(result)
+    return {"metrics": {}, **result}
+
+
+def _check_count(result: dict[str, Any]) -> None:
+    """Refuse more metrics than anybody looks at: each is stored, shown and compared."""
+    models = result.get("models")
+    of_models = models.values() if isinstance(models, dict) else ()
+    for part in (result, *(one for one in of_models if isinstance(one, dict))):
+        metrics = part.get("metrics")
+        if isinstance(metrics, dict) and len(metrics) > _MOST_METRICS:
+            raise ValueError(
+                f"result.json has {len(metrics):,} metrics; at most {_MOST_METRICS:,} are taken"
+            )
+
+
+def _shape(metric: str) -> str:
+    return f'result.json must be like {{"status": "complete", "metrics": {{"{metric}": 0.5}}}}'
+
+
+def _beside(result: dict[str, Any], metric: str) -> str:
+    """What is wrong where the objective's number isn't where it belongs."""
+    found = is_finite(result.get(metric)) and metric not in result["metrics"]
+    return f', and {metric!r} stands beside "metrics", not in it' if found else ""
+
+
+def _why_not_complete(result: dict[str, Any], metric: str) -> str:
+    status = result.get("status")
+    shown = repr(status) if isinstance(status, str) else one_line(status)
+    has = f"has status {shown}" if "status" in result else "has no status"
+    return f"result.json {has}{_beside(result, metric)}; {_shape(metric)}"
+
+
+def _why_no_objective(result: dict[str, Any], metric: str) -> str:
+    given = result["metrics"]
+    value = given.get(metric)
+    if is_number(value):
+        return f"{metric} is {one_line(value)}"
+    if wrong := wrong_type(given, metric) or wrong_type(result, metric):
+        return f"{wrong}; {_shape(metric)}"
+    there = ", ".join(sorted(finite_metrics(given))) or "none"
+    others = next((wrong for name in given if (wrong := wrong_type(given, name))), "")
+    beside = _beside(result, metric)
+    hint = f"{beside}; {_shape(metric)}" if beside else f"; {others}" if others else ""
+    return f"the result has no number {metric!r}; it has: {there}{hint}"
+
+
+def wrong_type(given: Mapping[str, Any], metric: str) -> str:
+    """Return what a metric is that isn't a number, with its value; empty for a number or none."""
+    value = given.get(metric)
+    if metric not in given or is_number(value):
+        return ""
+    if value is None:
+        return f"{one_line(metric)!r} is null"
+    kind = {str: "text", bool: "true or false", list: "a list"}.get(type(value), "an object")
+    shown = repr(one_line(value)[:_SHOWN]) if kind == "text" else one_line(value)[:_SHOWN]
+    return f"{one_line(metric)!r} is {kind}: {shown}"
+
+
+def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:
+    """Return the finite ones by their cleaned names; no other takes the objective's name."""
+    metrics = {}
+    for name, value in given.items():
+        key = name if name == objective else one_line(name)
+        if not is_finite(value) or not key or len(name) > _LONGEST_NAME:
+            continue
+        if name == objective or key != objective:
+            metrics[key] = float(value)
+    return metrics
+
+
+def reported_metrics(place: TrialFolder) -> dict[str, float]:
+    """Return the metrics in a trial's or full training's result; none before its end."""
+    try:
+        return finite_metrics(load_result(place.result)["metrics"])
+    except ValueError:
+        return {}
+
+
+def one_line(value: Any) -> str:
+    """Return the beginning of what a job said, as a line that can be shown and stored."""
+    return _clean(value)[:_TAIL]
+
+
+def _clean(value: Any) -> str:
+    """`value` as one line that a page, a terminal and a database can take."""
+    try:
+        text = str(value)
+    except RecursionError:
+        text = f"a deep {type(value).__name__}"
+    return " ".join(str(clean(text)).split())
+
+
+def _own_words(folder: TrialFolder) -> str:
+    """What the trainer said of its failure: in its result, or last on standard error."""
+    try:
+        error = load_result(folder.result).get("error")
+    except ValueError:
+        error = None
+    return one_line(error or "") or last_line(folder.err)
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a file that isn't blank, cleaned, shortened; "" if there is none."""
+    tail, _ = job_files.tail(path, _LAST_BYTES)
+    for line in reversed(tail.decode(errors="replace").splitlines()):
+        if words := _clean(line):
+            return words[-_TAIL:]
+    return ""
+
+
+def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
+    """A removed job was held before, as the submit file removes it then; or somebody removed it."""
+    hold, removal, evictions = "", "", 0
+    code: int | None = None
+    for event in submissions(events_of(log))[-1]:
+        match event.type.name:
+            case "JOB_RELEASED":  # what was before is over
+                hold, code, removal = "", None, ""
+            case "JOB_HELD":
+                hold, code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
+            case "JOB_ABORTED":
+                removal = str(event.get("Reason", ""))
+            case "JOB_EVICTED":
+                evictions += 1
+    if NO_MONEY in removal:
+        words = removal[removal.index(NO_MONEY) :]
+        return Unpaid(error=one_line(_BY_USER.sub("", words)))
+    if words := _got_nowhere(removal, 0 if hold else evictions):
+        return Failed(error=one_line(words), final=False, got_nowhere=True)
+    words = one_line(resource_limits.over_limit(code, hold, places) or removal)
+    by_machine = code is not None and node_faults.in_hold(code, hold)
+    is_final = code in resource_limits.CODES
+    return Failed(error=words or "the job was removed", final=is_final, by_machine=by_machine)
+
+
+def _got_nowhere(removal: str, evictions: int) -> str:
+    """Why a job was removed that got nowhere: by the supervisor, or by its submit file's bound."""
+    for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
+        if beginning in removal:
+            return _BY_USER.sub("", removal[removal.index(beginning) :])
+    is_bound = _BY_SUBMIT_FILE in removal and evictions
+    return f"{EVICTED}: {evictions} times, each within moments" if is_bound else ""

@@ -1,0 +1,46 @@
+"""The best settings that a run found, a record for each region."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.region_records import final_metrics
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.run_trials import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestSettings:
+    """The best settings of a region.
+
+    Attributes:
+        stage: where the region stands.
+        value: the objective's metric of the trial that had them.
+        final: the metrics of their full training; None until it is done.
+        published: the folder of the published model; None until it is.
+    """
+
+    region: str
+    stage: Stage
+    trial: int
+    value: float
+    params: dict[str, Any]
+    final: dict[str, float] | None
+    published: str | None
+
+
+def best_of(files: RunFolder, status: RegionStatus, trial: Trial) -> BestSettings:
+    """Return the best settings of a region, which are those of a trial."""
+    assert trial.value is not None, "the best trial is complete"
+    return BestSettings(
+        region=trial.region,
+        stage=status.stage,
+        trial=trial.trial,
+        value=trial.value,
+        params=trial.params,
+        final=final_metrics(files.region(status.slug)),
+        published=status.published,
+    )

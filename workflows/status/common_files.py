@@ -1,0 +1,77 @@
+"""Jobs that HTCondor doesn't start although nobody sends the files that they wait for.
+
+`docs/htcondor-findings.md`, "Common files", says why there are such jobs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trialfleet.classads import JobStatus
+from trialfleet.workflows.facts.jobs.executions import events_of
+from trialfleet.workflows.facts.jobs.job_facts import place_of
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+
+REPAIR = "HTCondor doesn't start it although no files are on their way; it gets a copy of its own"
+OWN_COPY = "TrialfleetOwnCopy"
+_GRACE = 10.0  # seconds until a transfer has begun, or a job runs whose files have arrived
+_STARTED = "TransferStarted"
+
+Ad = dict[str, Any]
+
+
+class Transfer(NamedTuple):
+    """The last that a job's log says of the common files that HTCondor sent because of it.
+
+    Attributes:
+        is_over: whether they have arrived.
+        time: when that was written, in unix seconds.
+    """
+
+    is_over: bool
+    time: float
+
+
+def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
+    """Return the jobs of a run that wait for common files in vain, or whose repair was cut off.
+
+    Its jobs' `ads` have the attributes of `health.PROJECTION`.
+    """
+    waiting, cut_off = defaultdict(list), []
+    for ad in ads:
+        if REPAIR in ad.get("HoldReason", ""):
+            cut_off.append(ad)
+        elif ad["JobStatus"] == JobStatus.BLOCKED and "TrialfleetNode" in ad:
+            last = _last_transfer(place_of(folder, ad).log, ad["ClusterId"])
+            waiting[ad["TrialfleetRegion"]].append((ad, last))
+    return cut_off + [ad for jobs in waiting.values() for ad in in_vain(jobs, now)]
+
+
+def in_vain(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
+    """Return those of a region's jobs that wait for common files although nobody sends them.
+
+    A job in state B waits for the files that it had sent itself, its last transfer, or for those of
+    another job of its region.
+    """
+    is_sending = any(  # what began before its job waited was cut off
+        last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]
+        for ad, last in waiting
+    )
+    return [
+        ad
+        for ad, last in waiting
+        if abs(now - ad["EnteredCurrentStatus"]) > _GRACE
+        and ((last is not None and last.is_over) or not is_sending)
+    ]
+
+
+def _last_transfer(log: Path, job: int) -> Transfer | None:
+    found = [
+        Transfer(event["Type"] != _STARTED, event.timestamp)
+        for event in events_of(log)
+        if event.type.name == "COMMON_FILES" and event.cluster == job
+    ]
+    return found[-1] if found else None

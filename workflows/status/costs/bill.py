@@ -1,0 +1,193 @@
+"""What runs have cost: read from their studies, from their jobs' logs and from fleets' records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from trialfleet import job_files
+from trialfleet.errors import InputError, OptimizerError
+from trialfleet.infra.fleet.scaling.ledger import Lifetime
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.job_log import Stay
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
+from trialfleet.workflows.rules.cost_sums import Item, Kind, Sum, add
+from trialfleet.workflows.rules.node_costs import settled
+from trialfleet.workflows.rules.states import RunState
+from trialfleet.workflows.status.costs.lifetimes import reported
+from trialfleet.workflows.status.reader import StatusReader, open_run
+from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+
+_LOST = {End.FAILED: Kind.FAILED, End.EVICTED: Kind.EVICTED}
+
+
+@dataclass(frozen=True)
+class BilledRun:
+    """A run and the study that it froze."""
+
+    folder: RunFolder
+    frozen: FrozenStudy
+
+    @staticmethod
+    def at(place: Path) -> BilledRun:
+        """Open a run.
+
+        Raises:
+            InputError: the folder holds none.
+        """
+        folder = open_run(place)
+        return BilledRun(folder, load_frozen(folder.study))
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """What its items have of it."""
+        return self.frozen.study.name, self.frozen.run
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """The study's fleet."""
+        return self.frozen.study.fleet
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What runs have cost.
+
+    Attributes:
+        items: of these runs, and of their nodes' time without a job.
+        notices: what is missing in them, and why.
+    """
+
+    items: tuple[Item, ...]
+    notices: tuple[str, ...] = ()
+
+
+def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: datetime) -> Bill:
+    """Return what runs have cost, and all that these nodes have.
+
+    Args:
+        runs: all that may have used the nodes: each has its part in their time without a job.
+        lifetimes: the nodes' lives, by instance.
+        now: until when nodes cost that live yet.
+    """
+    runs = list(runs)
+    items: list[Item] = []
+    notices = []
+    for run in runs:
+        try:
+            items += run_items(run)
+        except (OptimizerError, OSError) as error:
+            notices.append(f"what {'/'.join(run.name)} has cost is missing: {error}")
+    whole = settled(items, lifetimes, now)
+    return Bill(tuple(_placed(item, runs) for item in whole), tuple(notices))
+
+
+def _placed(item: Item, runs: Sequence[BilledRun]) -> Item:
+    """Complete the item of a node that no job used: its tag tells the run's id alone."""
+    same = [run for run in runs if run.fleet and run.frozen.run == item.run]
+    if item.study or len(same) != 1:
+        return item
+    frozen = same[0].frozen
+    team = frozen.study.team or ""
+    return replace(item, study=frozen.study.name, day=str(frozen.of_day), team=team)
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+def run_items(run: BilledRun) -> list[Item]:
+    """Return what a run's jobs have cost.
+
+    Raises:
+        OptimizerError: its study can't be read.
+    """
+    folder, frozen = run.folder, run.frozen
+    is_under_way = StatusReader(folder).state() in {RunState.RUNNING, RunState.HELD}
+    now = time.time() if is_under_way else None
+    trials = RunTrials(folder, frozen, brief=True)
+    items = []
+    for region in graph_of(frozen.study).regions:
+        files = folder.region(region.slug)
+        jobs = [
+            (Kind.TRIAL, stay)
+            for trial in trials.brief_of(region.name)
+            for stay in trial_stays(files, trial, frozen.study, now)
+        ]
+        jobs += [(Kind.BETWEEN, stay) for stay in between_stays(files, frozen.study, now)]
+        until = None if files.is_done else now
+        for kind, end in ((Kind.FULL, files.best), (Kind.GATE, files.gate)):
+            jobs += [(kind, stay) for stay in end_stays(files, end, frozen.study, until)]
+        items += [_item(frozen, region.name, kind, stay) for kind, stay in jobs]
+    return items
+
+
+def _item(frozen: FrozenStudy, region: str, kind: Kind, stay: Stay) -> Item:
+    return Item(
+        study=frozen.study.name,
+        run=frozen.run,
+        day=str(frozen.of_day),
+        team=frozen.study.team or "",
+        region=region,
+        kind=_LOST.get(stay.end, kind),
+        seconds=stay.ended - stay.began,
+        usd=stay.usd,
+        instance=stay.instance,
+    )
+
+
+# -- one run's nodes -------------------------------------------------------------------------------
+
+
+def overhead(place: RunFolder, now: datetime) -> Sum | None:
+    """Return what a run's part in its fleet's nodes has cost, by its autoscaler's last report.
+
+    AWS is not asked. Whoever used the same nodes is looked for beside the run, in the folder of the
+    study's runs and in those of others beside that.
+
+    Args:
+        place: the run's folder.
+        now: until when nodes cost that live yet.
+
+    Returns:
+        Of which `boot` and `idle` are meant; None where no autoscaler has reported nodes.
+
+    Raises:
+        OptimizerError: the run's study can't be read.
+    """
+    run = BilledRun.at(place.root)
+    if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):
+        return None
+    used = {item.instance for item in run_items(run)}
+    nodes = {k: v for k, v in known.items() if k in used or v.run == run.frozen.run}
+    if not nodes:
+        return None
+    since = min(life.launched for life in nodes.values())
+    others = [
+        one for one in _beside(run, since) if one.fleet and one.fleet.called == run.fleet.called
+    ]
+    found = bill([run, *others], nodes, now).items
+    return add([item for item in found if (item.study, item.run) == run.name])
+
+
+def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
+    """The other runs whose jobs ran at a moment or later."""
+    root = run.folder.root
+    are_by_study = root.parent.name == run.frozen.study.name  # runs/STUDY/RUN
+    for place in root.parent.parent.glob("*/*") if are_by_study else root.parent.glob("*"):
+        folder = RunFolder(place)
+        with suppress(InputError, OSError):  # moved, or being removed
+            if place != root and folder.study.exists() and _last_event(folder) >= since.timestamp():
+                yield BilledRun.at(place)
+
+
+def _last_event(folder: RunFolder) -> float:
+    """When the newest event of a run's jobs was written, in Unix seconds; 0 before the first."""
+    return max(job_files.stamp_of(dag.nodes_log)[1] for dag in folder.all_dags()) / 1e9

@@ -1,0 +1,81 @@
+"""What runs have cost, by the names that people type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.infra.fleet.scaling.ledger import Lifetime
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
+from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill
+from trialfleet.workflows.status.costs.lifetimes import recorded, reported
+
+
+def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
+    """Return what runs have cost.
+
+    Args:
+        names: of runs, as `find_run` takes them, or of studies, which stand for all of their runs;
+            none for all runs in `./runs`, and all that their fleets have cost.
+        now: until when nodes cost that live yet; default: the present.
+
+    Raises:
+        InputError: there is no such run or study.
+    """
+    chosen = [BilledRun.at(place) for place in _places(names)] if names else _all_here()
+    fleets = {run.fleet.called: run.fleet for run in chosen if run.fleet}
+    # whoever else used their nodes has a part in these nodes' idle time
+    others = [run for run in _all_here() if run.fleet and run.fleet.called in fleets]
+    runs = {run.folder.root: run for run in [*others, *chosen]} if fleets else {}
+    runs |= {run.folder.root: run for run in chosen}
+    lifetimes, notices = _lifetimes(runs.values(), fleets.values(), now)
+    found = bill(runs.values(), lifetimes, now or datetime.now(UTC))
+    wanted = {run.name for run in chosen}
+    items = found.items
+    if names:
+        items = tuple(item for item in items if (item.study, item.run) in wanted)
+    return Bill(items, (*notices, *found.notices))
+
+
+def _places(names: Iterable[str]) -> list[Path]:
+    """The runs that are named; the name of a study stands for all of its runs."""
+    here = runs_here()
+    places: dict[Path, None] = {}
+    for name in names:
+        of_study = [run.folder for run in here if run.study == name]
+        is_run = any(name in {run.run, run.name} for run in here)
+        found = [find_run(name)] if is_run or not of_study else of_study
+        places |= dict.fromkeys(place.absolute() for place in found)
+    return list(places)
+
+
+def _all_here() -> list[BilledRun]:
+    """The runs in `./runs`, but for those that can't be read."""
+    found = []
+    for run in runs_here():
+        with suppress(InputError):
+            found.append(BilledRun.at(run.folder))
+    return found
+
+
+def _lifetimes(
+    runs: Iterable[BilledRun], fleets: Iterable[Fleet], now: datetime | None
+) -> tuple[dict[str, Lifetime], list[str]]:
+    """What the nodes of fleets have lived, and why some of that isn't known."""
+    reports = [run.folder.fleet_state for run in runs if run.fleet]
+    found: dict[str, Lifetime] = {}
+    notices = []
+    for fleet in fleets:
+        found |= reported(fleet, reports)
+        try:
+            found |= recorded(fleet, now)
+        except TrialfleetError as error:
+            notices.append(
+                f"the nodes of the fleet {fleet.called} are those that its autoscaler has reported "
+                f"here: {error}"
+            )
+    return found, notices

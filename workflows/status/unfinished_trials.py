@@ -1,0 +1,140 @@
+"""The trials that run now, and how far each has come.
+
+A node's job is at one trial at a time: that which is asked and not told. The job's agent brings its
+reports into `words/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.jobs.agent_words import read_order
+from trialfleet.workflows.facts.jobs.current import current_trial, place_at
+from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
+from trialfleet.workflows.facts.jobs.job_log import read_starts
+from trialfleet.workflows.facts.jobs.progress import last_report
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph
+from trialfleet.workflows.rules.states import RunState, TrialState, unfinished_state
+
+if TYPE_CHECKING:
+    from trialfleet.optimizer.stored_trials import StoredTrial
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningTrial:
+    """A trial, or a full training, whose job runs now.
+
+    Attributes:
+        node: its name; of a full training or a gate, and of a job between two trials, the node's.
+        slot: where it runs, as HTCondor names it: `slot1_1@host`.
+        started: since when, in Unix seconds.
+        step: the last step that it reported, where that is known.
+        value: the objective's metric in that report, if it was in it.
+        ranks: of a gang, how many train now; 0 while a generation forms.
+        generation: of a gang, its current one.
+    """
+
+    node: str
+    slot: str | None
+    started: float | None
+    step: int | None
+    value: float | None
+    ranks: int | None = None
+    generation: int | None = None
+
+
+def running_trials(
+    files: RegionFolder,
+    region: RegionGraph,
+    queued: QueuedRun | None,
+    metric: str,
+    unfinished: Collection[str] = (),
+) -> tuple[RunningTrial, ...]:
+    """Return how far each of a region's running trials has come, by their nodes.
+
+    Args:
+        files: the region's folder.
+        region: its nodes.
+        queued: what the job queue says of the run; None if it is out of reach.
+        metric: the objective's.
+        unfinished: the region's trials that are asked and not told, by their names.
+    """
+    jobs = queued.running_jobs if queued else {}
+    ends = {region.best, region.gate}
+    own = jobs.keys() & {*region.trial_nodes, *ends}
+    found = []
+    for node in sorted(own):
+        name = node if node in ends else current_trial(files, node, unfinished) or node
+        place = files.of_node(name)
+        at = place_at(files, node) if name == node else place
+        if end := next((end for end in ends if files.of_node(end).root == at.root), None):
+            name, place = end, at  # of a lane's job, too
+        found.append(_running_trial(name, place, jobs[node], metric, is_gang=region.gangs))
+    return tuple(found)
+
+
+def _running_trial(
+    name: str, place: TrialFolder, ad: Mapping[str, Any], metric: str, *, is_gang: bool
+) -> RunningTrial:
+    step, value = _last_report(place, metric) or (None, None)
+    started = ad.get("JobCurrentStartExecutingDate")
+    if place.is_shared and (starts := read_starts(place)):
+        started = starts[-1].began
+    return RunningTrial(
+        node=name,
+        slot=str(ad["RemoteHost"]) if "RemoteHost" in ad else None,
+        started=None if started is None else float(started),
+        step=step,
+        value=value,
+        **(ranks_and_generation(place) if is_gang else {}),
+    )
+
+
+def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
+    """The last report that came, if it is of this trial: its job was at another one before."""
+    order = read_order(place)
+    if place.is_shared and (order is None or order.name != place.root.name):
+        return None
+    return last_report(place.reports, metric)
+
+
+def unfinished_of(
+    files: RegionFolder,
+    region: RegionGraph,
+    trials: list[StoredTrial],
+    state: RunState,
+    queued: QueuedRun | None,
+) -> dict[str, TrialState]:
+    """Return the words for a region's trials that are asked and not told, by their names."""
+    running = queued.running if queued else frozenset()
+    held = {job.node for job in queued.held} if queued else set()
+    names = [str(trial.user_attrs.get("node")) for trial in trials if not trial.state.is_finished()]
+    found = {}
+    for name in names:
+        node = region.node_of(name) or name
+        is_current = current_trial(files, node, names) == name
+        found[name] = unfinished_state(
+            state, running=is_current and node in running, held=is_current and node in held
+        )
+    return found
+
+
+def jobs_without_trial(
+    files: RegionFolder,
+    region: RegionGraph,
+    unfinished: Iterable[str],
+    queued: QueuedRun | None,
+) -> int:
+    """Return how many of a region's lanes wait for slots to ask there what they are to train."""
+    if queued is None:
+        return 0
+    waiting = queued.idle.intersection(region.trial_nodes)
+    if region.gangs:  # one may lack slots while some of its jobs have theirs
+        some = queued.running.intersection(region.trial_nodes)
+        orders = ((node, read_order(files.trial(node))) for node in some)
+        waiting |= {node for node, order in orders if order and order.trial is None}
+    return len(waiting - {region.node_of(name) for name in unfinished})

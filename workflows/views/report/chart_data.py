@@ -1,0 +1,384 @@
+"""What the page's script shows: the numbers behind pictures and trials' tables, as plain JSON.
+
+Once per region; columns instead of rows and few digits keep hundreds of regions in a small file.
+The script looks up everything else: colours, texts over a point, axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+from trialfleet.objective import Direction, best
+from trialfleet.optimizer.downsampling import thinned
+from trialfleet.workflows.cleaning import is_finite
+from trialfleet.workflows.formatting import (
+    BETTER,
+    alike,
+    alike_form,
+    column_decimals,
+    setting,
+    shortened,
+    signed,
+    usd,
+)
+from trialfleet.workflows.status.run_trials import Trial
+from trialfleet.workflows.views.report.model import (
+    Comparison,
+    ParameterRange,
+    RegionReport,
+    Report,
+    Setting,
+)
+from trialfleet.workflows.views.report.scales import Scale, scale_of, short
+from trialfleet.workflows.views.report.summary import report_decimals
+from trialfleet.workflows.views.report.timeline import Timeline
+
+MOST_PARAMETERS = 12  # drawn one by one
+PAIR_TRIALS = 12  # below this, a smoothed surface would be an invention
+SCATTER_TRIALS = 3
+FAR_REGION = 40.0  # a region is far from the others only beyond this: each should be in view
+CHOICE_LENGTH = 40
+ERROR_LENGTH = 90
+CURVE_POINTS = 40_000  # of all curves of the page, together
+COST_COLORS = {  # of a bar's parts, as the theme calls them
+    "trials": "tuned",
+    "full training and gate": "default",
+    "lost": "failed",
+    "boot": "running",
+    "idle": "rule",
+}
+CURVE_LEAST, CURVE_MOST = 8, 100  # of one curve
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How the two leading parameters are drawn together: "contour", "scatter" or not at all."""
+
+    kind: str | None
+    names: tuple[str, ...]
+    trials: int
+
+
+def overview_data(report: Report) -> dict[str, Any]:
+    """The regions to compare: places in the report, values, gains; and how to lay them out.
+
+    Gains also as people read them, as in the table of regions.
+    """
+    decimals = report_decimals(report)
+    rows = [
+        (at, row)
+        for at, row in enumerate(report.regions)
+        if row.report.default is not None or row.report.tuned is not None
+    ]
+    return {
+        "metric": report.report_metric,
+        "better": BETTER[report.report_direction],
+        "scale": _scale(scale_of_overview(report)),
+        "gainScale": _scale(scale_of_gains(report)),
+        "rows": [
+            {
+                "region": at,
+                "name": row.name,
+                "slug": row.slug,
+                "default": short(row.report.default),
+                "tuned": short(row.report.tuned),
+                "gain": short(row.report.gain),
+                "told": "" if row.report.gain is None else signed(row.report.gain, decimals),
+                "final": short(row.final_metric),
+            }
+            for at, row in rows
+        ],
+    }
+
+
+def scale_of_overview(report: Report) -> Scale | None:
+    """How tuned and default values are laid out; None without any."""
+    pairs = [(row.report.default, row.report.tuned) for row in report.regions]
+    values = [value for pair in pairs for value in pair if value is not None]
+    return scale_of(values, median(values), FAR_REGION) if values else None
+
+
+def scale_of_gains(report: Report) -> Scale:
+    """How gains are laid out, around zero; they have a sign, so never by logarithms."""
+    gains = [row.report.gain for row in report.regions if row.report.gain is not None]
+    return scale_of([0.0, *gains], 0.0, FAR_REGION)
+
+
+class CostBar(NamedTuple):
+    """What a region's jobs cost, or the fleet's nodes without one.
+
+    Attributes:
+        place: the region's in the report; None: it is the fleet.
+        usd: the sum.
+        parts: what it consists of, in USD; nothing that cost nothing.
+    """
+
+    place: int | None
+    usd: float
+    parts: dict[str, float]
+
+    @property
+    def told(self) -> str:
+        """Its parts in words."""
+        return ", ".join(f"{name}: {usd(amount)}" for name, amount in self.parts.items())
+
+
+def cost_bars(report: Report) -> list[CostBar]:
+    """What each region's jobs cost, the dearest first, and what no job had of the fleet's nodes."""
+    regions = enumerate(report.regions)
+    bars = [CostBar(at, row.usd, _parts_of_cost(row)) for at, row in regions if row.usd]
+    bars.sort(key=lambda bar: -bar.usd)
+    boot, idle = report.boot_usd or 0.0, report.idle_usd or 0.0
+    fleet = CostBar(None, boot + idle, _known({"boot": boot, "idle": idle}))
+    return [*bars, *([fleet] if fleet.usd else [])]
+
+
+def _known(parts: dict[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in parts.items() if amount > 0}
+
+
+def _parts_of_cost(region: RegionReport) -> dict[str, float]:
+    """Trials, full training and gate, and what was lost of either; together all that is known.
+
+    The time of jobs between their trials is the trials'.
+    """
+    jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
+    lost = sum(job.lost_usd or 0.0 for job in jobs)
+    trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
+    trials += region.between_usd or 0.0
+    full = max(0.0, (region.usd or 0.0) - trials - lost)
+    return _known({"trials": trials, "full training and gate": full, "lost": lost})
+
+
+def timeline_data(timeline: Timeline) -> dict[str, Any]:
+    """The machines' rows, jobs and pauses; times in seconds from `start`, the first of them."""
+    start = timeline.start
+    states = sorted({bar.state for bar in timeline.bars})
+    return {
+        "start": start,
+        "end": short(timeline.end - start),
+        "rows": list(timeline.rows),
+        "pauses": [[short(round(at - start, 1)) for at in pause] for pause in timeline.pauses],
+        "states": states,
+        "bars": [
+            [
+                bar.region,
+                bar.trial,
+                states.index(bar.state),
+                short(round(bar.start - start, 1)),
+                short(round(bar.end - start, 1)),
+                bar.row,
+            ]
+            for bar in timeline.bars
+        ],
+    }
+
+
+def region_data(report: Report, region: RegionReport, points: int) -> dict[str, Any]:
+    """A region's trials as columns, its parameters, and how to lay out its objective.
+
+    Args:
+        report: of the run.
+        region: the region.
+        points: how many points of each learning curve to keep.
+    """
+    drawn = drawn_parameters(region)
+    known = {item.name: item for item in region.settings}
+    trials = region.trials
+    reported = [trial.metrics.get(report.report_metric) for trial in trials]
+    return {
+        "metric": region.objective.metric,
+        "better": BETTER[region.objective.direction],
+        "best": region.best_trial,
+        "baseline": region.baseline_trial,
+        "default": short(region.objective.default),
+        "scale": _scale(scale_of_region(region)),
+        "curveScale": _scale(scale_of_curves(region)),
+        "parameters": [_parameter(known[name], trials) for name in drawn],
+        "pair": [drawn.index(name) for name in pair_of(region).names],
+        "number": [trial.trial for trial in trials],
+        "state": [trial.state for trial in trials],
+        "value": [short(trial.value) for trial in trials],
+        "decimals": decimals_of([trial.value for trial in trials], region.objective),
+        "reported": {
+            "metric": report.report_metric,
+            "value": [short(value) for value in reported],
+            "decimals": decimals_of(reported, region.report),
+        }
+        if is_apart(report)
+        else None,
+        "params": [[_place(known[name], trial) for trial in trials] for name in drawn],
+        "settings": [item.name for item in region.settings],
+        "others": {
+            name: _texts([trial.params.get(name, "") for trial in trials])
+            for name in known.keys() - drawn
+        },
+        "jobs": _jobs(trials),
+        "attempts": [trial.attempts or None for trial in trials],
+        "node": [trial.node for trial in trials],
+        "errors": {t.trial: shortened(t.error, ERROR_LENGTH) for t in trials if t.error},
+        "curves": _curves(trials, points),
+    }
+
+
+def is_apart(report: Report) -> bool:
+    """Whether regions are compared by another metric than the objective."""
+    return report.metric != report.report_metric
+
+
+def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int | None:
+    """A column's decimals, as the values near the best need them: one far away takes none off."""
+    known = [value for value in values if value is not None]
+    anchor = comparison.tuned
+    view = scale_of(known, anchor).view if known and anchor is not None else None
+    return column_decimals([v for v in known if view is None or view[0] <= v <= view[1]])
+
+
+def _texts(values: Sequence[Any]) -> list[str]:
+    text = alike([value for value in values if value != ""])
+    return [text(value) if value != "" else "" for value in values]
+
+
+def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
+    """What trials' jobs were, by names of the page's columns; without what none of them told."""
+    columns: dict[str, list[Any]] = {
+        "started": [t.started and round(t.started) for t in trials],
+        "seconds": [t.compute_seconds and round(t.compute_seconds, 1) for t in trials],
+        "cpu": [t.cpu_seconds and round(t.cpu_seconds, 1) for t in trials],
+        "memory": [t.memory_mb and round(t.memory_mb) for t in trials],
+        "usd": [short(t.usd, 4) for t in trials],
+        "ranks": [t.ranks for t in trials],
+        "generations": [t.generations for t in trials],
+        "machine": [t.slot or t.machine for t in trials],
+    }
+    return {
+        name: column
+        for name, column in columns.items()
+        if any(value is not None for value in column)
+    }
+
+
+def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
+    """Steps and values of the learning curves, in thousandths of what they go through."""
+    curves = {t.trial: thinned(t.curve, points) for t in trials if len(t.curve) > 1}
+    values = [value for curve in curves.values() for _, value in curve]
+    reach = max(values) - min(values) if values else 0.0
+    decimals = 3 - math.floor(math.log10(reach)) if 0 < reach < math.inf else None
+
+    def told(value: float) -> float | None:
+        return short(value) if decimals is None else round(value, decimals)
+
+    return {
+        number: [[step for step, _ in curve], [told(value) for _, value in curve]]
+        for number, curve in curves.items()
+    }
+
+
+def scale_of_region(region: RegionReport) -> Scale | None:
+    """How the objective is laid out in all pictures of a region; None without any value."""
+    values = [trial.value for trial in region.trials if trial.value is not None]
+    return _anchored(values, region.objective.direction)
+
+
+def scale_of_curves(region: RegionReport) -> Scale | None:
+    """How the learning curves are laid out; None without any."""
+    curves = [trial.curve for trial in region.trials if len(trial.curve) > 1]
+    return _anchored([v for curve in curves for _, v in curve], region.objective.direction)
+
+
+def _anchored(values: Sequence[float], direction: Direction) -> Scale | None:
+    anchor = best(values, direction, lambda value: value)
+    return None if anchor is None else scale_of(values, anchor)
+
+
+def _scale(scale: Scale | None) -> dict[str, Any] | None:
+    if scale is None:
+        return None
+    view = None if scale.view is None else [short(end) for end in scale.view]
+    return {"view": view}
+
+
+def drawn_parameters(region: RegionReport) -> list[str]:
+    """The parameters that are drawn: searched ones, most important first, up to twelve."""
+    having = {name for t in region.trials if t.value is not None for name in t.params}
+    names = [name for name, item in region.ranges.items() if not item.single and name in having]
+    order = {item.parameter: at for at, item in enumerate(region.importance)}
+    return sorted(names, key=lambda name: (order.get(name, len(order)), name))[:MOST_PARAMETERS]
+
+
+def pair_of(region: RegionReport) -> Pair:
+    """The two leading parameters that enough trials have, and how to draw them."""
+    names = drawn_parameters(region)[:2]
+    if len(names) < 2:
+        return Pair(None, (), 0)
+    ranges = region.ranges
+    trials = sum(
+        t.value is not None and all(name in t.params for name in names) for t in region.trials
+    )
+    if trials < SCATTER_TRIALS:
+        return Pair(None, (), trials)
+    smooth = trials >= PAIR_TRIALS and all(ranges[name].choices is None for name in names)
+    return Pair("contour" if smooth else "scatter", tuple(names), trials)
+
+
+def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
+    range_ = item.range
+    assert range_ is not None, item
+    if range_.choices is not None:
+        choices = [shortened(setting(choice), CHOICE_LENGTH) for choice in range_.choices]
+        return {"name": item.name, "choices": choices}
+    whole = isinstance(range_.low, int)
+    given = [trial.params.get(item.name) for trial in trials]
+    decimals, digits = alike_form([value for value in given if value and is_finite(value)])
+    return {
+        "name": item.name,
+        "low": range_.low,
+        "high": range_.high,
+        "log": range_.log,
+        "whole": whole,
+        "decimals": decimals,
+        "digits": digits,
+    }
+
+
+def _place(item: Setting, trial: Trial) -> float | None:
+    if trial.value is None and item.name not in trial.params:
+        return None
+    assert item.range is not None, item
+    return coordinate(trial.params.get(item.name), item.range)
+
+
+def coordinate(value: Any, range_: ParameterRange) -> float | None:
+    """Where a parameter's value lies on its axis: itself, or its choice's place; None if nowhere.
+
+    1, 1.0 and True are three choices.
+    """
+    if range_.choices is None:
+        return short(value, 5) if is_finite(value) else None
+    same = (
+        at
+        for at, choice in enumerate(range_.choices)
+        if type(choice) is type(value) and choice == value
+    )
+    return next(same, None)
+
+
+def curve_points(report: Report) -> int:
+    """How many points of each learning curve the page keeps: fewer where there are many curves."""
+    curves = sum(len(trial.curve) > 1 for region in report.regions for trial in region.trials)
+    return max(CURVE_LEAST, min(CURVE_MOST, CURVE_POINTS // max(1, curves)))
+
+
+def has_curves(region: RegionReport) -> bool:
+    """Whether a trial reported at least two steps: less is no curve."""
+    return any(len(trial.curve) > 1 for trial in region.trials)
+
+
+def parameters_not_drawn(region: RegionReport) -> int:
+    """How many searched parameters are left out of the pictures."""
+    searched: Mapping[str, ParameterRange] = region.ranges
+    return sum(not item.single for item in searched.values()) - len(drawn_parameters(region))

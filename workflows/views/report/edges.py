@@ -1,0 +1,60 @@
+"""Which parameters' best values lie at the end of their ranges, and in how many regions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from trialfleet.workflows.views.report.model import RegionReport
+
+LEAST_TRIALS = 5  # of a region, completed: the best of fewer says little
+OFTEN = 0.5  # of the regions
+_ENDS = {"low": "lower", "high": "upper"}
+
+
+def edges_of(regions: Sequence[RegionReport]) -> str:
+    """A sentence on the parameters of which half of the regions or more want values beyond.
+
+    A best value that is the default one doesn't count: tuning didn't go there. Neither do those of
+    a region whose tuned settings are no better than its default ones: where all trials are about
+    equal, chance chose the best of them, and a wider range would gain nothing.
+    """
+    tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
+    found = Counter(
+        (item.name, item.edge)
+        for row in tuned
+        if _gained(row)
+        for item in row.settings
+        if item.edge is not None and item.changed
+    )
+    often = [
+        (name, edge, many) for (name, edge), many in found.items() if many >= OFTEN * len(tuned)
+    ]
+    if not often:
+        return ""
+    often.sort(key=lambda each: (-each[2], each[0]))
+    (name, edge, many), *others = often
+    first = f"The best {name} is at the {_ENDS[edge]} end of its range"
+    parts = [first + _in(many, len(tuned), len(regions))]
+    parts += [
+        f"{name} at the {_ENDS[edge]} one{_in(many, len(tuned), len(regions))}"
+        for name, edge, many in others
+    ]
+    return f"{_listed(parts)}: widen {'these ranges' if others else 'this range'}."
+
+
+def _gained(row: RegionReport) -> bool:
+    """Whether tuning helped, by the metric that is compared, else by the objective.
+
+    Where no trial had the default settings, nobody knows that it didn't.
+    """
+    gains = (row.report.gain, row.objective.gain)
+    return next((gain for gain in gains if gain is not None), 1.0) > 0
+
+
+def _in(many: int, of: int, regions: int) -> str:
+    return "" if regions == 1 else f" in {many} of {of} regions"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

@@ -1,0 +1,69 @@
+"""Regions by their outcome, as the page groups and filters them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.views.report.model import RegionReport, Report
+
+TITLES = {
+    "published": ("Published", "good"),
+    "kept": ("Kept out", ""),
+    "tuned": ("Tuned", "good"),
+    "worse": ("Worse than default", "bad"),
+    "running": ("Under way", ""),
+    "failed": ("Failed or stopped", "bad"),
+    "empty": ("No result", ""),
+}
+BROKEN = {Stage.FAILED, Stage.STOPPED, Stage.LOST, Stage.HELD}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Regions with one outcome: their places in the report and themselves.
+
+    Attributes:
+        key: one of `TITLES`.
+        title: how it is called.
+        tone: its CSS class.
+        regions: in the study's order.
+    """
+
+    key: str
+    title: str
+    tone: str
+    regions: tuple[tuple[int, RegionReport], ...]
+
+
+def groups_of(report: Report) -> list[Group]:
+    """The groups that have a region, in the order of `TITLES`."""
+    placed = [(group_of(region), at, region) for at, region in enumerate(report.regions)]
+    groups = [
+        Group(key, title, tone, tuple((at, region) for own, at, region in placed if own == key))
+        for key, (title, tone) in TITLES.items()
+    ]
+    return [group for group in groups if group.regions]
+
+
+def group_of(region: RegionReport) -> str:
+    """The region's group: the first of these that holds."""
+    if region.status in BROKEN:
+        return "failed"
+    if region.status == Stage.KEPT:
+        return "kept"
+    if region.worse is not None:
+        return "worse"
+    if Stage(region.status).is_good:
+        return "published" if region.status == Stage.PUBLISHED else "tuned"
+    return "empty" if region.best_trial is None else "running"
+
+
+def tone_of(region: RegionReport) -> str:
+    """The tone (a CSS class) of a region's outcome."""
+    return TITLES[group_of(region)][1]
+
+
+def outcome(region: RegionReport) -> str:
+    """The region's status, and that its tuned settings are worse where they are."""
+    return region.status if region.worse is None else f"{region.status}, worse than default"

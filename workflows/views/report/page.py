@@ -1,0 +1,135 @@
+"""report.html: one file that asks the network for nothing.
+
+What is closed at first, each region's pictures and tables, is kept compressed until it is opened.
+Safe against every text of a run, which comes from users, trainers and machines: templates escape
+by default, JSON blocks hold no `<`, pictures write text as text, and a content security policy
+lets no script run but the page's own two (by their hashes) and no request leave.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from markupsafe import Markup
+
+from trialfleet.render import render_template
+from trialfleet.workflows.formatting import BETTER, usd
+from trialfleet.workflows.views.report import chart_data, groups, tables, views
+from trialfleet.workflows.views.report.model import Report
+from trialfleet.workflows.views.report.timeline import timeline_of
+
+LIBRARIES = ("d3.min.js", "plot.umd.min.js")  # the second needs the first
+SCRIPTS = ("shared.js", "region_charts.js", "trial_charts.js", "parameter_charts.js",
+           "trials_table.js", "page.js")  # fmt: skip
+_LEVEL = 7  # of compression: 9 takes more than twice the time for a hundredth of the bytes
+
+
+def render_page(report: Report) -> str:
+    """The whole page. The same report gives the same text."""
+    timeline = timeline_of(report)
+    scripts = [libraries(), own_script(_folder() / "scripts" / "report.js")]
+    overview = chart_data.overview_data(report)
+    known = {
+        "report": report, "views": views, "tables": tables, "chart_data": chart_data,
+        "overview": overview, "timeline": timeline,
+    }  # fmt: skip
+    everywhere = {
+        "names": [region.name for region in report.regions],
+        "overview": overview,
+        "timeline": chart_data.timeline_data(timeline),
+    }
+    points = chart_data.curve_points(report)
+    regions = (
+        chart_data.region_data(report, region, points)
+        | {"html": render_template("report/region.html.j2", region=region, at=at, **known)}
+        for at, region in enumerate(report.regions)
+    )
+    return render_template(
+        "report/page.html.j2",
+        **known,
+        better=BETTER,
+        usd=usd,
+        groups_of=groups.groups_of,
+        tone_of=groups.tone_of,
+        outcome=groups.outcome,
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own, nothing is in them
+        policy=_policy(scripts),
+        packed=_packed([everywhere, *regions]),
+    )
+
+
+def _packed(blocks: Iterable[Any]) -> str:
+    """JSON blocks, a line each, compressed, in letters that can't end an element.
+
+    Together, since what regions have in common is then written once.
+    """
+    packing = zlib.compressobj(_LEVEL)
+    parts = bytearray()
+    for block in blocks:
+        text = json.dumps(block, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        parts += packing.compress(f"{text}\n".encode())
+    return base64.b64encode(bytes(parts + packing.flush())).decode()
+
+
+def script_json(value: Any) -> Markup:
+    """`value` as JSON for a `<script type="application/json">`: no text can end the element."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704 - what could be markup was just escaped
+
+
+def _policy(scripts: list[str]) -> str:
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    # each plot has a style element of its own, so styles can't be pinned by hash
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@cache
+def libraries() -> str:
+    """Observable Plot and d3, after their licences, which every copy of them must hold."""
+    vendor = _folder() / "vendor"
+    licenses = sorted(
+        (file for file in vendor.iterdir() if file.name.endswith(".LICENSE")),
+        key=lambda file: file.name,
+    )
+    notices = [f"{file.name}\n\n{file.read_text(encoding='utf-8').strip()}" for file in licenses]
+    comment = "/*\n" + "\n\n".join(notices).replace("*/", "* /") + "\n*/"
+    code = [(vendor / name).read_text(encoding="utf-8") for name in LIBRARIES]
+    return _inline("\n".join([comment, *code]))
+
+
+def own_script(last: Traversable) -> str:
+    """A page's own script: what draws the pictures, and behind it what that page alone has.
+
+    One function, so that its names meet nobody else's.
+    """
+    parts = [_folder() / "scripts" / name for name in SCRIPTS]
+    text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])
+    return _inline(f'(async () => {{\n"use strict";\n{text}}})();\n')
+
+
+def _inline(script: str) -> str:
+    assert "\r" not in script, "the browser would change it before it takes its hash"
+    assert "</script" not in script.lower(), "the script would end its own element"
+    assert "<!--" not in script, "the browser would take what follows for another script element"
+    return script
+
+
+def _folder() -> Traversable:
+    return files("trialfleet.templates") / "report"

@@ -1,0 +1,320 @@
+"""From one look at a run to its `Report`. Reads only: a storage that isn't there stays so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import OptimizerError
+from trialfleet.optimizer.space import Tunable
+from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.cleaning import clean, finite
+from trialfleet.workflows.facts.jobs.current import end_place
+from trialfleet.workflows.facts.jobs.job_log import (
+    Job,
+    Stay,
+    read_executions,
+    read_job,
+    read_removals,
+    total,
+)
+from trialfleet.workflows.facts.models.folders import model_in_force
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs import spending
+from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
+from trialfleet.workflows.facts.runs.region_records import final_metrics
+from trialfleet.workflows.facts.runs.storage import study_name
+from trialfleet.workflows.status.costs.bill import overhead
+from trialfleet.workflows.status.earlier_model import better_before
+from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
+from trialfleet.workflows.status.reader import Look, StatusReader
+from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.run_trials import Trial, trials_of
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.report import analysis
+from trialfleet.workflows.views.report.edges import edges_of
+from trialfleet.workflows.views.report.model import Head, RegionReport, Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionFacts:
+    """What a report needs to know of a region.
+
+    Attributes:
+        status: where it stands.
+        study_name: the name of its study in the storage.
+        stored: its trials as the storage has them.
+        trials: the same as every view has them.
+        parameters: what its search space tunes.
+        defaults: the default settings, without constants and what means nothing in them.
+        data: its files.
+        final: metrics of the full training with the best settings; None before it ended.
+        final_job: what HTCondor says of that training's job; None before it began.
+        final_stays: the executions of that job.
+        gate_job: what HTCondor says of the gate's job; None before it began.
+        between_usd: what jobs cost while they were at none of their trials.
+        in_force: the model that `latest` means; None where there is none.
+        previous: an earlier run's model that measured better; None without any.
+    """
+
+    status: RegionStatus
+    study_name: str
+    stored: Sequence[StoredTrial]
+    trials: tuple[Trial, ...]
+    parameters: Mapping[str, Tunable]
+    defaults: Mapping[str, Any]
+    data: Sequence[str] = ()
+    final: Mapping[str, float] | None = None
+    final_job: Job | None = None
+    final_stays: Sequence[Stay] = ()
+    gate_job: Job | None = None
+    between_usd: float | None = None
+    in_force: Path | None = None
+    previous: Path | None = None
+
+
+def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
+    """Return the report of a run as it stands now, or as it `finished`.
+
+    Raises:
+        OptimizerError: its studies can't be read, or what they held is lost.
+    """
+    look = StatusReader(folder).look()
+    if look.storage_away:
+        raise OptimizerError(look.storage_away)
+    frozen, regions = load_frozen(folder.study), look.status.regions
+    return _report(folder, frozen, look, regions, finished, is_last=True)
+
+
+def report_of_region(folder: RunFolder, frozen: FrozenStudy, look: Look, slug: str) -> Report:
+    """Return the report of one region of a run as a look at it shows it."""
+    regions = [region for region in look.status.regions if region.slug == slug]
+    return _report(folder, frozen, look, regions, None)
+
+
+def _report(
+    folder: RunFolder,
+    frozen: FrozenStudy,
+    look: Look,
+    regions: Sequence[RegionStatus],
+    finished: datetime | None,
+    *,
+    is_last: bool = False,
+) -> Report:
+    """The report of some regions; `is_last` where nobody needs the look's trials behind it."""
+    study = frozen.study
+    nodes = overhead(folder, finished or datetime.now(UTC))
+    head = Head(
+        study=study.name,
+        run=frozen.run,
+        metric=study.objective.metric,
+        direction=study.objective.direction,
+        report_metric=study.compared_metric,
+        report_direction=study.compared_direction,
+        created=frozen.created,
+        finished=finished,
+        boot_usd=nodes.boot if nodes else None,
+        idle_usd=nodes.idle if nodes else None,
+        lost_share=look.status.work.lost_share,
+        notice=_notice(folder, look.status.regions),
+    )
+    now = None if finished or look.status.ended else datetime.now(UTC).timestamp()
+    made = []
+    for each in regions:
+        made.append(_facts_of(folder, frozen, each, look, now))
+        for trial in look.trials[each.name] if is_last else ():
+            trial.forget()
+    return build_report(
+        head,
+        made,
+        root=folder.root,
+        active=[span for files in folder.all_dags() for span in read_executions(files.log)],
+        stops=read_removals(folder.dag_files.log),
+    )
+
+
+def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:
+    """Why trials ended early, where that was for want of money; and which models have drifted."""
+    unpaid = spending.unpaid_trials(folder)
+    lines = [f"Trials ended early: {unpaid}."] if unpaid else []
+    lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
+    lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
+    return " ".join(lines)
+
+
+def _facts_of(
+    folder: RunFolder, frozen: FrozenStudy, status: RegionStatus, look: Look, now: float | None
+) -> RegionFacts:
+    name, study, files = status.name, frozen.study, folder.region(status.slug)
+    stored, space = look.trials[name], study.space_of(name)
+    in_force, previous = _other_models(status.published, study)
+    return RegionFacts(
+        status=status,
+        study_name=study_name(study, frozen.run, name),
+        stored=stored,
+        trials=trials_of(name, stored, look.unfinished[name], files, study, now),
+        parameters=space.parameters,
+        defaults=space.active(space.defaults()),
+        data=study.data_of(name),
+        final=final_metrics(files),
+        final_job=read_job(end_place(files, files.best)),
+        gate_job=read_job(end_place(files, files.gate)),
+        final_stays=end_stays(files, files.best, study, None if files.is_done else now),
+        between_usd=total(between_stays(files, study, now)),
+        in_force=in_force,
+        previous=previous,
+    )
+
+
+def _other_models(published: str | None, study: Study) -> tuple[Path | None, Path | None]:
+    """The region's model in force and an earlier one that measured better; None without those."""
+    if published is None:
+        return None, None
+    try:
+        return model_in_force(Path(published)), better_before(Path(published), study)
+    except OSError:  # moved away since, or not to be read: the report is written all the same
+        return None, None
+
+
+def build_report(
+    run: Head,
+    regions: Sequence[RegionFacts],
+    *,
+    root: Path,
+    active: Sequence[tuple[float, float | None]] = (),
+    stops: Sequence[float] = (),
+) -> Report:
+    """Return the report of a run of which all is known.
+
+    Args:
+        run: what is known of it as a whole.
+        regions: likewise, of each region.
+        root: its folder.
+        active: when its DAGMans executed, as `read_executions` has it.
+        stops: when its own DAGMan was removed, in Unix seconds.
+    """
+    pauses = pauses_of(active, set(_signs(regions)), stops)
+    made = tuple(_region(run, region, root, pauses) for region in regions)
+    notices = [run.notice, analysis.unreported(run.report_metric, made)]
+    begun = min((begin for begin, _ in active), default=run.created.timestamp())
+    ended = run.finished.timestamp() if run.finished else math.inf
+    paused = paused_within(pauses, begun, ended)
+    is_worse = any(region.worse is not None for region in made)
+    told = vars(run) | {"notice": " ".join(filter(None, notices))}
+    return Report(
+        **{name: clean(value) if isinstance(value, str) else value for name, value in told.items()},
+        advice=clean(analysis.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
+        edges=clean(edges_of(made)),
+        wall_seconds=ended - begun - paused if run.finished else None,
+        paused_seconds=paused,
+        pauses=pauses,
+        compute_seconds=sum(region.compute_seconds for region in made),
+        usd=_sum([region.usd for region in made]),
+        complete=sum(region.complete for region in made),
+        failed=sum(region.failed for region in made),
+        budget_trials=sum(region.budget_trials for region in made),
+        regions=made,
+    )
+
+
+def _signs(regions: Iterable[RegionFacts]) -> Iterator[float]:
+    """When something happened to the run's jobs, in Unix seconds."""
+    for region in regions:
+        for job in (*region.trials, region.final_job):
+            if job:
+                yield from (time for time in (job.started, job.ended) if time is not None)
+
+
+def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) -> RegionReport:
+    status, trials = region.status, region.trials
+    best = next((trial for trial in trials if trial.trial == status.best_trial), None)
+    baseline = next((trial for trial in trials if trial.baseline), None)
+    pair = (baseline, best, run.metric)
+    objective = analysis.compare(run.metric, run.direction, *pair)
+    report = analysis.compare(run.report_metric, run.report_direction, *pair)
+    importance, note = analysis.importance_of(trials, region.parameters, run.direction)
+    jobs = [trial.compute_seconds for trial in trials]
+    jobs += [region.final_job.wall_seconds if region.final_job else None]
+    wall, paused = _wall_seconds(region.stored, pauses)
+    worse, next_step, next_command = analysis.worse_of(objective, report), None, None
+    if worse and status.published and region.in_force:
+        next_step, next_command = analysis.next_step_on_worse(
+            status.name, region.data, Path(status.published), region.in_force, region.previous
+        )
+    return RegionReport(
+        name=clean(status.name),
+        slug=clean(status.slug),
+        study_name=clean(region.study_name),
+        stopped=clean(status.reason),
+        budget_trials=status.budget,
+        final_job=region.final_job and _cleaned(region.final_job),
+        gate_job=region.gate_job and _cleaned(region.gate_job),
+        not_latest=clean(status.not_latest),
+        gate=clean(str(status.gate)) if status.gate else None,
+        gate_worse=status.gate is not None and status.gate.is_worse,
+        usd=status.usd,
+        between_usd=region.between_usd,
+        holdout=clean(status.holdout),
+        changed=clean(status.changed),
+        status=status.stage,
+        complete=status.done,
+        failed=status.failed + status.cut_off,
+        stopped_early=status.stopped_early,
+        running=status.running,
+        objective=objective,
+        report=report,
+        worse=worse,
+        next_step=clean(next_step),
+        next_command=clean(next_command),
+        why_command=clean(analysis.why_command(status.name, root)),
+        final=None if region.final is None else finite(clean(region.final)),
+        published=clean(status.published),
+        best_trial=status.best_trial,
+        baseline_trial=None if baseline is None else baseline.trial,
+        compute_seconds=sum(seconds or 0.0 for seconds in jobs),
+        wall_seconds=wall,
+        paused_seconds=paused,
+        importance=importance,
+        importance_note=note,
+        settings=analysis.settings_of(clean(region.defaults), best, trials, region.parameters),
+        cause=clean(str(status.cause)) if status.cause else None,
+        failures=analysis.failures_of(trials),
+        taught=_taught(region.stored),
+        trials=trials,
+        final_stays=tuple(region.final_stays),
+    )
+
+
+def _cleaned(job: Job) -> Job:
+    return replace(job, machine=clean(job.machine), slot=clean(job.slot))
+
+
+def _taught(trials: Sequence[StoredTrial]) -> dict[str, float]:
+    """What the model learned from when it was last asked, the most first."""
+    noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
+    found = next((kept for each in noted if each and (kept := finite(each))), {})
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _sum(known: Sequence[float | None]) -> float | None:
+    """The sum of those that are known; None if none is."""
+    found = [each for each in known if each is not None]
+    return sum(found) if found else None
+
+
+def _wall_seconds(
+    trials: Sequence[StoredTrial], pauses: Sequence[Span]
+) -> tuple[float | None, float]:
+    """From a region's first trial to its last without pauses, and these; None without any trial."""
+    starts = [trial.datetime_start.timestamp() for trial in trials if trial.datetime_start]
+    ends = [trial.datetime_complete.timestamp() for trial in trials if trial.datetime_complete]
+    if not starts or not ends:
+        return None, 0.0
+    paused = paused_within(pauses, min(starts), max(ends))
+    # Optuna's times have no zone: a clock set back during the run must not give a negative time
+    return max(0.0, max(ends) - min(starts) - paused), paused

@@ -1,0 +1,157 @@
+"""The report as a table in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import first_of
+from trialfleet.workflows.facts.runs.causes import in_short
+from trialfleet.workflows.formatting import (
+    BETTER,
+    column_decimals,
+    duration,
+    fixed,
+    signed,
+)
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.views.output import Fitting, keep_numbers_whole
+from trialfleet.workflows.views.report.analysis import unreported
+from trialfleet.workflows.views.report.groups import group_of, outcome
+from trialfleet.workflows.views.report.model import RegionReport, Report
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+_LONGEST_WORD = 24  # columns that a word of a name gets before it is folded
+_IN_FULL, _NAMED = 2, 8  # regions whose words are told, or whose names, in a terminal
+_STYLES = {"worse": "red", "kept": "yellow"}
+
+
+def fitted_summary(report: Report) -> Fitting:
+    """The summary for a terminal; a narrow one goes without the objective's best, then times."""
+
+    def narrow(*, with_time: bool) -> Table:
+        return summary_table(report, with_best=False, with_time=with_time)
+
+    return Fitting(
+        lambda whole: (
+            summary_table(report) if whole else Fitting(lambda room: narrow(with_time=room))
+        )
+    )
+
+
+def summary_table(report: Report, *, with_best: bool = True, with_time: bool = True) -> Table:
+    """One row per region: trials, tuned against default settings, gain, time, status.
+
+    Trials are the completed ones; a column of failed ones stands beside them if there are any.
+
+    Time is the region's own, from its first trial's start to its last trial's end. Above the table
+    stands which metric it compares; below, what to know of each region whose tuned settings are
+    worse than the default ones or whose validation and test losses are far apart, and of best
+    settings at the ends of their ranges.
+
+    Args:
+        report: of the run.
+        with_best: with the objective's best value, where another metric is compared.
+        with_time: with times.
+    """
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    decimals = report_decimals(report)
+    best_decimals = column_decimals([row.objective.tuned for row in report.regions])
+    with_best = with_best and report.metric != report.report_metric
+    failed = report.failed > 0
+    table = Table(
+        header_style="bold",
+        title=Text(_title(report, with_best)),
+        title_justify="left",
+        caption=_caption(report),
+        caption_justify="left",
+    )
+    table.add_column("region", overflow="fold")
+    numeric = ["trials", "failed"] if failed else ["trials"]
+    numeric += ["best"] if with_best else []
+    numeric += ["tuned", "default", "gain", *(["time"] if with_time else [])]
+    for title in numeric:
+        table.add_column(Text(title), justify="right")
+    table.add_column("state", overflow="fold")
+    for row in report.regions:
+        table.add_row(
+            Text(row.name),
+            f"{row.finished}/{row.budget_trials}",
+            *([Text(str(row.failed) if row.failed else "", style="red")] if failed else []),
+            *([Text(fixed(row.objective.tuned, best_decimals))] if with_best else []),
+            Text(fixed(row.report.tuned, decimals)),
+            Text(fixed(row.report.default, decimals)),
+            _gain(row, decimals),
+            *([Text(duration(row.wall_seconds), no_wrap=True)] if with_time else []),
+            Text(_state(row), style=_STYLES.get(group_of(row), "")),
+        )
+    keep_numbers_whole(table)
+    for column in (table.columns[0], table.columns[-1]):
+        words = [word for cell in [column.header, *column.cells] for word in str(cell).split()]
+        column.min_width = min(_LONGEST_WORD, max(map(cell_len, words), default=1))
+    return table
+
+
+def _state(row: RegionReport) -> str:
+    """What became of a region; of one that failed, how many attempts did, and why, in short."""
+    is_failed = row.status == Stage.FAILED and row.cause
+    return f"{row.status}: {in_short(row.cause or '')}" if is_failed else outcome(row)
+
+
+def _title(report: Report, with_best: bool) -> str:
+    compared = (
+        f"tuned, default: {report.report_metric} ({BETTER[report.report_direction]} is better)"
+    )
+    return compared + (f"; best: {report.metric}" if with_best else "")
+
+
+def _caption(report: Report) -> Text | None:
+    from rich.text import Text
+
+    worse = _worse([row for row in report.regions if row.worse is not None])
+    lines = [*worse, report.advice] if worse else []
+    if warning := unreported(report.report_metric, report.regions):
+        lines.append(warning)
+    told = [f"{row.name}: {row.holdout}" for row in report.regions if row.holdout]
+    told += [f"{row.name}: {row.changed}" for row in report.regions if row.changed]
+    told += [report.edges] if report.edges else []
+    parts = [Text("\n".join(lines), style="red"), *(Text(line, style="yellow") for line in told)]
+    caption = Text("\n").join([part for part in parts if part])
+    return caption if caption else None
+
+
+def _worse(rows: list[RegionReport]) -> list[str]:
+    """Say where tuned settings are worse than default ones, and what to do about it."""
+    if len(rows) > _IN_FULL:
+        named = first_of([row.name for row in rows], _NAMED)
+        where = f"Tuned is worse than default in {len(rows)} regions: {named}"
+        return [f"{where}; the report says what to do about each."]
+    lines = []
+    for row in rows:
+        sentence = f"{row.name}: tuned is worse than default. {row.worse} {row.next_step or ''}"
+        lines += [sentence.rstrip(), *filter(None, [row.next_command])]
+    return lines
+
+
+def report_decimals(report: Report) -> int | None:
+    """The decimals of every number of the report metric, so that columns can be compared."""
+    return column_decimals(
+        [
+            value
+            for row in report.regions
+            for value in (row.report.default, row.report.tuned, row.final_metric)
+        ]
+    )
+
+
+def _gain(row: RegionReport, decimals: int | None) -> Text:
+    from rich.text import Text
+
+    gain = row.report.gain
+    style = "" if not gain else "green" if gain > 0 else "red"
+    return Text(signed(gain, decimals), style=style)

@@ -1,0 +1,192 @@
+"""The cells of the page's tables: texts and what they sort by. Nothing here is HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from trialfleet.workflows import formatting as f
+from trialfleet.workflows.formatting import usd
+from trialfleet.workflows.views.report.chart_data import is_apart
+from trialfleet.workflows.views.report.groups import outcome, tone_of
+from trialfleet.workflows.views.report.model import Comparison, RegionReport, Report, Setting
+from trialfleet.workflows.views.report.summary import report_decimals
+
+FULL_TRAINING = "Full training"
+FULL_MEANS = (
+    "the best settings trained once more on the full budget; its model is the one that is "
+    "published, or kept out"
+)
+MODEL = "Published model"
+COST = "USD"
+COST_MEANS = "what the region's jobs cost, failed attempts among them"
+EDGES = {"low": "at the lower end", "high": "at the upper end"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table's cell: its text, what it sorts by (None: last), and its tone (a CSS class)."""
+
+    text: str
+    key: float | str | None = None
+    tone: str = ""
+
+    @property
+    def written_key(self) -> str | None:
+        """The key as the page holds it; None where there is none or where the text is it."""
+        if self.key is None:
+            return None
+        key = f"{self.key:.9g}" if isinstance(self.key, float) else str(self.key)
+        return None if key == self.text else key
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the overview: its title, its kind ("number" or "text"), and its cells' maker.
+
+    A phone shows the others only on demand where `brief` is false; `hint` explains the title.
+    """
+
+    title: str
+    kind: str
+    cell: Callable[[RegionReport], Cell]
+    brief: bool = False
+    hint: str = ""
+
+
+def region_columns(report: Report) -> list[Column]:
+    """The overview's columns after the region's name; without those that all would leave empty."""
+    columns = [*_compared_columns(report), *_course_columns(report)]
+    if all(row.final_metric is None for row in report.regions):
+        columns = [column for column in columns if column.title != FULL_TRAINING]
+    if all(row.usd is None for row in report.regions):
+        columns = [column for column in columns if column.title != COST]
+    if all(row.published is None for row in report.regions):
+        columns = [column for column in columns if column.title != MODEL]
+    return columns
+
+
+def _compared_columns(report: Report) -> list[Column]:
+    decimals = report_decimals(report)
+
+    def value(number: float | None, tone: str = "") -> Cell:
+        return Cell(f.fixed(number, decimals), number, tone)
+
+    def gain(row: RegionReport) -> Cell:
+        text = f.signed(row.report.gain, decimals)
+        return Cell(text, row.report.gain, gain_tone(row.report))
+
+    return [
+        Column("Default", "number", lambda row: value(row.report.default)),
+        Column("Tuned", "number", lambda row: value(row.report.tuned, "strong"), brief=True),
+        Column("Gain", "number", gain, brief=True),
+        Column("Status", "text", _status, brief=True),
+        Column(FULL_TRAINING, "number", lambda row: value(row.final_metric), hint=FULL_MEANS),
+    ]
+
+
+def _course_columns(report: Report) -> list[Column]:
+    decimals = f.column_decimals([row.objective.tuned for row in report.regions])
+
+    def best(row: RegionReport) -> Cell:
+        return Cell(f.fixed(row.objective.tuned, decimals), row.objective.tuned)
+
+    return [
+        *([Column(f"Best {report.metric}", "number", best)] if is_apart(report) else []),
+        Column("Trials", "number", _trials),
+        Column("Failed", "number", _failed),
+        Column("Time", "number", lambda row: Cell(f.duration(row.wall_seconds), row.wall_seconds)),
+        Column(COST, "number", lambda row: Cell(usd(row.usd), row.usd), hint=COST_MEANS),
+        Column(MODEL, "text", _model),
+    ]
+
+
+def _status(row: RegionReport) -> Cell:
+    return Cell(outcome(row), outcome(row), tone_of(row))
+
+
+def _trials(row: RegionReport) -> Cell:
+    return Cell(f"{row.finished} / {row.budget_trials}", row.finished)
+
+
+def _failed(row: RegionReport) -> Cell:
+    return Cell(
+        str(row.failed) if row.failed else f.NOTHING, row.failed, "bad" if row.failed else ""
+    )
+
+
+def _model(row: RegionReport) -> Cell:
+    """The end of a published model's path: the run's id. The page has the rest as its title."""
+    name = f.NOTHING if row.published is None else PurePath(row.published).name
+    return Cell(name, row.published or None, "path")
+
+
+def region_rows(report: Report) -> list[tuple[RegionReport, list[Cell]]]:
+    """The overview's rows, cells as `region_columns`."""
+    columns = region_columns(report)
+    return [(row, [column.cell(row) for column in columns]) for row in report.regions]
+
+
+def gain_tone(comparison: Comparison) -> str:
+    """The tone of a gain."""
+    gain = comparison.gain
+    return "" if not gain else "good" if gain > 0 else "bad"
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """One parameter, best against default; places are percent of its range, None: no number."""
+
+    name: str
+    default: str
+    best: str
+    changed: bool
+    default_place: float | None
+    best_place: float | None
+    low: str
+    high: str
+    note: str
+
+
+def setting_rows(row: RegionReport) -> list[SettingRow]:
+    """The settings table."""
+    return [_setting_row(item, row.best_trial is not None) for item in row.settings]
+
+
+def _setting_row(item: Setting, has_best: bool) -> SettingRow:
+    range_ = item.range
+    numeric = range_ is not None and range_.choices is None
+    pair = [(item.default, item.default_active), (item.best, item.best_active)]
+    text = _text_of(item, [value for value, active in pair if active])
+    return SettingRow(
+        name=item.name,
+        default=text(item.default) if item.default_active else "not used",
+        best=(text(item.best) if item.best_active else "not used") if has_best else f.NOTHING,
+        changed=has_best and item.changed,
+        default_place=_percent(item, item.default) if item.default_active else None,
+        best_place=_percent(item, item.best) if item.best_active else None,
+        low=f.setting(range_.low) if range_ is not None and numeric else "",
+        high=f.setting(range_.high) if range_ is not None and numeric else "",
+        note=_setting_note(item),
+    )
+
+
+def _text_of(item: Setting, values: Sequence[Any]) -> Callable[[Any], str]:
+    """How these values of a parameter are written; choices as the study has them."""
+    is_choice = item.range is not None and item.range.choices is not None
+    return f.setting if is_choice else f.alike(values)
+
+
+def _percent(item: Setting, value: Any) -> float | None:
+    place = None if item.range is None else item.range.place(value)
+    return None if place is None else round(100 * place, 1)
+
+
+def _setting_note(item: Setting) -> str:
+    if item.edge is not None:
+        return EDGES[item.edge]
+    if item.range is not None and item.range.choices is not None:
+        return f"{len(item.range.choices)} choices"
+    return ""

@@ -1,0 +1,229 @@
+"""Which machine ran what, and when: the rows of the report's timeline.
+
+HTCondor carves a machine's slots anew for each job and uses their names again, so slots can't be
+counted by their names. A row is room for one job at a time: a machine has as many as it ever ran at
+once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.job_log import Job, Stay
+from trialfleet.workflows.rules.states import TrialState
+from trialfleet.workflows.status.pauses import Span, paused_within
+from trialfleet.workflows.views.report.model import RegionReport, Report
+
+TO_COME = 0.04  # of a run that goes on: so far past the latest news are jobs drawn that still run
+GATE = "gate"  # as a job's state; a full training's is "full training"
+LOST = {End.FAILED: "failed attempt", End.EVICTED: "cut off"}  # executions that led to nothing
+OVERLAP = 1.0  # seconds that one job's end and the next one's start may overlap in their logs
+
+
+class Bar(NamedTuple):
+    """One execution of a job on its machine; times are Unix seconds.
+
+    Attributes:
+        region: the region's place in the report.
+        trial: the trial's number; None for the full training and the gate.
+        state: the trial's state; of an execution that was lost, how it was (`LOST`).
+        start: when it began.
+        end: when it ended.
+        machine: where.
+        row: its row in the timeline, once it has one.
+    """
+
+    region: int
+    trial: int | None
+    state: str
+    start: float
+    end: float
+    machine: str
+    row: int = -1
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Every execution of a job whose time is known; where logs are gone, each job's last attempt.
+
+    Attributes:
+        rows: the machine of each row; those of one machine lie together.
+        bars: the executions, at most one at a time in a row.
+        pauses: from and to, in Unix seconds: when the run was stopped, and resumed later.
+        undrawn: attempts that nothing tells the times of: those before their jobs' last.
+    """
+
+    rows: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    pauses: tuple[Span, ...]
+    undrawn: int = 0
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs these are the executions of."""
+        return len({(bar.region, bar.trial, bar.state == GATE) for bar in self.bars})
+
+    @property
+    def lost(self) -> int:
+        """How many executions led to nothing, or were cut off."""
+        return sum(bar.state in LOST.values() for bar in self.bars)
+
+    @cached_property
+    def start(self) -> float:
+        """When the first job began."""
+        return min((bar.start for bar in self.bars), default=0.0)
+
+    @cached_property
+    def end(self) -> float:
+        """When the last job ended."""
+        return max((bar.end for bar in self.bars), default=0.0)
+
+    @property
+    def paused_seconds(self) -> float:
+        """How long the run was paused between the first job's start and the last one's end."""
+        return paused_within(self.pauses, self.start, self.end)
+
+    @property
+    def active_seconds(self) -> float:
+        """From the first job's start to the last one's end, without pauses."""
+        return self.end - self.start - self.paused_seconds
+
+    @property
+    def job_seconds(self) -> float:
+        """How long all jobs took together, as they are drawn."""
+        return sum(bar.end - bar.start for bar in self.bars)
+
+    @property
+    def busy(self) -> float | None:
+        """The part of all rows' active time in which a job ran; None without any time."""
+        whole = len(self.rows) * self.active_seconds
+        return min(1.0, self.job_seconds / whole) if whole > 0 else None
+
+    @cached_property
+    def regions(self) -> set[int]:
+        """The places in the report of the regions that have jobs."""
+        return {bar.region for bar in self.bars}
+
+
+def timeline_of(report: Report) -> Timeline:
+    """The jobs of a run, as its report has them."""
+    until = _until(report)
+    undrawn = sum(
+        max(1, job.attempts) - 1
+        for region in report.regions
+        for _, _, job, stays in _jobs(region)
+        if job.started is not None and not stays
+    )
+    found = [
+        each
+        for at, region in enumerate(report.regions)
+        for job in _jobs(region)
+        for each in bars_of(at, *job, until)
+    ]
+    return lay_out(found, report.pauses, undrawn)
+
+
+def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 0) -> Timeline:
+    """Jobs in as few rows per machine as they need: each takes the first free one."""
+    machines: dict[str, _Rows] = defaultdict(_Rows)
+    for each in sorted(found, key=lambda each: (each.start, each.end)):
+        machines[each.machine].take(each)
+    rows: list[str] = []
+    bars: list[Bar] = []
+    for machine in sorted(machines, key=_natural):
+        for row in machines[machine].rows:
+            bars += [each._replace(row=len(rows)) for each in row]
+            rows.append(machine)
+    return Timeline(tuple(rows), tuple(bars), pauses, undrawn)
+
+
+class _Rows:
+    """The rows of a machine while they are filled, job by job as they began."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Bar]] = []
+        self._taken: list[tuple[float, int]] = []  # until when, and which row
+        self._free: list[int] = []
+
+    def take(self, job: Bar) -> None:
+        """Put a job into the first row that is free, or into a new one."""
+        latest = job.start + min(OVERLAP, (job.end - job.start) / 2)
+        while self._taken and self._taken[0][0] <= latest:
+            heappush(self._free, heappop(self._taken)[1])
+        row = heappop(self._free) if self._free else len(self.rows)
+        if row == len(self.rows):
+            self.rows.append([])
+        self.rows[row].append(job)
+        heappush(self._taken, (job.end, row))
+
+
+def _until(report: Report) -> float:
+    """When jobs that still run are drawn to end."""
+    if report.finished is not None:
+        return report.finished.timestamp()
+    jobs = [each for region in report.regions for each in _jobs(region)]
+    times = [time for _, _, job, _ in jobs for time in (job.started, job.ended) if time is not None]
+    times += [time for *_, stays in jobs for stay in stays for time in (stay.began, stay.ended)]
+    latest = max(times, default=0.0)
+    return latest + TO_COME * (latest - min(times, default=0.0))
+
+
+def bars_of(
+    at: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
+) -> Iterable[Bar]:
+    """Where a job executed, and when.
+
+    Args:
+        at: its region's place in the report.
+        number: its trial's; None: it is a full training, or a gate.
+        state: its trial's, or which of these it is.
+        job: what is known of it.
+        stays: its executions; none: the last is drawn by what `job` says.
+        until: when a job that still runs is drawn to end.
+    """
+    yield from _executions(at, number, state, stays, until)
+    if job.started is None or stays:
+        return
+    end = job.ended
+    if end is None:
+        runs = state == TrialState.RUNNING
+        end = max(until, job.started) if runs else job.started + (job.wall_seconds or 0.0)
+    start = job.started
+    if job.ended is not None and job.last_wall_seconds is not None:
+        start = max(start, job.ended - job.last_wall_seconds)
+    machine = job.machine or (job.slot or "").rpartition("@")[2] or "unknown machine"
+    yield Bar(at, number, state, min(start, end), end, machine)
+
+
+def _executions(
+    at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
+) -> Iterable[Bar]:
+    """Every stay of a job in a slot: the last is as the trial is, those before it were lost."""
+    is_over = number is not None and TrialState(state).is_finished
+    for stay in stays:
+        counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
+        how = state if counts else LOST.get(stay.end, LOST[End.FAILED])
+        end = max(until, stay.ended) if stay.end is End.RUNNING else stay.ended
+        yield Bar(at, number, how, min(stay.began, end), end, stay.machine or "unknown machine")
+
+
+def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[Stay]]]:
+    for trial in region.trials:
+        yield trial.trial, trial.state, trial, trial.stays
+    if region.final_job is not None:
+        yield None, "full training", region.final_job, region.final_stays
+    if region.gate_job is not None:
+        yield None, GATE, region.gate_job, ()
+
+
+def _natural(text: str) -> list[tuple[bool, int, str]]:
+    """node-10 after node-2."""
+    parts = re.split(r"([0-9]+)", text)
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

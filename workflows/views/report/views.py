@@ -1,0 +1,391 @@
+"""What the page's templates show: texts and sort keys, decided here so that templates only lay out.
+
+Nothing here is HTML: the templates escape every text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import median
+
+from trialfleet.errors import first_of
+from trialfleet.workflows import formatting as f
+from trialfleet.workflows.facts.runs.causes import SEE
+from trialfleet.workflows.formatting import usd
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.views.report.chart_data import (
+    PAIR_TRIALS,
+    SCATTER_TRIALS,
+    Pair,
+    is_apart,
+    parameters_not_drawn,
+)
+from trialfleet.workflows.views.report.groups import group_of
+from trialfleet.workflows.views.report.model import Comparison, Importance, RegionReport, Report
+from trialfleet.workflows.views.report.scales import Scale
+from trialfleet.workflows.views.report.summary import report_decimals
+from trialfleet.workflows.views.report.tables import FULL_MEANS, FULL_TRAINING
+from trialfleet.workflows.views.report.timeline import Timeline
+
+ERROR_LENGTH = 3000
+MOST_FAILURES = 20
+MOST_TEACHERS = 6
+TRIALS_NAMED = 12
+LEAST_BUSY = 10.0  # seconds: how busy the machines were in less says nothing
+LEAST_DEFAULT = 0.1  # of a value and its default: where that is nearer to zero, no percentage
+
+
+def header(report: Report) -> list[tuple[str, str, str]]:
+    """The tiles on top: label, value, what stands under it."""
+    regions = report.regions
+    tuned = sum(row.status == Stage.TUNED for row in regions)
+    published = sum(row.status == Stage.PUBLISHED for row in regions)
+    kept = sum(row.status == Stage.KEPT for row in regions)
+    gains = [row.report.gain for row in regions if row.report.gain is not None]
+    better = sum(gain > 0 for gain in gains)
+    left = f"{report.failed:,} failed" if report.failed else "none failed"
+    trials = f"of {report.budget_trials:,} · {left}"
+    waited = _paused(report.paused_seconds) or "from start to finish"
+    helped = f"{better} of {len(gains)} regions better"
+    middle, unit = _median_gain(report)
+    helped = f"{unit}{better} of {len(gains)} better" if unit else helped
+    return [
+        ("Regions tuned", f"{tuned:,}", f"of {f.counted(len(regions), 'region')}")
+        if tuned
+        else (
+            "Models published",
+            f"{published:,}",
+            f"of {f.counted(len(regions), 'region')}" + (f" · {kept:,} kept out" if kept else ""),
+        ),
+        ("Trials completed", f"{report.complete:,}", trials),
+        (f"Median gain, {report.report_metric}", middle, helped if gains else "nothing to compare"),
+        (
+            "Wall time",
+            f.duration(report.wall_seconds),
+            waited if report.finished else "the run has not ended",
+        ),
+        ("Compute time", f.duration(report.compute_seconds), f"sum over all jobs{_lost(report)}"),
+        *([("Cost", f"{usd(report.usd)} USD", "of all jobs")] if report.usd is not None else []),
+    ]
+
+
+def _lost(report: Report) -> str:
+    """The part of that which was lost, where it is no less than a percent."""
+    share = report.lost_share or 0.0
+    return f" · {share:.0%} lost" if share >= 0.01 else ""
+
+
+def _median_gain(report: Report) -> tuple[str, str]:
+    """The median of the regions' gains, and what it is a part of.
+
+    Regions' values may be of different sizes, so it is in percent of each one's default settings,
+    but where one of these is near zero.
+    """
+    compared = [row.report for row in report.regions if row.report.gain is not None]
+    shares = [share for each in compared if (share := _share(each)) is not None]
+    if not shares or len(shares) < len(compared):
+        gains = [each.gain for each in compared if each.gain is not None]
+        return f.signed(median(gains) if gains else None, report_decimals(report)), ""
+    percent = 100 * median(shares)
+    return f"{f.signed(percent, 0 if abs(percent) >= 10 else 1)}%", "of default · "
+
+
+def _share(item: Comparison) -> float | None:
+    if item.gain is None or item.default is None or item.tuned is None:
+        return None
+    least = LEAST_DEFAULT * max(abs(item.default), abs(item.tuned))
+    return item.gain / abs(item.default) if abs(item.default) > least else None
+
+
+def subtitle(report: Report) -> str:
+    """Under the study's name: run, objective, when."""
+    objective = f"{report.direction} {report.metric}"
+    when = (
+        f"finished {_moment(report.finished)}"
+        if report.finished
+        else (f"started {_moment(report.created)}")
+    )
+    return f"Run {report.run} · {objective} · {when}"
+
+
+def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
+    """Why someone should look at regions, and at which; the most regions first."""
+    reasons: dict[str, list[RegionReport]] = {}
+    for row in report.regions:
+        reason, _ = _trouble(row)
+        if reason:
+            reasons.setdefault(reason, []).append(row)
+    return sorted(reasons.items(), key=lambda item: -len(item[1]))
+
+
+def next_command(row: RegionReport) -> str | None:
+    """What to type about a region that needs attention."""
+    return _trouble(row)[1]
+
+
+def _trouble(row: RegionReport) -> tuple[str, str | None]:
+    """Why someone should look at a region, and what to type then; no reason where nobody should.
+
+    `why` says where a region stands: of tuned settings that are worse it knows nothing.
+    """
+    if reason := _why_it_stands_there(row):
+        return reason, row.why_command
+    if row.worse is not None:
+        return f"tuned settings are worse than default by {row.report.metric}", row.next_command
+    return row.holdout or row.changed or "", row.why_command
+
+
+def _why_it_stands_there(row: RegionReport) -> str:
+    if row.stopped:
+        return f"{row.status}: {row.stopped.partition(SEE)[0]}"
+    if group_of(row) == "failed":
+        return f"{row.status}: {row.finished} of {row.budget_trials} trials are over"
+    if row.failed > row.complete:
+        return f"{row.failed} of {row.complete + row.failed} trials failed"
+    if row.status == Stage.KEPT and row.not_latest:
+        why = row.not_latest.partition("; to change that")[0]
+        return f"its new model is not in force: {why}"
+    return (row.gate_worse and row.not_latest is None and row.gate) or ""
+
+
+def lesson(row: RegionReport) -> str:
+    """What the optimiser learned from former runs; empty where that was nothing."""
+    if not row.taught:
+        return ""
+    named = list(row.taught.items())[:MOST_TEACHERS]
+    return (
+        "Learned from former runs, which the model of the last trial weighed so: "
+        + ", ".join(f"{name} {weight:.2f}" for name, weight in named)
+        + ". 1 takes their results as they are, 0 not at all."
+    )
+
+
+def log_of(row: RegionReport) -> str:
+    """The log to read first of a region in which trials failed; empty where there is none."""
+    if not row.failed and row.status != Stage.FAILED:
+        return ""
+    found = (each.partition(SEE)[2] for each in (row.stopped, row.cause) if each)
+    return next(filter(None, found), "")
+
+
+def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
+    """A region's figures in words: label, text and tone (a CSS class)."""
+    for item in [row.objective, row.report] if is_apart(report) else [row.objective]:
+        if (item.default, item.tuned) != (None, None):
+            yield item.metric, _comparison(item), ""
+    if row.final is not None:
+        metrics = ", ".join(f"{name} {_digits(value)}" for name, value in row.final.items())
+        yield FULL_TRAINING, metrics or "no metrics", ""
+    if row.published is not None:
+        yield "Published model", row.published, "path"
+    if row.not_latest is not None:
+        yield "Not the latest", row.not_latest, ""
+    elif row.gate is not None:
+        yield "Gate", row.gate, ""
+    yield "Trials", _trial_counts(row), ""
+    if row.wall_seconds is not None:
+        yield "Time", _time(row), ""
+
+
+def _digits(value: float) -> str:
+    return f.fixed(value, f.column_decimals([value]))
+
+
+def full_training_note(report: Report) -> str:
+    """What a full training is; empty where no region had one."""
+    trained = any(row.final is not None or row.final_job is not None for row in report.regions)
+    return f"{FULL_TRAINING}: {FULL_MEANS}." if trained else ""
+
+
+def _comparison(item: Comparison) -> str:
+    decimals = f.column_decimals([item.default, item.tuned])
+    text = f"{f.fixed(item.tuned, decimals)} tuned, {f.fixed(item.default, decimals)} default"
+    return text if item.gain is None else f"{text}, gain {f.signed(item.gain, decimals)}"
+
+
+def _trial_counts(row: RegionReport) -> str:
+    parts = [f"{row.complete} completed"]
+    parts += [f"{row.failed} failed"] if row.failed else []
+    parts += [f"{row.stopped_early} stopped early"] if row.stopped_early else []
+    parts += [f"{row.running} running"] if row.running else []
+    return f"{', '.join(parts)}, of {row.budget_trials}"
+
+
+def early_stopping_note(report: Report) -> str:
+    """What early stopping gave; empty where no trial was stopped."""
+    stopped = sum(row.stopped_early for row in report.regions)
+    if not stopped:
+        return ""
+    trials = [trial for row in report.regions for trial in row.trials]
+    saved = sum(trial.saved_seconds for trial in trials)
+    used = sum(trial.compute_seconds or 0.0 for trial in trials)
+    words = f"{stopped:,} of {len(trials):,} trials were stopped early"
+    part = round(100 * saved / (saved + used)) if saved else 0
+    if saved < 1 or not part:
+        return f"{words}."
+    time = f"some {f.duration(saved)} of compute, {part} % of what all trials would have taken"
+    return f"{words}, which saved {time}."
+
+
+def _time(row: RegionReport) -> str:
+    devices = Counter(trial.device for trial in row.trials if trial.device)
+    where = ", ".join(f"{name} ({count})" for name, count in sorted(devices.items()))
+    paused = _paused(row.paused_seconds)
+    wall = f"{f.duration(row.wall_seconds)} from first to last trial"
+    wall += f" ({paused})" if paused else ""
+    if not row.compute_seconds:
+        return wall
+    compute = f"{f.duration(row.compute_seconds)} of compute"
+    return f"{wall}, {compute}{' on ' + where if where else ''}"
+
+
+def _paused(seconds: float) -> str:
+    return f"paused {f.duration(seconds)} in between" if seconds else ""
+
+
+def failure_rows(row: RegionReport) -> list[tuple[str, str, str]]:
+    """Failures: how often, which trials, the error."""
+    return [
+        (
+            f"{len(item.trials)} {f.TIMES}",
+            _trial_names(item.trials),
+            f.excerpt(item.error, ERROR_LENGTH),
+        )
+        for item in row.failures[:MOST_FAILURES]
+    ]
+
+
+def failures_left_out(row: RegionReport) -> int:
+    """How many different errors the page leaves to report.json."""
+    return max(0, len(row.failures) - MOST_FAILURES)
+
+
+def _trial_names(trials: Sequence[int]) -> str:
+    names = first_of([str(number) for number in trials], TRIALS_NAMED)
+    return f"trial{'s' if len(trials) > 1 else ''} {names}"
+
+
+def verdict(row: RegionReport) -> str:
+    """What a reader may otherwise miss: that nothing beat the default settings."""
+    if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
+        return ""
+    return f"None of {f.counted(row.complete - 1, 'other trial')} beat the default settings."
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A choice of how to lay out an axis: what it is of, its options (value, text), the chosen."""
+
+    kind: str
+    legend: str
+    options: tuple[tuple[str, str], ...]
+    chosen: str
+
+
+SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
+
+
+def switches(scale: Scale, of: str = "") -> list[Switch]:
+    """What there is to choose: a logarithm of positive values, a view without values far away."""
+    found = []
+    if scale.log:
+        options = (("linear", "Linear"), ("log", "Log"))
+        chosen = "log" if scale.chosen == "log" else "linear"
+        found.append(Switch("scale", f"Scale{of}", options, chosen))
+    if scale.view:
+        options = (("whole", "Whole range"), ("near", "Without outliers"))
+        chosen = "near" if scale.chosen == "clipped" else "whole"
+        found.append(Switch("range", f"Range{of}", options, chosen))
+    return found
+
+
+def costs_note(report: Report) -> str:
+    """Below the picture of costs: what is in it, and what is not."""
+    lost = "lost are attempts that failed and executions that were cut off."
+    if not report.boot_usd and not report.idle_usd:
+        return f"Jobs alone; {lost} A fleet's nodes also cost while they boot and idle:"
+    return (
+        f"Jobs by region; {lost} Boot and idle are this run's part in what the fleet's nodes cost "
+        "without a job until this page was written. Until now it may be more:"
+    )
+
+
+def timeline_note(timeline: Timeline) -> str:
+    """What the rows of the whole run's timeline are, and how busy they were."""
+    jobs, rows = f.counted(timeline.jobs, "job"), f.counted(len(timeline.rows), "row")
+    machines = f.counted(len(set(timeline.rows)), "machine")
+    caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
+    if timeline.lost:
+        lost = f.counted(timeline.lost, "execution")
+        caption += f" {lost} failed or were cut off, and are drawn with a dashed edge."
+    if timeline.undrawn:
+        whose = "each job's last is drawn, without"
+        caption += f" Of some jobs {whose} {f.counted(timeline.undrawn, 'attempt')} before it."
+    if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
+        return caption
+    left_out = f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
+    share = f"{f.duration(timeline.job_seconds)} of {rows} {f.TIMES} "
+    share += f.duration(timeline.active_seconds)
+    return (
+        f"{caption} Busy {timeline.busy:.0%}: the jobs took {share}, from the first job's start to "
+        f"the last one's end{left_out}."
+    )
+
+
+def share(item: Importance) -> str:
+    """How much a parameter counts, and what that rests on."""
+    return f"{item.share:.0%} · {f.counted(item.trials, 'trial')}"
+
+
+def importance_note(row: RegionReport) -> str:
+    """What the importance rests on, or why there is none."""
+    note = row.importance_note or ""
+    why = f"{note[:1].upper()}{note[1:]}." if note else ""
+    if not row.importance:
+        return why
+    return (
+        f"Share in reaching the best results, and how many completed trials had it. {why}".rstrip()
+    )
+
+
+def pair_title(pair: Pair) -> str:
+    """Over the picture of the two leading parameters."""
+    return " and ".join(pair.names) or "The two leading parameters"
+
+
+def pair_note(pair: Pair) -> str:
+    """What the picture of the two leading parameters shows, or why there is none."""
+    if pair.kind == "contour":
+        return (
+            f"Smoothed over {pair.trials} trials; blank where none is near. The ring is the best."
+        )
+    if pair.kind == "scatter" and pair.trials < PAIR_TRIALS:
+        few = f"{f.counted(pair.trials, 'trial')}, too few for a surface (from {PAIR_TRIALS})"
+        return f"{few}. The ring is the best trial."
+    if pair.kind == "scatter":
+        return "One dot per trial: between choices there is no surface. The ring is the best trial."
+    return f"It takes two searched parameters that {SCATTER_TRIALS} completed trials have."
+
+
+def slices_note(row: RegionReport) -> str:
+    """Below the pictures of single parameters."""
+    best = "The filled dot is the best trial."
+    if not (left_out := parameters_not_drawn(row)):
+        return best
+    return f"{best} {f.counted(left_out, 'less important parameter')} in the table alone."
+
+
+def _moment(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def summary_line(report: Report, row: RegionReport) -> str:
+    """A closed region's one line: the tuned report metric and its gain."""
+    if row.report.tuned is None:
+        return ""
+    decimals = report_decimals(report)
+    gain = "" if row.report.gain is None else f" ({f.signed(row.report.gain, decimals)})"
+    return f"{f.fixed(row.report.tuned, decimals)}{gain}"

@@ -1,0 +1,358 @@
+"""The page's addresses, and what each of them shows.
+
+A page is a frame around a part that lives: the browser asks for it again each second with the
+version that it has, and gets 204 and nothing else as long as that is still so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from importlib.resources import files
+from pathlib import Path
+
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.render import render_template
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.formatting import duration, local_time
+from trialfleet.workflows.views.report import chart_data, tables
+from trialfleet.workflows.views.report import views as report_views
+from trialfleet.workflows.views.report.page import libraries, own_script, script_json
+from trialfleet.workflows.views.report.timeline import Timeline, timeline_of
+from trialfleet.workflows.views.serve import details, views
+from trialfleet.workflows.views.serve.live import LiveRuns, Snapshot
+from trialfleet.workflows.views.serve.machines import timeline_of_run
+from trialfleet.workflows.views.serve.metrics import exposition
+from trialfleet.workflows.views.serve.runs import KnownRun, Runs
+from trialfleet.workflows.views.serve.security import Guard
+
+_ASSETS = {
+    "style.css": "text/css",
+    "libraries.js": "text/javascript",
+    "page.js": "text/javascript",
+    "theme.js": "text/javascript",
+}
+# A page of its own that can ask for none of the others; the file's own policy names its scripts.
+_REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
+_KEPT = 64  # rendered parts
+_TURN = 15.0  # seconds after which a part is rendered anew: ages, and how far what runs has come
+
+
+class Pages:
+    """Renders the pages of runs, each once for all who look at it.
+
+    Args:
+        runs: which there are.
+        dashboard: the folder of the run that optuna-dashboard shows beside them, if it does.
+    """
+
+    def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
+        self.runs, self.live, self._dashboard = runs, LiveRuns(), dashboard
+        self._lock = threading.Lock()
+        self._rendered: OrderedDict[tuple[object, ...], tuple[str, str]] = OrderedDict()
+
+    def warm_up(self) -> None:
+        """Read the run that the first page shows, so that nobody waits for what is slow at first.
+
+        Modules are imported, templates compiled and finished trials fetched.
+        """
+        with suppress(TrialfleetError):  # whoever asks for the page sees it
+            self.newest(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}))
+
+    def newest(self, request: Request) -> Response:
+        """The screen of the newest run, whichever that is at the moment."""
+        try:
+            run = self.runs.newest()
+        except InputError as error:
+            part = _nothing(error)
+            return self._answer(request, None, "trialfleet", lambda: part)
+        return self._run(request, run, "/")
+
+    def run(self, request: Request) -> Response:
+        """The screen of one run."""
+        run = self._called(request)
+        return self._run(request, run, views.run_path(run.key))
+
+    def region(self, request: Request) -> Response:
+        """All about a region of a run."""
+        run, snapshot, slug = self._of_region(request)
+        return self._answer(
+            request,
+            ("region", run.folder.root, slug, snapshot.number, _turn(snapshot)),
+            f"{snapshot.graph[slug].name} · {snapshot.look.status.run}",
+            lambda: _region_part(snapshot, slug, run.key),
+        )
+
+    def trial(self, request: Request) -> Response:
+        """A trial's settings and the ends of its logs."""
+        run, snapshot, slug = self._of_region(request)
+        page = details.trial_page(snapshot, slug, request.path_params["node"])
+        if page is None:
+            return _missing("no such trial")
+        return self._answer(
+            request,
+            None,
+            f"{page.node} · {snapshot.look.status.run}",
+            lambda: render_template(
+                "serve/trial.html.j2", page=page, run=snapshot.frozen.run, key=run.key, views=views
+            ),
+        )
+
+    def all(self, request: Request) -> Response:
+        """The runs that there are."""
+        return self._answer(
+            request,
+            None,
+            "Runs",
+            lambda: render_template(
+                "serve/runs.html.j2",
+                runs=details.run_rows(self.runs),
+                views=views,
+                duration=duration,
+                local_time=local_time,
+            ),
+            polls=False,
+        )
+
+    def report(self, request: Request) -> Response:
+        """A run's report, as it lies in its folder."""
+        run = self._called(request)
+        if not has_report(run.folder):
+            return _missing("no report yet; trialfleet report writes one")
+        headers = {"Content-Security-Policy": _REPORT_POLICY, "Cache-Control": "no-store"}
+        return FileResponse(run.folder.report_page, media_type="text/html", headers=headers)
+
+    def metrics(self, request: Request) -> Response:
+        """The newest run of each study, for Prometheus."""
+        snapshots = []
+        for run in self.runs.newest_of_each():
+            with suppress(TrialfleetError):  # one that can't be read has no metrics
+                snapshots.append(self.live.of(run.folder).snapshot())
+        accept = request.headers.get("accept", "")
+        body, kind = exposition(snapshots, self.live.nodes.read(), accept)
+        return Response(body, headers={"Content-Type": kind})
+
+    def _run(self, request: Request, run: KnownRun, path: str) -> Response:
+        snapshot = self.live.of(run.folder).snapshot()
+        status = snapshot.look.status
+        return self._answer(
+            request,
+            ("run", run.folder.root, path, snapshot.number, _turn(snapshot)),
+            f"{status.study} · {status.run}",
+            lambda: self._run_part(snapshot, run),
+        )
+
+    def _run_part(self, snapshot: Snapshot, run: KnownRun) -> str:
+        status, timeline = snapshot.look.status, timeline_of_run(snapshot)
+        return render_template(
+            "serve/run.html.j2",
+            snapshot=snapshot,
+            status=status,
+            tiles=views.tiles(snapshot),
+            places={region.slug: at for at, region in enumerate(status.regions)},
+            timeline=timeline,
+            regions_json=_regions_json(timeline, [region.name for region in status.regions]),
+            days=details.days_of(status.study),
+            key=run.key,
+            only=self.runs.only,
+            has_report=has_report(run.folder),
+            dashboard=self._dashboard == run.folder.root,
+            details=details,
+            views=views,
+            report_views=report_views,
+        )
+
+    def _called(self, request: Request) -> KnownRun:
+        return self.runs.called(request.path_params["run"])
+
+    def _of_region(self, request: Request) -> tuple[KnownRun, Snapshot, str]:
+        run = self._called(request)
+        slug = request.path_params["region"]
+        snapshot = self.live.of(run.folder).snapshot()
+        if slug not in snapshot.graph:
+            raise InputError(f"no region {slug!r} in this run")
+        return run, snapshot, slug
+
+    def _answer(
+        self,
+        request: Request,
+        key: object,
+        title: str,
+        render: Callable[[], str],
+        *,
+        polls: bool = True,
+    ) -> Response:
+        """A page, or its living part alone where the browser says which version it has.
+
+        Args:
+            request: what the browser asks for.
+            key: what the part is made of: the same key, the same part; None: of what may change.
+            title: of the page.
+            render: makes the living part.
+            polls: whether the page asks for it again.
+        """
+        part, version = self._part(key, render)
+        seen = request.query_params.get("seen")
+        if seen == version:
+            return Response(status_code=204)
+        body = render_template(
+            "serve/live.html.j2",
+            part=Markup(part),  # noqa: S704 - a template's, which escapes
+            path=request.url.path,
+            version=version if polls else "",
+        )
+        if seen is not None:
+            return HTMLResponse(body)
+        page = render_template(
+            "serve/page.html.j2",
+            title=title,
+            body=Markup(body),  # noqa: S704 - a template's, which escapes
+            assets=_versions(),
+        )
+        return HTMLResponse(page)
+
+    def _part(self, key: object, render: Callable[[], str]) -> tuple[str, str]:
+        if key is None:
+            return _with_version(render())
+        with self._lock:  # a second page waits for what the first has rendered
+            found = self._rendered.pop((key,), None) or _with_version(render())
+            self._rendered[(key,)] = found
+            while len(self._rendered) > _KEPT:
+                self._rendered.popitem(last=False)
+            return found
+
+
+def has_report(folder: RunFolder) -> bool:
+    """Whether a run has a report; a link is not followed."""
+    return folder.report_page.is_file() and not folder.report_page.is_symlink()
+
+
+def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
+    page = details.region_page(snapshot, slug)
+    (region,), timeline = page.report.regions, timeline_of(page.report)
+    points = chart_data.curve_points(page.report)
+    return render_template(
+        "serve/region.html.j2",
+        page=page,
+        report=page.report,
+        region=region,
+        timeline=timeline,
+        regions_json=_regions_json(timeline, [region.name]),
+        region_json=script_json(chart_data.region_data(page.report, region, points)),
+        trial_path=partial(views.trial_path, key, slug),
+        run_path=views.run_path(key),
+        details=details,
+        local_time=local_time,
+        views=report_views,
+        tables=tables,
+        chart_data=chart_data,
+    )
+
+
+def _regions_json(timeline: Timeline, names: Sequence[str]) -> Markup:
+    """What the pictures of all regions together draw."""
+    return script_json({"names": names, "timeline": chart_data.timeline_data(timeline)})
+
+
+def _with_version(part: str) -> tuple[str, str]:
+    return part, hashlib.sha256(part.encode()).hexdigest()[:16]
+
+
+def _turn(snapshot: Snapshot) -> int:
+    return snapshot.turn(_TURN)
+
+
+def _nothing(error: InputError) -> str:
+    return render_template("serve/nothing.html.j2", why=str(error))
+
+
+def _missing(why: str) -> Response:
+    page = render_template(
+        "serve/page.html.j2",
+        title="not found",
+        body=Markup(render_template("serve/nothing.html.j2", why=why)),  # noqa: S704 - escaped
+        assets=_versions(),
+    )
+    return HTMLResponse(page, 404)
+
+
+def application(
+    pages: Pages,
+    *,
+    hosts: frozenset[str],
+    token: str | None,
+    cookie: str,
+    routes: tuple[BaseRoute, ...] = (),
+) -> Guard:
+    """Return what answers requests.
+
+    Args:
+        pages: the pages.
+        hosts: see `Guard`.
+        token: see `Guard`.
+        cookie: see `Guard`.
+        routes: more of them, such as those of optuna-dashboard.
+    """
+    app = Starlette(
+        routes=[
+            Route("/", pages.newest),
+            Route("/runs", pages.all),
+            Route("/runs/{run}", pages.run),
+            Route("/runs/{run}/report", pages.report),
+            Route("/runs/{run}/regions/{region}", pages.region),
+            Route("/runs/{run}/regions/{region}/trials/{node}", pages.trial),
+            Route("/metrics", pages.metrics),
+            Route("/assets/{name}", _asset),
+            *routes,
+        ],
+        middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)],
+        exception_handlers={InputError: _not_found, TrialfleetError: _trouble},
+    )
+    return Guard(app, hosts, token, cookie)
+
+
+def _not_found(_: Request, error: Exception) -> Response:
+    return _missing(str(error))
+
+
+def _trouble(_: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", 503)
+
+
+def _asset(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _ASSETS:
+        return _missing("no such file")
+    headers = {"Cache-Control": "private, max-age=31536000, immutable"}
+    return Response(_text_of(name), media_type=_ASSETS[name], headers=headers)
+
+
+@cache
+def _text_of(name: str) -> str:
+    folder = files("trialfleet.templates") / "serve"
+    if name == "style.css":
+        return render_template("serve/style.css.j2")
+    if name == "libraries.js":
+        return libraries()
+    if name == "page.js":
+        return own_script(folder / "live.js")
+    return (folder / name).read_text(encoding="utf-8")
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """The address of each file of ours: another one when the file is another."""
+    digests = {name: hashlib.sha256(_text_of(name).encode()).hexdigest()[:12] for name in _ASSETS}
+    return {name: f"/assets/{name}?{digest}" for name, digest in digests.items()}

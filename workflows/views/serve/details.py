@@ -1,0 +1,269 @@
+"""What the pages behind the screen show: a region, a trial, the runs, the days of a study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trialfleet import job_files
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import object_or_empty
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Ending, Journal
+from trialfleet.workflows.facts.models.listing import PublishedModel, models_on
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.formatting import (
+    NOTHING,
+    duration,
+    number,
+    rough_duration,
+    setting,
+    usd,
+)
+from trialfleet.workflows.status.attempts.outcome import reported_metrics
+from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.run_trials import Trial, trial_of
+from trialfleet.workflows.status.unfinished_trials import RunningTrial
+from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.report.model import Report
+from trialfleet.workflows.views.report.reading import report_of_region
+from trialfleet.workflows.views.serve import gains, views
+from trialfleet.workflows.views.serve.live import Snapshot
+from trialfleet.workflows.views.serve.runs import Runs, key_of
+from trialfleet.workflows.views.terminal.days import DayView, overview
+from trialfleet.workflows.views.terminal.run_list import ListedRun, list_runs
+
+_LOG_BYTES = 32_768  # of the end of a log
+_SHOWN_RUNS = 30
+_SHOWN_MODELS = 30
+_SHOWN_DAYS = 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionPage:
+    """All about a region.
+
+    Attributes:
+        report: the report of it alone.
+        facts: what the report doesn't have: label, text and tone.
+        progress: where its running trials run and how far they have come, by their nodes.
+        models: its published models, the newest first.
+    """
+
+    tile: views.Tile
+    report: Report
+    facts: tuple[tuple[str, str, str], ...]
+    progress: dict[str, str]
+    models: tuple[PublishedModel, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialPage:
+    """A trial, a full training, or a node of several trials: settings, and the ends of its logs."""
+
+    node: str
+    region: str
+    slug: str
+    facts: tuple[tuple[str, str, str], ...]
+    settings: tuple[tuple[str, str, str], ...]
+    metrics: tuple[tuple[str, str, str], ...]
+    logs: tuple[tuple[str, str, str], ...]
+
+
+def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
+    """Return all about a region of a run."""
+    region = _status_of(snapshot, slug)
+    tile = views.tile_of(snapshot, region)
+    return RegionPage(
+        tile=tile,
+        report=report_of_region(snapshot.folder, snapshot.frozen, snapshot.look, slug),
+        facts=tuple(_facts(snapshot, region, tile)),
+        progress=_progress(region),
+        models=_models(snapshot.champions.folder(slug)),
+    )
+
+
+def _status_of(snapshot: Snapshot, slug: str) -> RegionStatus:
+    return next(each for each in snapshot.look.status.regions if each.slug == slug)
+
+
+def _facts(
+    snapshot: Snapshot, region: RegionStatus, tile: views.Tile
+) -> Iterable[tuple[str, str, str]]:
+    """What the report doesn't say of a region: its models and what is to come."""
+    gain = tile.gain
+    if gain.value is not None:
+        yield f"Against {gain.over}", f"{gain.text} by {gain.metric}", gain.tone
+    champion = snapshot.champions.of(region.slug)
+    if champion:
+        since = views.since(champion, snapshot.now)
+        yield "Model in force", f"of run {champion.run}, {since}", ""
+    if region.seconds_left is not None:
+        yield "Last trial ends in", rough_duration(region.seconds_left), ""
+    verdict = gains.verdict_of(snapshot, region.slug)
+    if verdict and not (region.gate or region.not_latest):  # else the report says it
+        yield "Gate", verdict.why, "good" if verdict.promoted else "bad"
+    if region.drift:
+        yield "Drift", region.drift, "bad"
+
+
+def _progress(region: RegionStatus) -> dict[str, str]:
+    """Where a region's running trials run, and how far they have come, by their nodes."""
+    return {each.node: ", ".join(_parts_of_progress(each)) for each in region.running_trials}
+
+
+def _parts_of_progress(trial: RunningTrial) -> Iterable[str]:
+    if trial.ranks is not None:
+        yield f"{trial.ranks} rank(s)"
+    elif trial.slot:
+        yield trial.slot
+    if trial.step is not None:
+        value = f": {number(trial.value)}" if trial.value is not None else ""
+        yield f"step {trial.step}{value}"
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def _models(folder: Path) -> tuple[PublishedModel, ...]:
+    try:
+        return tuple(reversed(models_on(folder)[-_SHOWN_MODELS:]))
+    except OSError:  # nothing has been published yet
+        return ()
+
+
+def metrics_text(model: PublishedModel) -> str:
+    """What a model's full training measured."""
+    metrics = model.card.get("metrics")
+    values = metrics if isinstance(metrics, dict) else {}
+    return ", ".join(f"{name} {setting(value)}" for name, value in values.items())
+
+
+def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
+    """A model's card as label, text and tone."""
+
+    def text(value: object) -> str:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+
+    return [(name, text(value), "path") for name, value in model.card.items()]
+
+
+# -- a trial ---------------------------------------------------------------------------------------
+
+
+def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
+    """Return a trial of a region, or one of its nodes; None where it has none of this name."""
+    graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
+    region = _status_of(snapshot, slug)
+    trial = _trial_of(snapshot, region.name, node)
+    if trial is None and node not in {*graph.trial_nodes, graph.best, graph.gate}:
+        return None  # nothing else of an address becomes a path
+    place = files.of_node(node)
+    params = trial.params if trial else _params_in(place)
+    metrics = trial.metrics if trial else reported_metrics(place)
+    running = _progress(region).get(node)
+    return TrialPage(
+        node=node,
+        region=region.name,
+        slug=slug,
+        facts=(
+            *(_trial_facts(snapshot.frozen.study, region, trial) if trial else ()),
+            *([("Runs", running, "")] if running else ()),
+        ),
+        settings=_facts_of(params),
+        metrics=_facts_of(metrics),
+        logs=tuple(_logs(place)),
+    )
+
+
+def _facts_of(values: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((name, setting(value), "") for name, value in values.items())
+
+
+def _trial_of(snapshot: Snapshot, region: str, node: str) -> Trial | None:
+    """The trial that a node of a region's graph has; None where it has none."""
+    look = snapshot.look
+    found = [each for each in look.trials[region] if each.user_attrs.get("node") == node]
+    return trial_of(region, found[-1], look.unfinished[region]) if found else None
+
+
+def _trial_facts(
+    study: Study, region: RegionStatus, trial: Trial
+) -> Iterator[tuple[str, str, str]]:
+    """Label, text and tone of all but its settings and metrics, which have places of their own."""
+    roles = ["best"] if trial.trial == region.best_trial else []
+    roles += ["default settings"] if trial.baseline else []
+    tone = "strong" if "best" in roles else ""
+    yield "Trial", str(trial.trial), tone
+    yield "State", ", ".join([trial.state, *roles]), "bad" if trial.state == "failed" else tone
+    if trial.value is not None:
+        yield study.objective.metric, number(trial.value), tone
+    started = datetime.fromtimestamp(trial.started, UTC) if trial.started else None
+    memory = f"{number(round(trial.memory_mb))} MB" if trial.memory_mb else ""
+    known = {
+        "Started (UTC)": f"{started:%d %b %H:%M:%S}" if started else "",
+        "Time": duration(trial.compute_seconds),
+        "CPU time": duration(trial.cpu_seconds),
+        "Memory": memory,
+        "USD": usd(trial.usd),
+        "Ranks": str(trial.ranks or ""),
+        "Generations": str(trial.generations or ""),
+        "Machine": trial.slot or trial.machine or "",
+        "Attempts": str(trial.attempts or ""),
+        "DAG node": trial.node,
+    }
+    for label, text in known.items():
+        if text not in {"", NOTHING}:
+            yield label, text, ""
+    if trial.error:
+        yield "Why it failed", trial.error, "bad"
+
+
+def _params_in(place: TrialFolder) -> dict[str, Any]:
+    order = place.trial_json
+    return object_or_empty(lambda: job_files.read_json(order, job_files.MOST_NOTES)["params"])
+
+
+def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
+    """Title, the end of the file, and what was left out."""
+    for title, file in (
+        ("Standard error", place.err),
+        ("Standard output", place.out),
+        ("Output of the job's agent", place.agent_log),
+        ("HTCondor's log of the job", place.log),
+    ):
+        text, left_out = job_files.tail(file, _LOG_BYTES)
+        if text:
+            more = f"{left_out:,} bytes before that in {file}" if left_out else ""
+            yield title, text.decode(errors="replace"), more
+
+
+# -- runs and days ---------------------------------------------------------------------------------
+
+
+def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
+    """Return the newest runs, each with its name in addresses."""
+    found = runs.all()[:_SHOWN_RUNS]
+    return list(zip(map(key_of, found), list_runs(found), strict=True))
+
+
+def share(day: DayView, ending: Ending) -> float:
+    """How much of a day's regions ended so, in percent."""
+    whole = sum(day.counts.values()) + day.open
+    return round(100 * day.counts[ending] / whole, 1) if whole else 0.0
+
+
+def days_of(study: str) -> tuple[DayView, ...]:
+    """Return the last days of a study; none where it doesn't run every day."""
+    folder = DailyFolder.of(study)
+    if not folder.journal.is_file():
+        return ()
+    journal, now = Journal(folder.journal), datetime.now().astimezone()
+    try:
+        return overview(study, journal, now, None, _SHOWN_DAYS).days
+    except TrialfleetError:
+        return ()

@@ -1,0 +1,144 @@
+"""/metrics for Prometheus: the newest run of each study, and the nodes of the pool.
+
+Names and units follow Prometheus' conventions. Labels are study, region and state: as many series
+as there are regions, however many runs and trials. `docs/assets/grafana.json` is a dashboard of
+them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from trialfleet.infra.pool.machines import State
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.views.serve.gains import gain_of
+from trialfleet.workflows.views.serve.live import Snapshot
+from trialfleet.workflows.views.serve.nodes import PoolNodes
+
+_NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
+
+
+def exposition(snapshots: Iterable[Snapshot], nodes: PoolNodes, accept: str) -> tuple[bytes, str]:
+    """Return the metrics in the form that a scraper accepts, and that form's name.
+
+    Args:
+        snapshots: the runs, one of each study.
+        nodes: the pool's.
+        accept: the scraper's header.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Metrics(list(snapshots), nodes))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+class _Metrics(Collector):
+    """What one scrape gets."""
+
+    def __init__(self, snapshots: list[Snapshot], nodes: PoolNodes) -> None:
+        self._snapshots, self._nodes = snapshots, nodes
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric; one that nothing is known of has no samples."""
+        yield from self._of_runs()
+        yield from self._of_regions()
+        yield from self._of_nodes()
+
+    def _of_runs(self) -> Iterator[Metric]:
+        state = _gauge("run_state", "1 for the state that the study's newest run is in.", "state")
+        info = _gauge("run_info", "The study's newest run: 1, with its id.", "run")
+        troubles = _gauge("run_troubles", "What keeps parts of the run from going on.")
+        nowhere = _gauge("run_trials_in_trouble", "Trials that get nowhere.")
+        lost = _gauge("run_lost_work_ratio", "The part of all executed time that was thrown away.")
+        held = _gauge("run_held_jobs", "Jobs that wait for a person.")
+        spent = _gauge("run_spent_usd", "What the run's fleet has cost.")
+        cap = _gauge("run_cap_usd", "What it may cost.")
+        look = _gauge("run_look_seconds", "How long reading the run's state took.")
+        for snapshot in self._snapshots:
+            status = snapshot.look.status
+            labels = [status.study]
+            for each in RunState:
+                state.add_metric([*labels, each.value], status.state is each)
+            info.add_metric([*labels, status.run], 1)
+            troubles.add_metric(labels, len(status.troubles))
+            nowhere.add_metric(labels, len(status.job_troubles))
+            lost.add_metric(labels, status.work.lost_share)
+            held.add_metric(labels, len(status.held))
+            look.add_metric(labels, snapshot.seconds)
+            if status.money:
+                spent.add_metric(labels, status.money.spent)
+            if status.money and status.money.cap is not None:
+                cap.add_metric(labels, status.money.cap)
+        yield from (state, info, troubles, nowhere, lost, held, spent, cap, look)
+
+    def _of_regions(self) -> Iterator[Metric]:
+        labels = ("region",)
+        state = _gauge("region_state", "1 for the state that the region is in.", "region", "state")
+        trials = CounterMetricFamily(
+            "trialfleet_trials",
+            "Trials of the newest run that are over, by what became of them.",
+            labels=("study", "region", "state"),
+        )
+        pending = _gauge("trials_pending", "Trials that are not over.", "region", "state")
+        budget = _gauge("trials_budget", "Trials that the region may run.", *labels)
+        best = _gauge("region_best_value", "The objective's best value so far.", *labels)
+        gain = _gauge("region_gain", "How much better that is than what was before.", *labels)
+        age = _gauge("model_age_seconds", "Age of the region's model in force.", *labels)
+        now = datetime.now(UTC)
+        for snapshot in self._snapshots:
+            for region in snapshot.look.status.regions:
+                own = [snapshot.look.status.study, region.name]
+                for stage in Stage:
+                    state.add_metric([*own, stage.value], region.stage is stage)
+                for word, count in _finished(region).items():
+                    trials.add_metric([*own, word], count)
+                for word, count in _under_way(region).items():
+                    pending.add_metric([*own, word], count)
+                budget.add_metric(own, region.budget)
+                if region.best is not None:
+                    best.add_metric(own, region.best)
+                found = gain_of(snapshot, region).value
+                if found is not None:
+                    gain.add_metric(own, found)
+                champion = snapshot.champions.of(region.slug)
+                if champion and champion.as_of:
+                    age.add_metric(own, (now - champion.as_of).total_seconds())
+        yield from (state, trials, pending, budget, best, gain, age)
+
+    def _of_nodes(self) -> Iterator[Metric]:
+        nodes = GaugeMetricFamily("trialfleet_nodes", "Nodes in the pool.", labels=("state",))
+        counts = Counter(node.state() for node in self._nodes.nodes)
+        for state in _NODE_STATES:
+            nodes.add_metric([state], counts[state])
+        price = GaugeMetricFamily(
+            "trialfleet_nodes_price_usd_per_hour", "Price of all nodes whose price is known."
+        )
+        price.add_metric([], self._nodes.price)
+        jobs = GaugeMetricFamily("trialfleet_nodes_jobs", "Jobs that the nodes run.")
+        jobs.add_metric([], sum(len(node.jobs) for node in self._nodes.nodes))
+        yield from (nodes, price, jobs)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"trialfleet_{name}", meaning, labels=("study", *labels))
+
+
+def _finished(region: RegionStatus) -> dict[str, int]:
+    return {
+        "complete": region.done,
+        "failed": region.failed,
+        "pruned": region.pruned,
+        "stopped early": region.stopped_early,
+    }
+
+
+def _under_way(region: RegionStatus) -> dict[str, int]:
+    return {"running": region.running, "queued": region.queued, "held": region.on_hold}

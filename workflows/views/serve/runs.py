@@ -1,0 +1,100 @@
+"""The runs that the page knows: those in `./runs`, or one that was named."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.lookup import FoundRun, find_run, runs_here
+from trialfleet.workflows.status.reader import open_run
+
+_LOOK_EVERY = 2.0  # seconds between two looks at which run is the newest
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A run, and its name in addresses."""
+
+    key: str
+    folder: RunFolder
+
+
+class Runs:
+    """Finds runs by their names in addresses; nothing else in an address becomes a path.
+
+    Args:
+        named: the folder of the only run to show; None: all those in `./runs`.
+    """
+
+    def __init__(self, named: Path | None = None) -> None:
+        self._only = KnownRun(named.name, open_run(named)) if named else None
+        self._looked = float("-inf")
+        self._newest: KnownRun | None = None
+
+    @property
+    def only(self) -> bool:
+        """Whether there is one run to show, whatever others there are."""
+        return self._only is not None
+
+    def newest(self) -> KnownRun:
+        """Return the run that the first page shows.
+
+        Raises:
+            InputError: there is none yet.
+        """
+        if self._only:
+            return self._only
+        if self._newest is None or time.monotonic() - self._looked >= _LOOK_EVERY:
+            place = find_run(None)
+            self._newest = KnownRun(key_of(_as_found(place)), open_run(place))
+            self._looked = time.monotonic()
+        return self._newest
+
+    def called(self, key: str) -> KnownRun:
+        """Return the run of this name.
+
+        Raises:
+            InputError: there is none.
+        """
+        if self._only:
+            if key == self._only.key:
+                return self._only
+            raise InputError(f"no run {key!r} here")
+        if self._newest and self._newest.key == key:
+            return self._newest
+        for run in runs_here():
+            if key_of(run) == key:
+                return KnownRun(key, open_run(run.folder))
+        raise InputError(f"no run {key!r} here")
+
+    def newest_of_each(self) -> list[KnownRun]:
+        """Return the newest run of each study that was submitted, or planned where none was."""
+        if self._only:
+            return [self._only]
+        found: dict[str, FoundRun] = {}
+        for run in runs_here():
+            known = found.setdefault(run.study, run)
+            if run.submitted and not known.submitted:
+                found[run.study] = run
+        runs = []
+        for run in found.values():
+            with suppress(InputError):  # moved, say: another may be well
+                runs.append(KnownRun(key_of(run), open_run(run.folder)))
+        return runs
+
+    def all(self) -> list[FoundRun]:
+        """Return the runs in `./runs`, the newest first."""
+        return [] if self._only else runs_here()
+
+
+def key_of(run: FoundRun) -> str:
+    """Return a run's name in addresses, in one part: STUDY~RUN."""
+    return run.name.replace("/", "~")
+
+
+def _as_found(place: Path) -> FoundRun:
+    return next(run for run in runs_here() if run.folder == place)

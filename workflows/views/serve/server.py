@@ -1,0 +1,96 @@
+"""`trialfleet serve`: the page on a port of this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+import uvicorn
+from starlette.routing import Route
+
+from trialfleet.errors import InputError
+from trialfleet.infra.pool import connection
+from trialfleet.workflows.views.serve.app import Pages, application
+from trialfleet.workflows.views.serve.optuna_routes import optuna_routes
+from trialfleet.workflows.views.serve.runs import Runs
+from trialfleet.workflows.views.serve.security import (
+    cookie_name,
+    is_loopback,
+    names_of_this_machine,
+    new_token,
+    read_token,
+)
+
+_POOL_SECONDS = 15.0  # after which a pool that has come up, or another one, is found
+
+
+def serve(
+    named: Path | None,
+    *,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    allowed: Iterable[str],
+    dashboard: bool,
+    tell: Callable[[str], None],
+) -> None:
+    """Serve the page until Ctrl-C.
+
+    Args:
+        named: the folder of the only run to show; None: the newest, and all others in `./runs`.
+        host: the address to listen at.
+        port: its port; 0 for one that is free.
+        token_file: the file of the token that readers have to know; without one, beyond the
+            loopback, a token is made.
+        allowed: names by which browsers may ask for the page, beside this machine's own.
+        dashboard: whether optuna-dashboard is shown, too.
+        tell: is called with where the page is, once it answers.
+
+    Raises:
+        InputError: the address can't be listened at, the token can't be read, or there is no run.
+    """
+    token = read_token(token_file) if token_file else None
+    if token is None and not is_loopback(host):
+        token = new_token()
+    connection.keep_for(_POOL_SECONDS)
+    runs = Runs(named)
+    with ExitStack() as held:
+        routes: tuple[Route, ...] = ()
+        shown = runs.newest().folder.root if dashboard else None
+        if shown:
+            routes = held.enter_context(optuna_routes(shown))
+        listening = held.enter_context(_listening(host, port))
+        port = listening.getsockname()[1]
+        pages = Pages(runs, shown)
+        app = application(
+            pages,
+            hosts=names_of_this_machine([*allowed, host]),
+            token=token,
+            cookie=cookie_name(port),
+            routes=routes,
+        )
+        config = uvicorn.Config(
+            app,
+            access_log=False,  # addresses may hold the token
+            log_level="warning",
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+        )
+        pages.warm_up()
+        where = f"[{host}]" if ":" in host else host
+        query = f"?token={token}" if token and token_file is None else ""
+        tell(f"http://{where}:{port}/{query}")
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"port {port} of {host} can't be used: {error}; --port 0 takes one that is free"
+        ) from error

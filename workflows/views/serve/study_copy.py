@@ -1,0 +1,104 @@
+"""A copy of a run's studies for optuna-dashboard, which may edit it without harm to the run.
+
+A SQLite file is copied as of one moment (SQLite's backup), and again when somebody looks after the
+run has gone on. The studies of another database are copied once.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.storage import storage_url, study_name
+from trialfleet.workflows.study.frozen import load_frozen
+
+REFRESH_SECONDS = 2.0  # the least time between two copies
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class StudyCopy:
+    """A copy of a SQLite file."""
+
+    def __init__(self, path: Path, source: Path | None) -> None:
+        self.path = path
+        self._source = source
+        self._lock = threading.Lock()
+        self._seen: object = None
+        self._looked = -REFRESH_SECONDS
+
+    def refresh(self) -> None:
+        """Copy the source again if it has changed since it was last copied."""
+        from trialfleet.optimizer.storage import copy_sqlite
+
+        with self._lock:
+            if self._source is None or time.monotonic() - self._looked < REFRESH_SECONDS:
+                return
+            self._looked = time.monotonic()
+            now = _stamp(self._source)
+            if not now or now == self._seen:
+                return
+            copy_sqlite(self._source, self.path)
+            self._seen = now
+
+
+def _stamp(path: Path) -> list[tuple[int, int]]:
+    """What changes whenever the file, or the log of its last transactions, does."""
+    files = (path, path.with_name(path.name + "-wal"))
+    stats = [file.stat() for file in files if file.exists()]
+    return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
+
+
+def copy_of(run: RunFolder, path: Path) -> StudyCopy:
+    """Make the copy of what a run's studies are stored in.
+
+    Raises:
+        InputError: the run has no trials yet.
+        OptimizerError: the storage can't be read.
+    """
+    from trialfleet.optimizer.storage import copy_studies
+    from trialfleet.optimizer.storage_url import sqlite_file
+
+    frozen = load_frozen(run.study)
+    url = storage_url(run, frozen.study)
+    source = sqlite_file(url)
+    names = [study_name(frozen.study, frozen.run, name) for name in frozen.study.region_table]
+    # other runs may share a database that is no file: of it, this run's studies alone are shown
+    has_trials = source.exists() if source else copy_studies(url, names, path)
+    if not has_trials:
+        raise InputError(f"{str(run.root)!r} has no trials yet: there is nothing to show")
+    copy = StudyCopy(path, source)
+    copy.refresh()
+    return copy
+
+
+def optuna_dashboard(copy: StudyCopy) -> Application:
+    """Return the dashboard of a copy as a WSGI application; it may write into the copy.
+
+    Raises:
+        InputError: optuna-dashboard isn't installed.
+    """
+    try:
+        from optuna_dashboard import wsgi
+    except ImportError:
+        raise InputError(
+            "optuna-dashboard is not installed; get it with: "
+            f"{shlex.quote(sys.executable)} -m pip install optuna-dashboard"
+        ) from None
+    from trialfleet.optimizer.storage import open_storage
+    from trialfleet.optimizer.storage_url import sqlite_url
+
+    application: Application = wsgi(open_storage(sqlite_url(copy.path)))
+
+    def refreshed(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        copy.refresh()
+        return application(environ, start_response)
+
+    return refreshed

@@ -1,0 +1,258 @@
+"""What the screen of a run shows, as texts and places; the templates only lay it out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import quote
+
+from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
+from trialfleet.workflows.formatting import NOTHING, rough_duration, shortened, usd
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.views.serve.answers import Answers
+from trialfleet.workflows.views.serve.champions import Champion
+from trialfleet.workflows.views.serve.gains import Gain, gain_of
+from trialfleet.workflows.views.serve.live import Snapshot
+
+_TONES = {
+    Stage.PUBLISHED: "good", Stage.TUNED: "good", Stage.TUNING: "busy", Stage.TRAINING: "busy",
+    Stage.GATING: "busy", Stage.PUBLISHING: "busy", Stage.FAILED: "bad", Stage.STOPPED: "bad",
+    Stage.LOST: "bad", Stage.HELD: "bad",
+}  # fmt: skip
+_RUN_TONES = {RunState.RUNNING: "busy", RunState.DONE: "good", RunState.PLANNED: "idle"}
+_REASON = 160  # characters of a reason on a tile; its region's page has it whole
+
+_ANSWERS = Answers()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A region at a glance.
+
+    Attributes:
+        tone: the CSS class of its state: good, busy, bad or idle.
+        age: how old the model in force is.
+        shares: of its budget: completed, failed, and under way, in percent.
+        why: what a reader should know of it; empty: nothing.
+    """
+
+    name: str
+    slug: str
+    stage: str
+    tone: str
+    gain: Gain
+    age: str
+    trials: str
+    shares: tuple[float, ...]
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concern:
+    """Something that a person should look at.
+
+    Attributes:
+        why: the reason, in a line.
+        what: the region, node or job that it is of; empty: the whole run.
+        region: the slug of its region; empty where it is of none.
+        command: what to type to learn more, or to mend it; empty where nothing is known.
+    """
+
+    why: str
+    what: str = ""
+    region: str = ""
+    command: str = ""
+
+
+def run_path(key: str) -> str:
+    """Return the page of a run; every name in a path is percent-encoded."""
+    return f"/runs/{quote(key, safe='')}"
+
+
+def region_path(key: str, slug: str) -> str:
+    """Return the page of a region."""
+    return f"{run_path(key)}/regions/{quote(slug, safe='')}"
+
+
+def trial_path(key: str, slug: str, node: str) -> str:
+    """Return the page of a trial, or of a full training."""
+    return f"{region_path(key, slug)}/trials/{quote(node, safe='')}"
+
+
+def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
+    """The figures above all: label, figure, and what stands beside it."""
+    status = snapshot.look.status
+    regions = status.regions
+    good = sum(region.stage.is_good for region in regions)
+    finished, budget = sum(r.finished for r in regions), sum(r.budget for r in regions)
+    running, queued = sum(r.running for r in regions), sum(r.queued for r in regions)
+    failed = sum(r.failed for r in regions)
+    notes = [f"{running} running", *([f"{queued} queued"] if queued else [])]
+    notes += [f"{failed} failed"] if failed else []
+    return [
+        ("Run", status.state.value.capitalize(), _time_left(status)),
+        ("Regions", f"{good} of {len(regions)}", "done"),
+        ("Trials", f"{finished:,} of {budget:,}", ", ".join(notes)),
+        _money(snapshot),
+        _nodes(snapshot),
+    ]
+
+
+def _time_left(status: RunStatus) -> str:
+    return f"{rough_duration(status.seconds_left)} left" if status.seconds_left is not None else ""
+
+
+def _money(snapshot: Snapshot) -> tuple[str, str, str]:
+    money = snapshot.look.status.money
+    if money is None:
+        known = [r.usd for r in snapshot.look.status.regions if r.usd is not None]
+        if not known:
+            return "Money", NOTHING, "no prices are known"
+        return "Money", f"{usd(sum(known))} USD", "its jobs, by usd_per_hour"
+    if money.cap is None:
+        return "Money", f"{usd(money.spent)} USD", "no cap"
+    return "Money", f"{usd(money.spent)} USD", f"of {usd(money.cap)}, {usd(money.left or 0.0)} left"
+
+
+def money_share(snapshot: Snapshot) -> float | None:
+    """How much of its cap a run has spent, in percent; None without a cap."""
+    money = snapshot.look.status.money
+    if money is None or not money.cap:
+        return None
+    return round(min(100.0, 100 * money.spent / money.cap), 1)
+
+
+def _nodes(snapshot: Snapshot) -> tuple[str, str, str]:
+    found = snapshot.nodes.nodes
+    if not found:
+        return "Nodes", NOTHING, "the pool can't be asked" if snapshot.nodes.notice else "none"
+    price = f"{snapshot.nodes.price:.2f} USD/h" if snapshot.nodes.price else ""
+    unwell = sum(node.state() != "well" for node in found)
+    return "Nodes", str(len(found)), price or (f"{unwell} not well" if unwell else "all well")
+
+
+def tiles(snapshot: Snapshot) -> list[Tile]:
+    """The regions, those first that somebody should look at."""
+    made = [tile_of(snapshot, region) for region in snapshot.look.status.regions]
+    return sorted(made, key=lambda tile: tile.tone != "bad")
+
+
+def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
+    """Return a region at a glance."""
+    under_way = [f"{region.running} running"] if region.running else []
+    under_way += [f"{region.on_hold} on hold"] if region.on_hold else []
+    under_way += [f"{region.failed} failed"] if region.failed else []
+    under_way += [f"{region.stopped_early} stopped early"] if region.stopped_early else []
+    parts = (region.done + region.stopped_early, region.failed + region.pruned, region.running)
+    in_force = was_rolled_back(Path(region.published)) if region.published else None
+    return Tile(
+        name=region.name,
+        slug=region.slug,
+        stage=Standing.ROLLED_BACK.value if in_force else region.stage.value,
+        tone="idle" if in_force else _TONES.get(region.stage, "idle"),
+        gain=gain_of(snapshot, region),
+        age=_age(snapshot, region),
+        trials=" · ".join([f"{region.finished} of {region.budget}", *under_way]),
+        shares=tuple(round(100 * part / region.budget, 1) for part in parts),
+        why=f"{in_force}'s model is in force" if in_force else shortened(_why(region), _REASON),
+    )
+
+
+def _age(snapshot: Snapshot, region: RegionStatus) -> str:
+    champion = snapshot.champions.of(region.slug)
+    if champion is None:
+        return "no model yet"
+    return f"model {since(champion, snapshot.now)}"
+
+
+def since(champion: Champion, now: datetime) -> str:
+    """How new a model is: when its run was planned, or the day whose data it has if that is over.
+
+    Not when it was published: its data are those of the plan.
+    """
+    if champion.as_of is None:
+        return "of an unknown age"
+    word = "planned" if champion.as_of == champion.created else "of"
+    return f"{word} {rough_duration((now - champion.as_of).total_seconds())} ago"
+
+
+def _why(region: RegionStatus) -> str:
+    cause = region.cause
+    attempts = (
+        f"{cause.attempts} of {cause.of} failed attempts: {cause.error}"
+        if cause and not region.done
+        else ""
+    )
+    return region.reason or region.drift or region.not_latest or attempts
+
+
+def counts(made: list[Tile]) -> list[tuple[str, int]]:
+    """How many regions are at each stage, the most first."""
+    return Counter(tile.stage for tile in made).most_common()
+
+
+def concerns(snapshot: Snapshot) -> list[Concern]:
+    """What a person should look at, the whole run first."""
+    _ANSWERS.begin()
+    status = snapshot.look.status
+    found = [Concern(why=status.notice)] if status.notice else []
+    if status.money and (status.money.trouble or status.money.ended):
+        found.append(Concern(why=status.money.ended or status.money.trouble or ""))
+    found += [Concern(why=trouble) for trouble in status.run_troubles]
+    if status.work.is_much_lost:
+        found.append(Concern(why=str(status.work)))
+    found += [
+        Concern(what=trouble.node, region=trouble.region, why=trouble.what)
+        for trouble in status.job_troubles
+    ]
+    found += [
+        _explained(
+            snapshot,
+            Concern(
+                what=region.name,
+                region=region.slug,
+                why=region.reason or str(region.cause or "") or region.stage.value,
+            ),
+            region.slug,
+            (region.stage, region.reason, str(region.cause)),
+        )
+        for region in status.regions
+        if region.stage in {Stage.FAILED, Stage.HELD, Stage.LOST}
+    ]
+    found += [
+        _explained(
+            snapshot,
+            Concern(
+                what=held.node,
+                region=_region_of(snapshot, held.node),
+                why=f"job {held.job} is on hold: {held.reason}",
+                command=f"trialfleet resume {status.run}" if held.node.endswith(".dag") else "",
+            ),
+            held.node,
+            (held.job, held.reason),
+        )
+        for held in status.held
+    ]
+    return found
+
+
+def _explained(snapshot: Snapshot, concern: Concern, word: str, seen: Hashable) -> Concern:
+    """What `trialfleet why` says of it, and the command that mends it."""
+    answer = _ANSWERS.of(word, snapshot.folder.root, seen)
+    if answer is None:
+        return concern
+    return replace(concern, why=answer.why, command=answer.command or concern.command)
+
+
+def _region_of(snapshot: Snapshot, node: str) -> str:
+    slug = node.split(".", maxsplit=1)[0]
+    return slug if slug in snapshot.graph else ""
+
+
+def tone_of_run(state: RunState) -> str:
+    """The CSS class of a run's state."""
+    return _RUN_TONES.get(state, "bad")

@@ -1,0 +1,1 @@
+"""Runs, trials, models, days and costs as tables of a terminal."""

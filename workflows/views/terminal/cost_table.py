@@ -1,0 +1,47 @@
+"""Costs in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trialfleet.workflows.formatting import usd
+from trialfleet.workflows.rules.cost_sums import Sum
+from trialfleet.workflows.views.output import keep_numbers_whole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_NONE = "—"  # of costs that belong to no run or region
+_LITTLE = 0.1  # slot hours of all together: with two decimals each run would have 0.00
+_UNKNOWN = "\N{EN DASH}"
+_FIGURES = ("work", "lost", "boot", "idle")
+
+
+def costs_table(sums: Sequence[Sum], total: Sum, by: Sequence[str]) -> Table:
+    """A row for each sum and one for the total; columns that would all be 0 are left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = [name for name in _FIGURES if getattr(total, name)] if "kind" not in by else []
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_footer=True)
+    for place, name in enumerate(by):
+        table.add_column(name, footer="" if place else "total", overflow="fold")
+    table.add_column("USD", footer=_sum(total.usd), justify="right")
+    for name in shown:
+        table.add_column(name, footer=_sum(getattr(total, name)), justify="right")
+    decimals = 2 if total.hours >= _LITTLE else 4
+    table.add_column("slot hours", footer=f"{total.hours:.{decimals}f}", justify="right")
+    for one in sums:
+        figures = [one.usd, *(getattr(one, name) for name in shown)]
+        table.add_row(
+            *(Text(one.key[name] or _NONE) for name in by),
+            *map(_sum, figures),
+            f"{one.hours:.{decimals}f}",
+        )
+    keep_numbers_whole(table)
+    return table
+
+
+def _sum(amount: float | None) -> str:
+    return _UNKNOWN if amount is None else usd(amount)

@@ -1,0 +1,237 @@
+"""What `trialfleet daily status` shows: days and what became of their regions."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import (
+    Attempt,
+    Ending,
+    Journal,
+    Outcome,
+    ending_with_model,
+    latest_of,
+)
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.causes import SEE
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.views.output import Fitting, cut_to_width, with_hint_where_cut
+from trialfleet.workflows.views.terminal.short_commands import shortened
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+# what stands before a command or a path in a reason, and what is said of it in a line of its own
+_TO_COPY = {"; to change that: ": "to change that", SEE: "log"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DayView:
+    """A day.
+
+    Attributes:
+        counts: regions by how they ended.
+        open: regions that have no outcome yet.
+        attempts: its attempts, the oldest first.
+        outcomes: what became of each region, in order of their names; none of one that is open.
+    """
+
+    date: date
+    counts: dict[Ending, int]
+    open: int
+    attempts: tuple[Attempt, ...]
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """The days of a study.
+
+    Attributes:
+        days: the newest first.
+        newest: what became of each region on the newest day.
+        next_start: when the next day begins; None where the study has no `daily:` table any more.
+        clock: what starts it; None if nothing of ours does.
+    """
+
+    study: str
+    days: tuple[DayView, ...]
+    newest: tuple[Outcome, ...]
+    next_start: datetime | None
+    clock: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {"schema": 1, **asdict(self)}
+
+
+def overview(
+    study: str, journal: Journal, next_start: datetime | None, clock: str | None, most: int
+) -> Overview:
+    """Return a study's days, the newest `most` of them."""
+    attempts = journal.attempts()
+    dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
+    found = outcomes_now(journal, min(dates)) if dates else {}
+    days = [_day(day, attempts, [o for (d, _), o in found.items() if d == day]) for day in dates]
+    return Overview(
+        study=study,
+        days=tuple(days),
+        newest=days[0].outcomes if days else (),
+        next_start=next_start,
+        clock=clock,
+    )
+
+
+def outcomes_now(
+    journal: Journal, first: date | None = None, last: date | None = None
+) -> dict[tuple[date, str], Outcome]:
+    """Return the outcomes that count at this moment, by day and region, between two days.
+
+    A region that is worked on again has none, until its new model is there: that counts at once,
+    recorded or not.
+    """
+    again = {
+        (attempt.date, region): attempt
+        for attempt in journal.attempts()
+        if attempt.ended is None
+        for region in attempt.regions
+    }
+    models = [
+        made
+        for (day, region), attempt in again.items()
+        if (first or day) <= day <= (last or day) and (made := _made(journal, attempt, region))
+    ]
+    found = latest_of([*journal.outcomes(first, last), *models])
+    return {
+        key: one
+        for key, one in found.items()
+        if key not in again or one.ending is not Ending.FAILED or one.attempt >= again[key].attempt
+    }
+
+
+def left_out(run: Path, day: date) -> list[Outcome]:
+    """Return the regions that failed the day of a run and aren't in it, if it is a day's."""
+    folder = DailyFolder(run.parent)
+    if not folder.journal.exists():
+        return []
+    journal = Journal(folder.journal)
+    numbers = {one.attempt for one in journal.attempts(day) if one.run == run.name}
+    return [
+        one
+        for one in outcomes_now(journal, day, day).values()
+        if one.ending is Ending.FAILED and one.run is None and one.attempt in numbers
+    ]
+
+
+def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
+    """How a region ends an attempt that nobody has recorded yet, if its model is there."""
+    run = RunFolder(DailyFolder(journal.file.parent).run(attempt.run))
+    files = run.region(region_slug(region))
+    if not files.published.exists():
+        return None
+    return attempt.outcome(region, *ending_with_model(files), run=attempt.run)
+
+
+def _day(day: date, attempts: list[Attempt], outcomes: list[Outcome]) -> DayView:
+    own = tuple(attempt for attempt in attempts if attempt.date == day)
+    counts = Counter(outcome.ending for outcome in outcomes)
+    regions = {region for attempt in own for region in attempt.regions}
+    return DayView(
+        date=day,
+        counts={ending: counts[ending] for ending in Ending},
+        open=len(regions) - len(outcomes),
+        attempts=own,
+        outcomes=tuple(sorted(outcomes, key=lambda one: one.region)),
+    )
+
+
+def days_table(shown: Overview) -> Table:
+    """Return the days as a table."""
+    from rich.table import Table
+
+    table = Table(title=f"{shown.study}: days")
+    table.add_column("day")
+    for title in (*Ending, "open"):
+        table.add_column(str(title), justify="right")
+    table.add_column("run")
+    for day in shown.days:
+        counts = [*(day.counts[ending] for ending in Ending), day.open]
+        runs = ", ".join(dict.fromkeys(attempt.run for attempt in day.attempts))
+        table.add_row(str(day.date), *(str(count or "·") for count in counts), runs)
+    return table
+
+
+def newest_table(shown: Overview) -> Fitting:
+    """Return what became of each region on the newest day as a table."""
+    return _table(shown.study, str(shown.days[0].date), shown.newest, with_days=False)
+
+
+def reasons_table(shown: Overview) -> Fitting | None:
+    """Return why regions were kept or failed on the days before the newest; None if none were."""
+    explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
+    if not explained:
+        return None
+    return _table(shown.study, "on the days before", explained, with_days=True)
+
+
+def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bool) -> Fitting:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title)
+    for name in (*(["day"] if with_days else []), "region", "ended", "why"):
+        table.add_column(name, overflow="fold")
+    for one in outcomes:
+        day = [str(one.date)] if with_days else []
+        why = cut_to_width(_split(_why(one))[0])
+        table.add_row(*day, Text(one.region), one.ending.value, why)
+    return with_hint_where_cut(table, hint_of(study, outcomes))
+
+
+def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
+    """Return where the whole reasons of a table's rows are.
+
+    The newest word on a region may be another day's: `why` is asked of the row's own run.
+    """
+    runs = {one.run for one in outcomes if one.why and one.run}
+    if not runs:
+        return "the whole reasons: trialfleet daily status --json"
+    run = shlex.quote(f"{study}/{runs.pop() if len(runs) == 1 else 'RUN'}")
+    return f"the whole reasons: trialfleet why REGION --run {run}, or daily status --json"
+
+
+def to_copy(shown: Overview) -> list[str]:
+    """Return the commands and paths of the reasons, a line each: a table would fold them.
+
+    Of each region that of its newest outcome: what is older has been overtaken.
+    """
+    newest: dict[str, Outcome] = {}
+    for day in shown.days:
+        for one in day.outcomes:
+            newest.setdefault(one.region, one)
+    split = {region: _split(one.why)[1:] for region, one in newest.items()}
+    return [f"{label}  {name}  {shortened(text)}" for name, (label, text) in split.items() if text]
+
+
+def _split(why: str) -> tuple[str, str, str]:
+    """A reason's words; and what is to be copied of it, after what that is, empty if nothing is."""
+    for mark, label in _TO_COPY.items():
+        words, found, text = why.partition(mark)
+        if found:
+            return words, label, text
+    return why, "", ""
+
+
+def _why(one: Outcome) -> str:
+    """Why a region ended so, in words: a checksum is for programs."""
+    if one.ending is Ending.UNCHANGED:
+        return one.why or "its data and settings are those of its last model"
+    return one.why or (f"its new model is run {one.run}'s" if one.run else "")

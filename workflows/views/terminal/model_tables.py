@@ -1,0 +1,153 @@
+"""How a region's models look in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trialfleet.workflows.facts.models.card import identity_of
+from trialfleet.workflows.facts.models.folders import LATEST, region_of
+from trialfleet.workflows.facts.models.history import changes
+from trialfleet.workflows.facts.models.listing import PublishedModel, Standing
+from trialfleet.workflows.formatting import local_time, result_text
+from trialfleet.workflows.rules.gate_decision import kept_words
+from trialfleet.workflows.views.output import (
+    cut_to_width,
+    keep_numbers_whole,
+    pairs,
+    plain_table,
+    with_hint_where_cut,
+)
+
+_BY_DAYS = (
+    "In the order of their days, not in that of planning: a day that is made up for later is as "
+    "old as its data, a run without a day as its plan."
+)
+_WHOLE = "the whole reasons: trialfleet models REGION --card RUN, or --json"
+_CHECKSUM = 12  # digits of a SHA-256 that are shown
+
+
+def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
+    """A row for each region: its model in force, and what became of the newest."""
+    columns = ("study", "region", "in force", "planned", "metric", "newest")
+    table = plain_table(*columns, right=("metric",))
+    for models_folder, models in models_folders.items():
+        names = (models_folder.parent.name, region_of(models_folder))
+        champion = next((model for model in models if model.in_force), None)
+        newest = _newest(models, champion)
+        shown = ("none", "", "")
+        if champion:
+            shown = (champion.run, local_time(champion.created), _metric(champion))
+        table.add_row(*map(Text, (*names, *shown)), cut_to_width(newest))
+    drifted = [
+        Text(line, "yellow") for models in models_folders.values() for line in _drifts(models)
+    ]
+    keep_numbers_whole(table)
+    return Group(with_hint_where_cut(table, _WHOLE), *drifted)
+
+
+def history_table(models: Sequence[PublishedModel]) -> RenderableType:
+    """A row for each of a region's models, oldest first.
+
+    What the last gate measured of a model is on that gate's rows: only models of one gate compare.
+    """
+    table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
+    champion = next((model for model in models if model.in_force), None)
+    for model in models:
+        style = "bold" if model.in_force else ""
+        cells = (model.run, local_time(model.created), _metric(model), _measured(model))
+        state = cut_to_width(_state(model, champion), style)
+        table.add_row(*(Text(cell, style) for cell in cells), state)
+    keep_numbers_whole(table)
+    planned = [model.created for model in models if model.created]
+    order = [] if planned == sorted(planned) else [Text(_BY_DAYS, "dim")]
+    return Group(
+        with_hint_where_cut(table, _WHOLE),
+        *order,
+        *(Text(line, "yellow") for line in _drifts(models)),
+    )
+
+
+def card_text(model: PublishedModel) -> Text:
+    """A model's card."""
+    lines = [f"{name:<10}{value}" for name, value in _card_lines(model) if value]
+    return Text("\n".join(lines))
+
+
+def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
+    card, verdict = model.card, model.verdict
+    yield "model", f"{model.path}{'  (in force)' if model.in_force else ''}"
+    yield "study", f"{card.get('study')}, region {card.get('region')}, trial {card.get('trial')}"
+    yield "planned", local_time(model.created)
+    yield "settings", pairs(card.get("params") or {}, 5)
+    yield "seed", str(card.get("seed", ""))
+    yield "metrics", pairs(card.get("metrics") or {}, 5)
+    for entry in card.get("data") or []:
+        place = entry.get("path") or entry.get("url")
+        yield "data", f"{place}  {identity_of(entry)[:_CHECKSUM]}"
+    yield "inputs", str(card.get("changed") or "")
+    seconds = f"{card['seconds']:.5g} s" if card.get("seconds") is not None else ""
+    yield "trained", f"{card.get('device') or ''}  {seconds}".strip()
+    yield "versions", pairs(card.get("versions") or {}, 5)
+    if verdict:
+        words = "promoted" if verdict.promoted else kept_words(verdict.former)
+        yield "gate", f"{words}: {verdict.why}"
+        yield "against", (verdict.former or "") if verdict.promoted else ""
+    yield "measured", "  ".join(result_text(*each) for each in model.evaluations)
+    for change in changes(model.path.parent / LATEST):
+        if change.run == model.run:
+            time = datetime.fromisoformat(change.time) if change.time else None
+            yield "in force", f"since {local_time(time) or 'an unknown time'}, by {change.by}"
+    yield "drift", model.drift or ""
+
+
+def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -> str:
+    if not models:
+        return "no models"
+    last = models[-1]
+    if not last.in_force:
+        return f"{last.run}: {_state(last, champion)}"
+    planned = [model for model in models if model.created]
+    newest = max(planned, key=lambda model: (model.created, model.in_force), default=last)
+    if newest.in_force:
+        return "in force"
+    day = newest.card.get("date")  # its plan is newer, and it comes before: its day decides
+    how = "of an earlier day" if day and day != last.card.get("date") else "planned later"
+    return f"in force; {how}: {newest.run}: {_state(newest, champion)}"
+
+
+def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
+    if model.in_force:
+        return "in force"
+    if model.standing is Standing.ROLLED_BACK:
+        return "rolled back"
+    if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
+        former = f" ({model.verdict.former})" if model.verdict.former else ""
+        return f"kept the former{former}: {model.verdict.why}"
+    is_older = champion and model.created and champion.created and model.created < champion.created
+    if champion and (is_older or model.standing is Standing.BEFORE):
+        return f"before {champion.run}"
+    return "not in force"
+
+
+def _drifts(models: Sequence[PublishedModel]) -> list[str]:
+    return [model.drift for model in models if model.in_force and model.drift]
+
+
+def _metric(model: PublishedModel) -> str:
+    """What its study compares models by, of its full training."""
+    name = str(model.card.get("report_metric"))
+    value = (model.card.get("metrics") or {}).get(name)
+    return result_text(name, value) if isinstance(value, int | float) else ""
+
+
+def _measured(model: PublishedModel) -> str:
+    """What a gate measured of it last, and whose gate that was: on whose rows."""
+    if not model.evaluations or not model.metric:
+        return ""
+    run, value = model.evaluations[-1]
+    return f"{result_text(model.metric, value)} ({run}'s rows)"

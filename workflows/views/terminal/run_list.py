@@ -1,0 +1,116 @@
+"""The runs that there are: where each stands, when it began and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.facts.models.folders import why_not_latest
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.runs.lookup import FoundRun
+from trialfleet.workflows.formatting import duration, local_time
+from trialfleet.workflows.rules.states import RunState
+from trialfleet.workflows.status.reader import StatusReader, last_finished, open_run
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.views.output import plain_table
+from trialfleet.workflows.views.terminal.status_view import state_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedRun:
+    """A run among others.
+
+    Attributes:
+        state: where it stands; None where that can't be read.
+        published: regions whose model is published, and in force when it was.
+        kept: regions whose model lies beside one that stays in force.
+        began: when it was planned.
+        seconds: the time from then to its end, or until now while it is under way; None where no
+            end was noted, or nothing has begun.
+    """
+
+    study: str
+    run: str
+    folder: str
+    state: RunState | None
+    published: int = 0
+    kept: int = 0
+    regions: int = 0
+    began: datetime | None = None
+    seconds: float | None = None
+    trouble: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        began = self.began.isoformat(timespec="seconds") if self.began else None
+        return {**asdict(self), "began": began}
+
+
+def list_runs(found: Iterable[FoundRun]) -> list[ListedRun]:
+    """Return where each run stands; one that can't be read is listed with the reason."""
+    return [_listed(run) for run in found]
+
+
+def _listed(found: FoundRun) -> ListedRun:
+    try:
+        folder = open_run(found.folder)
+        return _read(folder)
+    except InputError as error:
+        place = str(found.folder)
+        return ListedRun(
+            study=found.study, run=found.run, folder=place, state=None, trouble=str(error)
+        )
+
+
+def _read(folder: RunFolder) -> ListedRun:
+    frozen = load_frozen(folder.study)
+    state = StatusReader(folder).state()
+    slugs = [region.slug for region in graph_of(frozen.study).regions]
+    records = [found for slug in slugs if (found := folder.region(slug).published).exists()]
+    kept = sum(why_not_latest(record) is not None for record in records)
+    return ListedRun(
+        study=frozen.study.name,
+        run=frozen.run,
+        folder=str(folder.root),
+        state=state,
+        published=len(records) - kept,
+        kept=kept,
+        regions=len(slugs),
+        began=frozen.created,
+        seconds=_seconds(folder, state, frozen.created),
+    )
+
+
+def _seconds(folder: RunFolder, state: RunState, began: datetime) -> float | None:
+    if state is RunState.PLANNED:
+        return None
+    is_under_way = state in {RunState.RUNNING, RunState.HELD}
+    end = datetime.now(UTC) if is_under_way else last_finished(folder)
+    return (end - began).total_seconds() if end else None
+
+
+def runs_table(runs: Iterable[ListedRun]) -> Table:
+    """The runs, a row each."""
+    table = plain_table("study", "run", "", "published", "began", "took")
+    for run in runs:
+        table.add_row(
+            Text(run.study),
+            Text(run.run),
+            state_text(run.state) if run.state else Text("can't be read", "red"),
+            _published(run) if run.state else "",
+            local_time(run.began),
+            duration(run.seconds),
+        )
+    return table
+
+
+def _published(run: ListedRun) -> str:
+    kept = f", {run.kept} kept out" if run.kept else ""
+    return f"{run.published} of {run.regions}{kept}"

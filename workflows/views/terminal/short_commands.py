@@ -1,0 +1,37 @@
+"""Commands in noted reasons, as short as they mean the same in the folder where one is now.
+
+What is noted names models by absolute paths: jobs of the pool write it, and any folder may read it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import lru_cache
+from pathlib import Path
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import shell_quoted
+from trialfleet.workflows.facts.models.folders import provenance_of
+from trialfleet.workflows.facts.runs.lookup import find_model
+
+_PROMOTE = re.compile(r"(?<=trialfleet promote )('/(?:[^']|'\"'\"')*'|/[^\s;]+)")
+
+
+def shortened(text: str) -> str:
+    """Return a reason whose `trialfleet promote PATH` names the model as RUN/REGION, if it can."""
+    return _PROMOTE.sub(lambda found: _short(found[0], str(Path.cwd())), text)
+
+
+@lru_cache(maxsize=1024)  # a watch shows the same commands again and again
+def _short(quoted: str, _here: str) -> str:
+    model = Path(shlex.split(quoted)[0])
+    origin = provenance_of(model)
+    name = f"{model.name}/{origin.get('region', model.parent.name)}"
+    for word in (name, f"{origin.get('study', model.parent.parent.name)}/{name}"):
+        try:
+            if find_model(word).resolve() == model.resolve():
+                return shlex.quote(word)
+        except (TrialfleetError, OSError):
+            continue
+    return shell_quoted(model)

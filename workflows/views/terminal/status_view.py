@@ -1,0 +1,374 @@
+"""How runs look in a terminal."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trialfleet.errors import first_of
+from trialfleet.files import shell_quoted
+from trialfleet.workflows.facts.runs.causes import ENOUGH, SEE, first_clauses, in_short, kind_of
+from trialfleet.workflows.formatting import column_decimals, fixed, result_text, rough_duration, usd
+from trialfleet.workflows.rules.region_state import ALIKE, BY_STOP, LEFT_NO_MODEL
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.views.output import Fitting, keep_numbers_whole, keep_widths
+from trialfleet.workflows.views.terminal.short_commands import shortened
+
+_COLORS: dict[str, str] = {
+    RunState.RUNNING: "cyan",
+    RunState.DONE: "green",
+    RunState.FAILED: "red",
+    RunState.STOPPED: "yellow",
+    RunState.HELD: "yellow",
+    RunState.LOST: "yellow",
+    Stage.TUNING: "cyan",
+    Stage.TRAINING: "cyan",
+    Stage.GATING: "cyan",
+    Stage.PUBLISHING: "cyan",
+    Stage.PUBLISHED: "green",
+    Stage.KEPT: "yellow",
+    Stage.TUNED: "green",
+}
+_UNWELL = {Stage.FAILED, Stage.HELD, Stage.LOST, Stage.UNKNOWN}
+_SHOWN_REGIONS, _SHOWN_MENDS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
+_MEND = "next: mend what is named above"
+_LINE = 110  # characters of a reason in a line, with the region's name
+_DIGITS = 5  # significant ones, of the greatest value in a column
+
+
+def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
+    """The status of a run: a line, a table of its regions, and what needs a person.
+
+    Views that share `widths`, those of the table's columns so far, don't shift sideways.
+    """
+    title = Text.assemble(
+        (status.study, "bold"),
+        f"  {status.run}  ",
+        state_text(status.state),
+        f"  about {rough_duration(status.seconds_left)} left" if status.seconds_left else "",
+    )
+    kept = {} if widths is None else widths
+    parts: list[RenderableType] = [
+        title,
+        Fitting(lambda bars: _region_table(status, kept, bars=bars)),
+    ]
+    said: set[str] = set()
+    if status.notice:
+        parts.append(Text(_anew(status.notice, status, said), "yellow"))
+    parts += [Text(line, color) for line, color in _money(status)]
+    parts += [Text(str(status.work), "yellow")] if status.work.is_much_lost else []
+    parts += [
+        Text.assemble((names, color), text)
+        for (text, color), names in _alike(status, _words_of).items()
+        if not said or _anew(text, status, said)
+    ]
+    parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
+    parts += [Text(trouble, "yellow") for trouble in status.troubles]
+    parts += [Text(_mended(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
+    steps = next_steps(status) if status.state.can_resume else []
+    if not any(step.startswith(_MEND) for step in steps):  # the cause stands above already
+        parts += [Text(line) for line in _ask_why(status)]
+    parts += [Text(f"to mend it: {status.mending}")] if status.mending else []
+    parts += [Text(line) for line in steps]
+    return Group(*parts)
+
+
+def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
+    """What a person should know of a region: what follows its name, and the name's colour."""
+    if region.reason:
+        by_whom = region.reason == BY_STOP
+        yield (f" {BY_STOP}", "yellow") if by_whom else (f" {region.stage}: {region.reason}", "red")
+    if region.cause and region.cause.error not in (region.reason or ""):
+        yield f": {region.cause}", "yellow"
+    if region.spent and region.spent not in (region.reason or ""):
+        yield f": no more trials: {region.spent}", "default"
+    gate = region.gate if region.gate and region.gate.is_worse else None
+    not_latest = shortened(region.not_latest) if region.not_latest else gate
+    for words in filter(None, (not_latest, region.drift, region.holdout, region.changed)):
+        yield f": {words}", "yellow"
+
+
+def _alike(
+    status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
+) -> dict[tuple[str, str], str]:
+    """What is to be said of regions, once for all of which it is true but for paths and figures.
+
+    Returns:
+        By the first region's words and their colour, the names of those regions.
+    """
+    first: dict[str, tuple[str, str]] = {}
+    regions: dict[str, list[str]] = {}
+    for region in status.regions:
+        for text, color in words_of(region):
+            kind = kind_of(text.partition(SEE)[0])
+            first.setdefault(kind, (text, color))
+            regions.setdefault(kind, []).append(region.name)
+    return {first[kind]: _named(names, len(status.regions)) for kind, names in regions.items()}
+
+
+def _named(names: list[str], of: int) -> str:
+    if len(names) == 1:
+        return names[0]
+    which = "" if len(names) == of else f" ({first_of(names, _SHOWN_NAMES)})"
+    return f"{len(names)} of {of} regions{which}"
+
+
+def _ask_why(status: RunStatus) -> list[str]:
+    """What says why the first region that isn't well stands where it stands."""
+    unwell = [region.name for region in status.regions if region.stage in _UNWELL]
+    stands_still = bool(status.troubles or status.held)
+    troubled = {trouble.region for trouble in status.job_troubles}
+    unwell += [region.name for region in status.regions if region.slug in troubled]
+    asked = unwell or [region.name for region in status.regions if stands_still]
+    run = shell_quoted(Path(status.folder))
+    return [f"why: trialfleet why {shlex.quote(name)} --run {run}" for name in asked[:1]]
+
+
+def next_steps(status: RunStatus) -> list[str]:
+    """What to do with a run that can be resumed; resuming mends no trainer."""
+    resume = f"trialfleet resume {shell_quoted(Path(status.folder))}"
+    failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
+    left = [region for region in status.regions if not region.stage.is_good]
+    if not (failed and status.state is RunState.FAILED) and not (
+        left and all(map(_is_hopeless, left))
+    ):
+        return [f"next: {resume}"]
+    can_go_on = status.state is not RunState.FAILED or not all(region.over for region in left)
+    steps = [f"{_MEND}, then start another run: {status.again}"]
+    if can_go_on:
+        steps.append(f"or, for what has passed by itself: {resume}")
+    return steps
+
+
+def _anew(line: str, status: RunStatus, said: set[str]) -> str:
+    """A line with a cause that was said before in short; empty where nothing else is in it."""
+    causes = {region.cause.kind for region in status.regions if region.cause}
+    found = {cause for cause in causes if cause in kind_of(line)}
+    if found and found <= said:
+        words, alike, error = line.partition(ALIKE)
+        return f"{words}: {in_short(error)}" if alike else ""
+    said |= found
+    return line
+
+
+def _is_hopeless(region: RegionStatus) -> bool:
+    """Whether the trainer is what keeps a region from its end, and is as it was after a resume."""
+    if LEFT_NO_MODEL in (region.reason or ""):
+        return True
+    cause = region.cause
+    return cause is not None and not region.done and ENOUGH <= cause.attempts == cause.of
+
+
+def state_text(state: RunState) -> Text:
+    """A state, in its colour."""
+    return Text(state, _COLORS.get(state, "default"))
+
+
+def as_html(view: RenderableType) -> str:
+    """What a notebook shows in place of a terminal's picture."""
+    recorder = Console(record=True, file=io.StringIO(), width=110, highlight=False)
+    recorder.print(view)
+    style = "font-family: monospace; line-height: 1.3; overflow-x: auto"
+    return recorder.export_html(
+        inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>'
+    )
+
+
+def _mended(mend: dict[str, Any]) -> str:
+    when = datetime.fromisoformat(mend["time"]).astimezone()
+    where = f"{mend['region']}: " if mend["region"] else ""
+    return f"mended at {when:%H:%M:%S}: {where}{mend['what']}"
+
+
+def _money(status: RunStatus) -> list[tuple[str, str]]:
+    """What the fleet costs, and what is wrong there: lines and their colours."""
+    money = status.money
+    if money is None:
+        return []
+    troubles = [f"trials ended: {money.ended}"] if money.ended else []
+    troubles += [f"the fleet's autoscaler: {money.trouble}"] if money.trouble else []
+    return [(f"fleet: {money}", "default"), *((line, "yellow") for line in troubles)]
+
+
+def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    names = ["region", "state", "", "trials", "failed", "stopped early", "running", "ranks"]
+    names += ["step", "queued", f"best {status.metric}", "USD", "time left", "why"]
+    hidden = {names.index(name) for name in _columns_without_news(status, bars=bars)}
+    for place, name in enumerate(names):
+        if place not in hidden:
+            is_number = names.index("trials") <= place < names.index("why")
+            table.add_column(name, justify="right" if is_number else "left")
+    decimals = column_decimals([region.best for region in status.regions], _DIGITS)
+    for region in status.regions[:_SHOWN_REGIONS]:
+        cells = enumerate(_region_row(region, decimals))
+        table.add_row(*(cell for place, cell in cells if place not in hidden))
+    keep_numbers_whole(table)
+    if not status.ended:
+        keep_widths(table, widths)
+    more = len(status.regions) - _SHOWN_REGIONS
+    if more > 0:
+        table.add_row(f"… {more} more")
+    return table
+
+
+def _columns_without_news(status: RunStatus, *, bars: bool) -> set[str]:
+    """The columns in which no region has anything to show."""
+    regions = status.regions
+    has_news = {
+        "": bars and not status.ended,
+        "running": not status.ended,
+        "queued": not status.ended,
+        "time left": not status.ended,
+        "step": not status.ended or any(map(_steps, regions)),
+        "USD": any(region.usd is not None for region in regions),
+        "stopped early": any(region.stopped_early for region in regions),
+        "ranks": any(map(_ranks, regions)),
+        "why": any(map(_why_broken, regions)),
+    }
+    return {name for name, shown in has_news.items() if not shown}
+
+
+def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableType]:
+    return [
+        Text(region.name[:40]),
+        Text(region.stage, _COLORS.get(region.stage, "dim")),
+        ProgressBar(total=region.budget, completed=region.finished, width=16),
+        f"{region.finished}/{region.budget}",
+        Text(_count(failed := _failed(region)), "red" if failed else ""),
+        _count(region.stopped_early),
+        _count(region.running),
+        _ranks(region),
+        _steps(region),
+        _count(region.queued),
+        value_text(region.best, decimals),
+        usd(region.usd),
+        rough_duration(region.seconds_left),
+        Text(_why_broken(region), "red", no_wrap=True, overflow="ellipsis"),
+    ]
+
+
+def _why_broken(region: RegionStatus) -> str:
+    """How many attempts failed and why, of a region that is over without a result; in short."""
+    if region.stage is not Stage.FAILED:
+        return ""
+    return region.cause.short if region.cause else in_short(region.reason or "")
+
+
+def value_text(value: float | None, decimals: int | None) -> str:
+    """Return a metric's value as its column shows it; empty where there is none."""
+    return "" if value is None else fixed(value, decimals)
+
+
+def _steps(region: RegionStatus) -> str:
+    """The last steps that its running trials reported, as far as they are known."""
+    steps = [str(trial.step) for trial in region.running_trials if trial.step is not None]
+    more = " …" if len(steps) > _SHOWN_STEPS else ""
+    return " ".join(steps[:_SHOWN_STEPS]) + more
+
+
+def _ranks(region: RegionStatus) -> str:
+    """How many ranks each of its gangs has that trains, and behind a "g" its generation."""
+    gangs = [each for each in region.running_trials if each.generation is not None]
+    more = " …" if len(gangs) > _SHOWN_STEPS else ""
+    return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
+
+
+def _failed(region: RegionStatus) -> int:
+    """The trials that count as failed, those that a failed region cut off among them."""
+    return region.failed + region.cut_off
+
+
+def _count(number: int) -> str:
+    return str(number) if number else "·"
+
+
+def watch(wait: Callable[[Callable[[RunStatus], None]], RunStatus], console: Console) -> RunStatus:
+    """Show a run's status until it ends: live on a terminal, else a line for each change.
+
+    Args:
+        wait: waits for the run's end, as `Run.wait` does; what it is given takes each status.
+        console: where it is shown.
+    """
+    from rich.live import Live
+
+    if not console.is_terminal:
+        return wait(_line_printer(console))
+    widths: dict[str, int] = {}
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        return wait(lambda status: live.update(run_view(status, widths)))
+
+
+def _line_printer(console: Console) -> Callable[[RunStatus], None]:
+    shown: dict[str, str] = {}
+    said: set[str] = set()
+
+    def show_change(of: str, line: str, status: RunStatus, *, short: bool = False) -> None:
+        if shown.get(of) == line:
+            return
+        shown[of] = line
+        if line := _anew(line, status, said):
+            line = _shortened(line) if short else line
+            console.print(Text(f"{time.strftime('%H:%M:%S')} {line}"), soft_wrap=True)
+
+    def show(status: RunStatus) -> None:
+        for of, line in _lines(status):
+            show_change(of, line, status)
+        for of, line in _once(status):
+            if of not in shown:
+                show_change(of, line, status, short=True)
+
+    return show
+
+
+def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
+    """What there is to tell: what a line is of, and the line."""
+    yield "run", f"{status.run}: {status.state}"
+    if status.notice:
+        yield "notice", status.notice
+    for trouble in status.run_troubles:
+        yield trouble, trouble
+    for mend in status.mends:
+        yield str(mend), _mended(mend)
+    for number, (line, _) in enumerate(_money(status)[1:]):  # the sum changes all the time
+        yield f"money {number}", line
+    for region in status.regions:
+        yield region.slug, _region_line(region, status.metric)
+    for held in status.held:
+        yield held.job, f"held: {held.node} (job {held.job}): {held.reason}"
+
+
+def _shortened(line: str) -> str:
+    """A reason as a line has room for it, and its log: it stands whole below the table."""
+    words, see, log = line.partition("; to change that: ")[0].partition(SEE)
+    return f"{first_clauses(words, _LINE)}{see}{log}"
+
+
+def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
+    """What is said of the first region, or trial, of which it is true: what it is, and a line."""
+    for trouble in status.job_troubles:
+        yield kind_of(trouble.cause), str(trouble)
+    for region in status.regions:
+        for text, _ in _words_of(region):
+            yield kind_of(text.partition(SEE)[0]), f"{region.name}{text}"
+
+
+def _region_line(region: RegionStatus, metric: str) -> str:
+    best = "" if region.best is None else f", best {result_text(metric, region.best)}"
+    failed = f", {count} failed" if (count := _failed(region)) else ""
+    if region.stage is Stage.FAILED and region.cause and not count:
+        failed = f", {region.cause.of} failed attempt{'s' if region.cause.of > 1 else ''}"
+    stopped = f", {region.stopped_early} stopped early" if region.stopped_early else ""
+    trials = f"{region.finished}/{region.budget} trials"
+    return f"{region.name}: {region.stage}: {trials}{failed}{stopped}{best}"

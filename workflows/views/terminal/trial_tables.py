@@ -1,0 +1,75 @@
+"""How the trials of a run, and its best settings, look in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from trialfleet.workflows.formatting import column_decimals, duration, usd
+from trialfleet.workflows.views.output import LongTable, keep_numbers_whole, pairs, plain_table
+from trialfleet.workflows.views.terminal.status_view import value_text
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.status.best_settings import BestSettings
+    from trialfleet.workflows.status.run_trials import Trial
+
+_WIDE = 120  # columns of a terminal
+_DIGITS = 6  # significant ones, of the greatest value in a column
+
+
+def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> LongTable:
+    """The trials of a run, a row each; other metrics and errors where there are any.
+
+    A terminal of less than 120 columns shows neither machines nor other metrics.
+    """
+    decimals = column_decimals([trial.value for trial in trials], _DIGITS)
+    rows = [_trial_cells(trial, metric, decimals) for trial in trials]
+    numbers = {"trial", metric, "attempts", "time", "USD"}
+    names = ["region", "trial", "state", metric, "attempts", "time", "USD"]
+    names += ["machine", "parameters", "metrics"] if width >= _WIDE else ["parameters"]
+    names += ["error"]
+    empty = {name for name in ("USD", "metrics", "error") if not any(row[name] for row in rows)}
+    names = [name for name in names if name not in empty]
+    table = plain_table(*names, right=numbers)
+    shown = LongTable(table, [[row[name] for name in names] for row in rows])
+    keep_numbers_whole(table)
+    settings = (pair for row in rows for pair in row["parameters"].split("  "))
+    table.columns[names.index("parameters")].min_width = max(map(len, settings), default=0)
+    return shown
+
+
+def _trial_cells(trial: Trial, metric: str, decimals: int | None) -> dict[str, str]:
+    others = {name: value for name, value in trial.metrics.items() if name != metric}
+    predicted = value_text(trial.predicted, decimals)
+    return {
+        metric: value_text(trial.value, decimals) or (predicted and f"~{predicted}"),
+        "region": trial.region,
+        "trial": str(trial.trial),
+        "state": trial.state,
+        "attempts": str(trial.attempts or ""),
+        "time": duration(trial.compute_seconds),
+        "USD": usd(trial.usd),
+        "machine": trial.machine or "",
+        "parameters": pairs(trial.params, 4),
+        "metrics": pairs(others, 4),
+        "error": trial.error or "",
+    }
+
+
+def best_table(best: list[BestSettings], metric: str) -> Table:
+    """The best settings of a run's regions, a row each."""
+    columns = ("region", "state", "trial", metric, "parameters")
+    table = plain_table(*columns, right={"trial", metric})
+    decimals = column_decimals([entry.value for entry in best], _DIGITS)
+    for entry in best:
+        table.add_row(
+            Text(entry.region),
+            entry.stage,
+            str(entry.trial),
+            value_text(entry.value, decimals),
+            Text(pairs(entry.params, 4)),
+        )
+    keep_numbers_whole(table)
+    return table

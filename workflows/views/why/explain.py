@@ -1,0 +1,172 @@
+"""Why: what a word names, what its witnesses say, and the answer that the rules give."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from trialfleet.classads import JobStatus, value
+from trialfleet.errors import InputError
+from trialfleet.files import shell_quoted
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Journal, Outcome, latest_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.rules.states import RunState
+from trialfleet.workflows.views.terminal.days import left_out
+from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.views.why.facts import WitnessedRegion
+from trialfleet.workflows.views.why.instance_rules import why_instance
+from trialfleet.workflows.views.why.instance_witnesses import instance_facts
+from trialfleet.workflows.views.why.node_rules import why_node
+from trialfleet.workflows.views.why.region_rules import (
+    NOT_IN_FORCE,
+    of_its_day,
+    what_else,
+    why_region,
+)
+from trialfleet.workflows.views.why.run_rules import blocked
+from trialfleet.workflows.views.why.slot_witnesses import job_ad, waiting_job
+from trialfleet.workflows.views.why.subject import Subject, find_subject
+from trialfleet.workflows.views.why.waiting_rules import waits
+from trialfleet.workflows.views.why.witnesses import RunWitnesses
+
+_SHOWN_NOTES = 10
+
+
+def why(word: str | None, run: str | None = None) -> Answer:
+    """Return why something stands where it stands.
+
+    Args:
+        word: a region, also as STUDY/REGION, a node of a graph, a job's or an instance's id, or a
+            run; None: the run.
+        run: which run is meant; default: the newest that has it.
+
+    Raises:
+        InputError: nothing is called so.
+    """
+    subject = find_subject(word, run)
+    if subject.what == "instance":
+        return why_instance(instance_facts(subject.word, subject.folder))
+    if subject.what == "foreign job":
+        return _foreign(subject)
+    assert subject.folder is not None, "all else is of a run, or of a study's days"
+    if subject.what == "day":
+        return _of_day(subject.name, subject.folder).of(subject.word)
+    witnesses = RunWitnesses(subject.folder)
+    if subject.what == "run":
+        return _why_run(witnesses).of(subject.word)
+    assert subject.region is not None, "a node is of a region"
+    return _of_region(witnesses, subject, subject.region).of(subject.word)
+
+
+def _of_region(witnesses: RunWitnesses, subject: Subject, graph: RegionGraph) -> Answer:
+    run, region = witnesses.run(), witnesses.region(graph)
+    if subject.what == "node":
+        return why_node(run, region, witnesses.node(graph, subject.node))
+    return why_region(run, _with_day(region, witnesses) if subject.newest else region)
+
+
+def _why_run(witnesses: RunWitnesses) -> Answer:
+    """What keeps the run from going on; else the first of its regions that isn't well."""
+    run = witnesses.run()
+    if run.state not in {RunState.DONE, RunState.FAILED} and (
+        answer := blocked(run, run.look.faults)
+    ):
+        return answer
+    regions = [witnesses.region(graph) for graph in graph_of(witnesses.frozen.study).regions]
+    answers = [why_region(run, region) for region in regions]
+    well = [answer for answer in answers if answer.blame is Blame.NOBODY]
+    unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
+    day = witnesses.frozen.day
+    folder = witnesses.files.root
+    for one in left_out(folder, day.date) if day else ():
+        answer = _of_day(one.region, folder.parent)
+        answers.append(answer)
+        unwell.append(answer)
+    told = [
+        line
+        for region, answer in zip(regions, answers, strict=False)  # behind these: those left out
+        if answer not in unwell[:1]  # it is the answer
+        for line in what_else(region, answer)
+    ]
+    if not unwell:
+        why = f"nothing is wrong: the run is {run.state}"
+        first = next((each for each in well if each.kind in NOT_IN_FORCE), well[0])
+        if run.state is RunState.RUNNING and first.kind not in NOT_IN_FORCE:
+            first = replace(first, advice="", command=run.watch)  # a region's own is no next step
+        return replace(first, why=why, notes=_first(told))
+    why = f"{_which(unwell, len(answers))}{unwell[0].why}"
+    lines = [answer.lines()[0] for answer in unwell[1:]]
+    return replace(unwell[0], why=why, notes=_first(told)).with_evidence(*lines)
+
+
+def _which(unwell: list[Answer], of: int) -> str:
+    """How many regions of a run aren't well, and which of them is told."""
+    if of == 1:
+        return ""
+    first = unwell[0].subject
+    alike = all(answer.kind is unwell[0].kind for answer in unwell)
+    told = f", {first} among them" if alike else f", not all for one reason; {first}"
+    return f"{len(unwell)} of {of} regions{told}: "
+
+
+def _first(lines: list[str]) -> tuple[str, ...]:
+    """As many lines as a person reads of a run."""
+    more = len(lines) - _SHOWN_NOTES
+    return (*lines[:_SHOWN_NOTES], *([f"… and of {more} more"] if more > 0 else []))
+
+
+# --- days -----------------------------------------------------------------------------------------
+
+
+def _with_day(region: WitnessedRegion, witnesses: RunWitnesses) -> WitnessedRegion:
+    """A region with the newest word of the journal, if that is newer than the run's."""
+    folder, frozen = DailyFolder(witnesses.files.root.parent), witnesses.frozen
+    if not folder.journal.exists() or frozen.day is None:
+        return region
+    newest = _newest(folder, region.name)
+    is_newer = newest is not None and (newest.run is None and newest.date >= frozen.day.date)
+    return replace(region, day=newest) if is_newer else region
+
+
+def _newest(folder: DailyFolder, region: str) -> Outcome | None:
+    found = latest_of(Journal(folder.journal).outcomes())
+    own = [outcome for (_, name), outcome in found.items() if name == region]
+    return max(own, key=lambda one: one.date, default=None)
+
+
+def _of_day(region: str, folder: Path) -> Answer:
+    """Of a region that no run here has: its study's journal knows it."""
+    newest = _newest(DailyFolder(folder), region)
+    if newest is None:
+        why_not = "its day has begun, and no run is planned for it yet"
+        return Answer(subject=region, kind=Kind.SOON, blame=Blame.NOBODY, why=why_not)
+    if newest.run is not None:
+        raise InputError(_in_another_run(region, newest.run, folder))
+    return of_its_day(region, newest, DailyFolder(folder).study_as_typed)
+
+
+def _in_another_run(region: str, run: str, folder: Path) -> str:
+    if not (folder / run).is_dir():
+        return f"the run {run!r} of {region!r} is no longer in {str(folder)!r}"
+    asked = f"trialfleet why {shlex.quote(region)} --run {shell_quoted(folder / run)}"
+    return f"the run that is named has no region {region!r}; its newest is {run!r}: {asked}"
+
+
+# --- a job that is none of ours -------------------------------------------------------------------
+
+
+def _foreign(subject: Subject) -> Answer:
+    ad = job_ad(subject.job)
+    name = subject.word
+    if ad is None:
+        raise InputError(f"job {name} has just left the queue")
+    if ad.get("JobStatus") == JobStatus.HELD:
+        why = f"it is on hold: {value(ad, 'HoldReason') or 'no reason given'}"
+        release = f"condor_release {name}"
+        return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=why, command=release)
+    if ad.get("JobStatus") not in {JobStatus.IDLE, JobStatus.BLOCKED}:
+        why = "nothing is wrong: it runs; it is no job of trialfleet's"
+        return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=why)
+    return waits(name, None, waiting_job(ad, ""))

@@ -1,0 +1,134 @@
+"""Why an instance of a fleet stands where it stands: what AWS, the pool and its agent say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.views.why.facts import InstanceFacts
+
+# How a node's agent, or AWS, begins to say why it leaves.
+_LEAVING: tuple[tuple[str, Kind], ...] = (
+    (r"spot interruption|SpotInstanceTermination|Server\.Spot", Kind.SPOT),
+    (r"rebalance recommendation", Kind.SPOT),
+    (r"lease expired", Kind.LEASE),
+    (r"jobs failed here within", Kind.EATS_JOBS),
+    (r"metadata|fence", Kind.FENCE),
+    (r"failed the probe|has not been probed", Kind.SICK),
+    (r"idle for ", Kind.IDLE),
+    (r"cap of \$|cost more than the cap", Kind.PRICE_CAP),
+    (r"InsufficientInstanceCapacity", Kind.CAPACITY),
+)
+_BLAME = {
+    Kind.SPOT: Blame.SPOT,
+    Kind.LEASE: Blame.POOL,
+    Kind.EATS_JOBS: Blame.NODE,
+    Kind.FENCE: Blame.NODE,
+    Kind.SICK: Blame.NODE,
+    Kind.IDLE: Blame.NOBODY,
+    Kind.PRICE_CAP: Blame.MONEY,
+    Kind.CAPACITY: Blame.AWS,
+    Kind.LOST: Blame.NODE,
+    Kind.ENDED: Blame.PERSON,
+    Kind.DRAINING: Blame.PERSON,
+}
+_ADVICE = {
+    Kind.SPOT: "nothing is to be done: its trials go on elsewhere and cost no retry",
+    Kind.LEASE: "see that the autoscaler runs, which renews leases",
+    Kind.EATS_JOBS: "look at it before it goes; it costs trials no retry",
+    Kind.FENCE: "look at it before it goes",
+    Kind.SICK: "the autoscaler replaces it once it is idle; to end it now",
+    Kind.IDLE: "nothing is wrong",
+    Kind.PRICE_CAP: "raise fleet.price_cap",
+    Kind.LOST: "nothing is to be done: its trials go on elsewhere and cost no retry",
+}
+
+
+def kind_of_leaving(words: str) -> Kind | None:
+    """Return why a node leaves the pool, by what is said of it; None if nothing known is."""
+    return next((kind for pattern, kind in _LEAVING if re.search(pattern, words)), None)
+
+
+def why_instance(node: InstanceFacts) -> Answer:
+    """Return why an instance stands where it stands."""
+    rules: tuple[Callable[[], Answer | None], ...] = (
+        lambda: _unknown(node),
+        lambda: _ended(node),
+        lambda: _lease_over(node),
+        lambda: _draining(node),
+        lambda: _sick(node),
+        lambda: _booting(node),
+    )
+    answer = next((answer for rule in rules if (answer := rule())), None) or _well(node)
+    return answer.with_evidence(node.why, node.aws_away, node.pool_away)
+
+
+def _answer(
+    node: InstanceFacts, kind: Kind, why: str, *, blame: Blame | None = None, advice: str = ""
+) -> Answer:
+    blame, advice = blame or _BLAME.get(kind, Blame.NOBODY), advice or _ADVICE.get(kind, "")
+    command = f"trialfleet fleet status {node.fleet_file}".rstrip()
+    return Answer(node.instance, kind, blame, why, advice, command)
+
+
+def _unknown(node: InstanceFacts) -> Answer | None:
+    if node.state or node.stage == "joined" or node.note:
+        return None
+    if node.aws_away:
+        why = f"AWS can't be asked, and the pool doesn't know it: {node.aws_away}"
+        return _answer(node, Kind.UNKNOWN, why, blame=Blame.AWS)
+    why = "neither AWS nor the pool knows it: AWS forgets an instance about an hour after its end"
+    return _answer(node, Kind.LOST, why)
+
+
+def _ended(node: InstanceFacts) -> Answer | None:
+    if node.stage not in {"ended", "ending"} and node.state not in {"stopped", "stopping"}:
+        return None
+    reason = "; ".join(dict.fromkeys(filter(None, (node.reason, node.note))))
+    kind = kind_of_leaving(reason) or kind_of_leaving(node.why)
+    if kind is None:
+        kind = Kind.ENDED if "User" in node.reason or not node.reason else Kind.LOST
+    return _answer(node, kind, f"it has ended: {reason or node.why or 'AWS gives no reason'}")
+
+
+def _lease_over(node: InstanceFacts) -> Answer | None:
+    lease = node.node.instance.expires if node.node and node.state == "running" else None
+    if lease is None or node.now < lease:
+        return None
+    why = f"its lease ended at {lease:%H:%M} UTC, and nobody renewed it"
+    return _answer(node, Kind.LEASE, f"{why}{f': {node.note}' if node.note else ''}")
+
+
+def _draining(node: InstanceFacts) -> Answer | None:
+    if node.stage != "draining":
+        return None
+    kind = kind_of_leaving(node.note or node.why) or Kind.DRAINING
+    return _answer(node, kind, f"it takes no more trials: {node.note or node.why}")
+
+
+def _sick(node: InstanceFacts) -> Answer | None:
+    if node.stage != "sick":
+        return None
+    is_probed = node.machine is not None and node.machine.healthy is not None
+    return _answer(node, Kind.SICK if is_probed else Kind.BOOTING, node.why)
+
+
+def _booting(node: InstanceFacts) -> Answer | None:
+    if node.stage not in {"asked", "booted"}:
+        return None
+    if node.pool_away:
+        return _answer(node, Kind.POOL_DOWN, node.pool_away, blame=Blame.POOL)
+    failed = re.search(r"\bfailed\b", node.why) and node.stage == "booted"
+    if failed or (node.node and node.node.is_late):
+        advice = "see what its log says: docs/node-does-not-join.md"
+        return _answer(node, Kind.BOOT_FAILED, node.why, blame=Blame.NODE, advice=advice)
+    return _answer(node, Kind.BOOTING, f"it boots: {node.why}")
+
+
+def _well(node: InstanceFacts) -> Answer:
+    trials = node.machine.trials if node.machine else ()
+    runs = ", ".join(trial.node for trial in trials[:3])
+    what = f"it runs {runs}" if runs else "it is in the pool and free"
+    note = f"; {node.note}" if node.note else ""
+    return _answer(node, Kind.WELL, f"nothing is wrong: {what}{note}")

@@ -1,0 +1,359 @@
+"""Why a region stands where it stands, the first that is true.
+
+Its own end comes first: whatever else is away, that is recorded. Then what keeps the whole run from
+going on, then what keeps this region's trials from running.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE
+from trialfleet.workflows.facts.journal.journal import Ending, Outcome
+from trialfleet.workflows.facts.models.history import Change
+from trialfleet.workflows.facts.models.verdict import Verdict
+from trialfleet.workflows.facts.runs.causes import SEE
+from trialfleet.workflows.rules.gate_decision import kept_words
+from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
+from trialfleet.workflows.views.why.attempt_causes import (
+    advice_for,
+    blame_of,
+    kind_of_attempt,
+)
+from trialfleet.workflows.views.why.facts import WitnessedRegion, WitnessedRun
+from trialfleet.workflows.views.why.run_rules import blocked, owned_elsewhere
+from trialfleet.workflows.views.why.waiting_rules import gets_nowhere, waits
+
+_NO_MONEY = re.compile(r"no money is left")
+_DEADLINE = re.compile(r"deadline\b.* (is|was) over")
+_NO_DATA = re.compile(r"isn't there|no such file|not found", re.IGNORECASE)
+_NO_PUBLISH = re.compile(r"^the model can't be published")
+_UNMEASURED = re.compile(r"the gate's job|can't be measured|not measured|can't be used")
+_NO_COLUMNS = re.compile(r"there is no column (.+?); the model needs ")  # `Columns.check_header`
+_DOUBTFUL = re.compile(r"are the labels right\?")  # of the gate's comparison with a constant
+_UNSEEN = re.compile(r"values that the champion never saw")  # of the trainer's mode evaluate
+_DAYS = re.compile(r" is of (a later|an earlier) day\b")  # of `switch_to_newest`
+_BY_DAYS = "a day that is made up for is as old as its data, a run without a day as its plan"
+NOT_IN_FORCE = {Kind.GATE_KEPT, Kind.NOT_LATEST}  # a region is well, and its new model isn't used
+
+
+def why_region(run: WitnessedRun, region: WitnessedRegion) -> Answer:
+    """Return why a region stands where it stands."""
+    rules: tuple[Callable[[], Answer | None], ...] = (
+        lambda: of_its_day(region.name, region.day, run.frozen.study_file) if region.day else None,
+        lambda: _ended_well(run, region),
+        lambda: _owned_elsewhere(run, region),
+        lambda: _failed(run, region),
+        lambda: _removed(run, region),
+        lambda: _blocked(run, region),
+        lambda: _held(region),
+        lambda: _gets_nowhere(run, region),
+        lambda: _turn(run, region),
+        lambda: _all_attempts_fail(run, region),
+        lambda: _waits(run, region),
+        lambda: _goes_on(run, region),
+    )
+    found = next(answer for rule in rules if (answer := rule()))
+    also = filter(None, (region.changed,))
+    return replace(found, notes=tuple(dict.fromkeys((*found.notes, *also))))
+
+
+# --- its day --------------------------------------------------------------------------------------
+
+
+def of_its_day(region: str, day: Outcome, study_file: str) -> Answer:
+    """Return why a day ended for a region without a run: that is newer than what any run says."""
+    again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
+    missing = f"{again} --only missing"
+    if day.ending is Ending.UNCHANGED:
+        why = f"on {day.date} its data and settings were those of its last model: none was trained"
+        evidence = f"fingerprint {day.fingerprint}" if day.fingerprint else ""
+        return Answer(region, Kind.DATA_UNCHANGED, Blame.NOBODY, why).with_evidence(evidence)
+    sentence = f"its day {day.date} failed: {day.why}"
+    if _DEADLINE.search(day.why):
+        advice = "give daily.deadline more time; for this day"
+        return Answer(region, Kind.DEADLINE, Blame.PERSON, sentence, advice, missing)
+    if _NO_DATA.search(day.why):
+        advice = "put the data there, then"
+        return Answer(region, Kind.DATA_MISSING, Blame.USER, sentence, advice, missing)
+    advice = "mend that, then"
+    return Answer(region, Kind.NOT_PLANNED, Blame.USER, sentence, advice, missing)
+
+
+# --- its end --------------------------------------------------------------------------------------
+
+
+def _ended_well(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    if region.stage is Stage.TUNED:
+        return Answer(region.name, Kind.WELL, Blame.NOBODY, "it is tuned: all its trials are over")
+    if not region.stage.has_model:
+        return None
+    if region.moved and Path(region.published or "").name == region.moved.former:
+        return _no_longer_in_force(run, region, region.moved)
+    if region.moved and region.moved.by != "publish" and region.moved.time:
+        return _put_in_force(region, region.moved)
+    if region.records.verdict and not region.records.verdict.promoted:
+        return _kept(run, region, region.records.verdict)
+    if region.not_latest:
+        why = region.not_latest.partition("; to change that")[0]
+        answer = Answer(
+            region.name,
+            Kind.NOT_LATEST,
+            Blame.NOBODY,
+            why,
+            "to have it in force",
+            _promote(run, region),
+        )
+        return replace(answer, notes=(*((_BY_DAYS,) if _DAYS.search(why) else ()), *_notes(region)))
+    why = f"its model is published and in force: {region.published}"
+    why += f"; {region.gate}" if region.gate else ""
+    return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
+
+
+def _put_in_force(region: WitnessedRegion, moved: Change) -> Answer:
+    """A person's word on a model counts more than the gate's, or a later run's, before it."""
+    why = f"its model is in force {_since(moved)}: {region.published}{_had_kept(region)}"
+    return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
+
+
+def _no_longer_in_force(run: WitnessedRun, region: WitnessedRegion, moved: Change) -> Answer:
+    if moved.by == "publish":
+        why = f"its model is published; {moved.run}'s is in force {_since(moved)}"
+        return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
+    how = "was rolled back" if moved.by == "rollback" else "is no longer in force"
+    is_in_force = " is in force" if moved.by == "rollback" else " is"
+    return Answer(
+        region.name,
+        Kind.NOT_LATEST,
+        Blame.PERSON,
+        f"its model {how}: {moved.run}'s{is_in_force} {_since(moved)}{_had_kept(region)}",
+        "to have it in force again",
+        _promote(run, region),
+    ).with_evidence(region.published or "")
+
+
+def _since(moved: Change) -> str:
+    """When, and, if not by a run's publishing, by what `latest` was moved."""
+    time = datetime.fromisoformat(moved.time).astimezone() if moved.time else None
+    since = f"since {time:%Y-%m-%d %H:%M}" if time else "since an unknown time"
+    how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.by})")
+    return since + how
+
+
+def _had_kept(region: WitnessedRegion) -> str:
+    """What the gate had found of a model that a person put in force all the same."""
+    verdict = region.records.verdict
+    if verdict is None or verdict.promoted:
+        return ""
+    return f"; the gate had {kept_words(verdict.former)}: {verdict.why}"
+
+
+def what_else(region: WitnessedRegion, answer: Answer) -> list[str]:
+    """What a person should know of a region that is well, a line each: of a run, say, that is done.
+
+    Args:
+        region: the region.
+        answer: to why it stands where it stands.
+    """
+    lines = [answer.why] if answer.kind in NOT_IN_FORCE else []
+    lines += (
+        [str(region.gate)]
+        if region.gate and region.gate.is_worse and answer.kind is Kind.WELL
+        else []
+    )
+    return [f"{region.name}: {' '.join(line.split())}" for line in (*lines, *_notes(region))]
+
+
+def _notes(region: WitnessedRegion) -> tuple[str, ...]:
+    return tuple(filter(None, (region.holdout, region.changed)))
+
+
+def _kept(run: WitnessedRun, region: WitnessedRegion, verdict: Verdict) -> Answer:
+    why, kept = verdict.why, kept_words(verdict.former)
+    promote = _promote(run, region)
+    all_the_same = "to have the new model in force all the same"
+    if _UNMEASURED.search(why):
+        sentence = f"its new model could not be measured, so the gate {kept}: {why}"
+        advice = _on_columns(why) or f"mend the trainer's mode evaluate; {all_the_same}"
+        return Answer(region.name, Kind.GATE_FAILED, Blame.USER, sentence, advice, promote)
+    sentence = f"the gate {kept}: {why}"
+    blame, what = Blame.NOBODY, "nothing is wrong"
+    if _DOUBTFUL.search(why):
+        blame, what = Blame.USER, "look at the labels and the join of today's data first"
+    elif _UNSEEN.search(why):
+        blame, what = Blame.USER, "compare today's spelling of these values with that of other days"
+    advice = f"{what}; {all_the_same}"
+    return Answer(region.name, Kind.GATE_KEPT, blame, sentence, advice, promote)
+
+
+def _on_columns(why: str) -> str:
+    """What to do where the reference trainer misses columns of the model in force; else empty."""
+    found = _NO_COLUMNS.search(why)
+    if found is None:
+        return ""
+    names = found[1].split(", ")
+    columns = f"column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
+    them, are = ("them", "they are") if len(names) > 1 else ("it", "it is")
+    return (
+        f"today's data lack {columns}, which the model in force needs: bring {them} back; "
+        f"if {are} gone for good"
+    )
+
+
+def _promote(run: WitnessedRun, region: WitnessedRegion) -> str:
+    return f"trialfleet promote {shlex.quote(f'{run.frozen.run}/{region.name}')}"
+
+
+def _failed(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    if region.stage is not Stage.FAILED:
+        return None
+    reason, cause, again = region.reason or "", region.cause, run.frozen.again_for(region.name)
+    if _NO_MONEY.search(reason):
+        advice = "raise fleet.price_cap.run"
+        return Answer(region.name, Kind.MONEY, Blame.MONEY, reason, advice, run.again)
+    if _NO_PUBLISH.match(reason):
+        advice = "make the publish folder writable, then"
+        return Answer(region.name, Kind.PUBLISH, Blame.USER, reason, advice, run.resume)
+    if _DEADLINE.search(reason) and not region.done:
+        advice = "give daily.deadline more time"
+        return Answer(region.name, Kind.DEADLINE, Blame.PERSON, reason, advice, run.again)
+    if reason.startswith(DATA_UNREADABLE):
+        advice = "put the data back, then"
+        return Answer(region.name, Kind.DATA_MISSING, Blame.USER, reason, advice, run.resume)
+    if script := (region.records.stopped or {}).get("script"):
+        why = f"{script} failed again and again: {reason}"
+        advice = "remove the cause (service.log in the run's folder has more), then"
+        return Answer(region.name, Kind.SCRIPT, Blame.POOL, why, advice, run.resume)
+    if "the full training left nothing in model/" in reason:
+        advice = advice_for(Kind.NO_MODEL, run.frozen.places)
+        return Answer(region.name, Kind.NO_MODEL, Blame.USER, reason, advice, again)
+    if cause is None:
+        why = reason or "it ended early, and no reason was noted"
+        return Answer(region.name, Kind.FAILURES, Blame.USER, why, command=again)
+    return _by_cause(run, region, reason or "it failed")
+
+
+def _by_cause(run: WitnessedRun, region: WitnessedRegion, reason: str) -> Answer:
+    """What most of its failed attempts had."""
+    cause = region.cause
+    assert cause is not None, "a region whose attempts failed has a cause"
+    kind = Kind.NODE if cause.blame else kind_of_attempt(cause.error)
+    is_one = 2 * cause.attempts > cause.of
+    short = reason.partition(": all attempts so far failed alike")[0].partition(SEE)[0]
+    sentence = f"{short}: {cause.error}" if cause.error not in short else short
+    if cause.of > 1:
+        sentence += f" ({cause.attempts} of {cause.of} failed attempts)"
+    answer = Answer(
+        region.name,
+        kind if is_one else Kind.FAILURES,
+        blame_of(kind) if is_one else Blame.USER,
+        sentence,
+        _mending(run, kind, cause.error) if is_one else "mend what fails",
+        run.frozen.again_for(region.name),
+    )
+    return answer.with_evidence(f"see {shlex.quote(cause.log)}", reason)
+
+
+def _mending(run: WitnessedRun, kind: Kind, error: str) -> str:
+    return (run.mending(error) if kind is Kind.CRASH else "") or advice_for(kind, run.frozen.places)
+
+
+def _removed(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    has_ended = region.records.stopped is not None
+    if region.stage is not Stage.STOPPED or (run.state is RunState.STOPPED and not has_ended):
+        return None
+    why = f"a person ended it: {region.reason or 'its jobs were removed'}"
+    return Answer(region.name, Kind.REMOVED, Blame.PERSON, why, command=run.resume)
+
+
+# --- under way ------------------------------------------------------------------------------------
+
+
+def _owned_elsewhere(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    answer = owned_elsewhere(run)
+    return answer.of(region.name) if answer else None
+
+
+def _blocked(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    own = [fault for fault in run.look.faults if fault.region in {None, region.slug}]
+    answer = blocked(run, own, region.failing)
+    return answer.of(region.name) if answer else None
+
+
+def _held(region: WitnessedRegion) -> Answer | None:
+    if not region.held:
+        return None
+    held = region.held[0]
+    why = f"job {held.job} of {held.node} is on hold: {held.reason}"
+    if running := len(region.running_trials):
+        why += f"; {running} other trial(s) run"
+    return Answer(region.name, Kind.HELD, Blame.PERSON, why, command=f"condor_release {held.job}")
+
+
+def _gets_nowhere(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    own = [each for each in run.look.status.job_troubles if each.region == region.slug]
+    return gets_nowhere(region.name, own[0]).with_evidence(*map(str, own[1:])) if own else None
+
+
+def _turn(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    if region.stage is not Stage.WAITING or run.state is not RunState.RUNNING:
+        return None
+    at_a_time = run.frozen.study.parallel_regions
+    if at_a_time is None:
+        return Answer(region.name, Kind.SOON, Blame.NOBODY, "HTCondor is starting its DAGMan")
+    go_on = [each.name for each in run.look.status.regions if each.state is RunState.RUNNING]
+    others = ", ".join(go_on[:3]) or "others"
+    why = f"it waits for its turn: parallel_regions is {at_a_time}, and {others} go(es) on now"
+    advice = "nothing is wrong; for more at a time raise parallel_regions"
+    return Answer(region.name, Kind.TURN, Blame.NOBODY, why, advice=advice)
+
+
+def _all_attempts_fail(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    if region.cause is None or region.done or region.running_trials or region.cause.of < 2:
+        return None
+    return _by_cause(run, region, "no trial has completed yet")
+
+
+def _waits(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+    if region.waiting is None or region.running_trials:
+        return None
+    return waits(region.name, run, region.waiting)
+
+
+def _goes_on(run: WitnessedRun, region: WitnessedRegion) -> Answer:
+    trials = f"{region.finished} of {region.budget} trials are over"
+    over = ""
+    deadline = run.frozen.day.deadline if run.frozen.day else None
+    facts = Facts(unpaid=run.unpaid, deadline=deadline, now=run.now)
+    refused = refusal("attempt", facts)
+    if refused and refused.kind == "money":
+        return Answer(
+            region.name,
+            Kind.MONEY,
+            Blame.MONEY,
+            f"{refused.reason}; it goes on with what its trials have found ({region.stage})",
+            "raise fleet.price_cap.run for the next run",
+            run.again,
+        )
+    if refused:
+        why = f"{refused.reason}: it trains what is best so far"
+        return Answer(region.name, Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
+    hours = run.frozen.study.budget_of(region.name).hours
+    if hours is not None and region.hours_spent >= hours:
+        why = f"its budget of {hours:g} h is spent: it asks for no more trials ({trials})"
+        return Answer(region.name, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
+    if region.cause:
+        over = f"; {region.cause.of} attempt(s) failed, the last: {region.cause.error}"
+    running = (
+        f"{len(region.running_trials)} run now" if region.running_trials else str(region.stage)
+    )
+    return Answer(
+        region.name, Kind.WELL, Blame.NOBODY, f"nothing is wrong: {trials}, {running}{over}"
+    )

@@ -1,0 +1,80 @@
+"""What the pool has for a job that waits: slots that can run it, free, busy or draining."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.classads import JobStatus, plain, value
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool.collector import machine_named
+from trialfleet.infra.pool.machines import machines_of
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.slot_matching import prospects
+from trialfleet.workflows.views.why.facts import Queued
+
+if TYPE_CHECKING:
+    from classad2 import ClassAd
+
+
+def queued_job(folder: RunFolder, node: str) -> Queued | None:
+    """Return what the pool has for the job of a node that waits; None if it waits no longer."""
+    try:
+        job = job_queue.one_idle(folder, node)
+    except PoolError:
+        return None
+    return waiting_job(job, str(folder.root)) if job is not None else None
+
+
+def waiting_job(job: Any, folder: str) -> Queued:
+    """Return what the pool has for a job that waits.
+
+    Args:
+        job: its whole ad.
+        folder: its run's folder; running jobs of others are told apart by it.
+    """
+    named = f"{job['ClusterId']}.{job['ProcId']}"
+    seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
+    if value(job, "JobStatus") == JobStatus.BLOCKED:
+        return Queued(job=named, seconds=seconds, blocked=True)
+    try:
+        slots = pool_slots()
+        running = job_queue.running_by_run()
+    except PoolError:
+        return Queued(job=named, seconds=seconds)
+    return Queued(
+        job=named,
+        seconds=seconds,
+        prospects=prospects(job, slots.whole),
+        free=prospects(job, slots.free).willing,
+        draining=_draining(job, slots.whole),
+        own=running[folder],
+        foreign=running.total() - running[folder],
+    )
+
+
+def _draining(job: Any, slots: list[ClassAd]) -> str:
+    """Why the slots drain that could run a job, if all of them do."""
+    stay = [slot for slot in slots if slot.get("Draining") is not True]
+    if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
+        return ""
+    draining = [machine for machine in machines_of(map(plain, slots)) if machine.draining]
+    return next(filter(None, (one.drain_explanation for one in draining)), "no reason was given")
+
+
+def word_of_machine(machine: str) -> str:
+    """Return why a machine of the pool takes no trials, in its own words; empty if it does."""
+    found = machine_named(machine)
+    return found.explanation() if found and found.state() != "well" else ""
+
+
+def job_ad(job: str) -> Any:
+    """Return the whole ad of a job in the queue, by its id; None if it isn't there.
+
+    Raises:
+        PoolError: no HTCondor is reachable.
+    """
+    cluster, _, proc = job.partition(".")
+    return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")

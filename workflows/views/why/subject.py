@@ -1,0 +1,294 @@
+"""What the word behind `trialfleet why` names: a run, a region, a node or trial, a job and more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from trialfleet.errors import InputError, PoolError
+from trialfleet.infra.pool import schedd
+from trialfleet.infra.pool.connection import where_tools_work
+from trialfleet.spelling import did_you_mean
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.run_folder.trial_names import range_of
+from trialfleet.workflows.facts.runs.lookup import RUNS, FoundRun, find_run, runs_here
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.study.frozen import load_frozen
+
+What = Literal["run", "region", "node", "instance", "day", "foreign job"]
+_INSTANCE = re.compile(r"i-[0-9a-z]+")
+_JOB = re.compile(r"\d+(\.\d+)?")
+_SHOWN = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is asked about.
+
+    Attributes:
+        word: as it was typed.
+        what: what it is. A `day` is a region of which the journal of a study's days has the newest
+            word, and no run was made.
+        name: the region's, where it is a `day`.
+        folder: its run's; for a day the folder of the study's runs.
+        region: the region's graph.
+        node: the DAG node, or one of the trials that it runs.
+        job: the job's id, where that was typed.
+        newest: the newest word on it is asked for, which a day without a run may have; no run was
+            named.
+    """
+
+    word: str
+    what: What
+    name: str = ""
+    folder: Path | None = None
+    region: RegionGraph | None = None
+    node: str = ""
+    job: str = ""
+    newest: bool = False
+
+
+def find_subject(word: str | None, run: str | None = None) -> Subject:
+    """Return what a word names.
+
+    Args:
+        word: a region's name, STUDY/REGION or RUN/REGION, a trial's or DAG node's, a job's or an
+            instance's id, a run; None: the run.
+        run: the run that is meant; default: the newest here that has such a region or node, unless
+            the journal of a study's days has a newer word on that region.
+
+    Raises:
+        InputError: nothing is called so; names what there is.
+    """
+    if word is None:
+        return Subject(word=str(find_run(run).name), what="run", folder=_opened(find_run(run)))
+    if run is not None:
+        _opened(find_run(run))  # no word is looked up in what is no run
+    if found := _named(word, run):
+        return found
+    if _INSTANCE.fullmatch(word):
+        folder = find_run(run) if run or runs_here() else None
+        return Subject(word=word, what="instance", folder=_opened(folder) if folder else None)
+    if _JOB.fullmatch(word):
+        return _job(word, run)
+    if run is None and (is_run := _as_run(word)):
+        return is_run
+    raise InputError(_unknown(word, run))
+
+
+def _opened(folder: Path) -> Path:
+    return open_run(folder).root
+
+
+def _named(word: str, run: str | None) -> Subject | None:
+    """A region or node by its name alone, else by that behind its study's, or its run's."""
+    if found := _newest(word, word, run, None):
+        return found
+    before, _, name = word.partition("/")
+    if not (before and name):
+        return None
+    if before in _studies():
+        return _newest(name, word, run, before)
+    try:
+        return _newest(name, word, run or str(find_run(before)), None)
+    except InputError:
+        return None
+
+
+def _studies() -> set[str]:
+    """The studies that have runs or days here."""
+    return {found.study for found in runs_here()} | {place.name for place in _days_here(None)}
+
+
+def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject | None:
+    """A region, by its newest run or, if that is newer, by a day on which it had none; or a node.
+
+    Where several studies have such a region it is called STUDY/REGION.
+    """
+    if run is None:
+        runs = [r for r in _submitted_first() if study in {None, r.study}]
+        folders, days = [(r.folder, r.planned) for r in runs], _days_here(study)
+    else:
+        folders = [(find_run(run), 0.0)]
+        days = _days_here(find_run(run).absolute().parent.name)
+    of_run = next((made for one in folders if (made := _in_run(name, *one))), None)
+    of_day = max(filter(None, (_of_a_day(name, one) for one in days)), default=None)
+    if of_run and (of_day is None or run is not None or of_run[0] >= of_day[0]):
+        found = replace(of_run[1], word=word, newest=run is None)
+    elif of_day:
+        found = Subject(word=word, what="day", name=name, folder=of_day[1])
+    else:
+        return None
+    if found.folder is None or found.what == "node" or word != name or not _is_shared(name):
+        return found
+    place = found.folder if found.what == "day" else found.folder.parent
+    return replace(found, word=f"{place.name}/{name}")
+
+
+def _is_shared(region: str) -> bool:
+    """Whether several studies have a region of this name here."""
+    of_runs = {run.folder.absolute().parent for run in runs_here() if _may_have(region, run)}
+    of_days = {folder for folder in _days_here(None) if _of_a_day(region, folder)}
+    return len(of_runs | of_days) > 1
+
+
+def _may_have(name: str, run: FoundRun) -> bool:
+    return (RunFolder(run.folder.absolute()).regions / region_slug(name)).is_dir()
+
+
+def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | None:
+    """A region or node of a run, and when that was planned."""
+    slug, head = region_slug(name), name.partition(".")[0]
+    regions = RunFolder(folder.absolute()).regions
+    if not ((regions / slug).is_dir() or (_is_plain(head) and (regions / head).is_dir())):
+        return None
+    opened = _opened(folder)
+    for region in graph_of(load_frozen(RunFolder(opened).study).study).regions:
+        if name in {region.name, region.slug}:
+            return planned, Subject(word=name, what="region", folder=opened, region=region)
+        if _is_node_or_trial(region, name):
+            return planned, Subject(word=name, what="node", folder=opened, region=region, node=name)
+    return None
+
+
+def _is_node_or_trial(region: RegionGraph, name: str) -> bool:
+    node, own = region.node_of(name), range_of(name)
+    as_written = own.first <= region.trials and own.name(own.first, region.trials) == name
+    return node is not None and (node == name or as_written)
+
+
+def _is_plain(name: str) -> bool:
+    return re.fullmatch(r"[\w-]+", name) is not None
+
+
+def _submitted_first() -> list[FoundRun]:
+    return sorted(runs_here(), key=lambda found: not found.submitted)
+
+
+def _job(word: str, run: str | None) -> Subject:
+    cluster = word.partition(".")[0]
+    names = ["TrialfleetFolder", "TrialfleetRegion", "TrialfleetNode", "DAGNodeName"]
+    try:
+        ads = schedd.query(f"ClusterId == {cluster}", names)
+    except PoolError:
+        ads = []
+    if ads and "TrialfleetFolder" in ads[0]:
+        return _of_job(word, ads[0]["TrialfleetFolder"], ads[0])
+    if ads:
+        return Subject(word=word, what="foreign job", job=word)
+    if found := _in_logs(int(cluster), word, run):
+        return found
+    raise InputError(
+        f"no job {word} is in HTCondor's queue or in the logs of a run in "
+        f"{str(RUNS.absolute())!r}; those in the queue: condor_q -nobatch{where_tools_work()}"
+    )
+
+
+def _of_job(word: str, folder: str, ad: dict[str, str]) -> Subject:
+    root = Path(folder)
+    graph = graph_of(load_frozen(RunFolder(root).study).study)
+    slug = ad.get("TrialfleetRegion")
+    region = next((region for region in graph.regions if region.slug == slug), None)
+    node = ad.get("TrialfleetNode", "")
+    if region is not None and node:
+        return Subject(word=word, what="node", folder=root, region=region, node=node, job=word)
+    if region is not None:
+        return Subject(word=word, what="region", folder=root, region=region, job=word)
+    return Subject(word=word, what="run", folder=root, job=word)
+
+
+def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
+    """A job that has left the queue: its event log lies with its trial, or its graph."""
+    event = re.compile(rb"^\d{3} \(%03d\." % cluster, re.MULTILINE)
+    folders = [find_run(run)] if run else [found.folder for found in runs_here()]  # newest first
+    for folder in folders:
+        if (found := _among_graphs(RunFolder(folder.absolute()), event, word)) is not None:
+            return found
+        for log in sorted(RunFolder(folder.absolute()).regions.glob("*/*/**/log")):
+            if not event.search(log.read_bytes()):
+                continue
+            slug = log.relative_to(folder.absolute() / "regions").parts[0]
+            node = log.parent.name if log.parent.parent.name == "trials" else ""
+            node = node or f"{slug}.{log.parent.name}"
+            return _of_job(
+                word, str(_opened(folder)), {"TrialfleetRegion": slug, "TrialfleetNode": node}
+            )
+    return None
+
+
+def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subject | None:
+    """A DAGMan job, the run's or a region's, or one of the run's own beside its trials."""
+
+    def has(log: Path) -> bool:
+        return log.is_file() and event.search(log.read_bytes()) is not None
+
+    for region in sorted(files.regions.glob("*")):
+        if has(files.region(region.name).dag_files.log):
+            return _of_job(word, str(_opened(files.root)), {"TrialfleetRegion": region.name})
+    if has(files.dag_files.log) or has(files.dag_files.nodes_log):
+        return _of_job(word, str(_opened(files.root)), {})
+    return None
+
+
+def _days_here(study: str | None) -> list[Path]:
+    """The folders of the studies that have days here, of all or of one."""
+    found = sorted(journal.parent for journal in RUNS.absolute().glob("*/daily.db"))
+    return [folder for folder in found if study in {None, folder.name}]
+
+
+def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
+    """When a study's journal said its last of a region, if it knows it, where no run was made."""
+    from trialfleet.workflows.facts.journal.journal import Journal
+
+    journal = Journal(DailyFolder(folder).journal)
+    attempts = [one for one in journal.attempts() if region in one.regions]
+    if not attempts:
+        return None
+    said = [one for one in journal.outcomes() if one.region == region and one.recorded]
+    newest = max(said, key=lambda one: (one.date, one.attempt), default=None)
+    if newest is None or newest.recorded is None:
+        return attempts[-1].started.timestamp(), folder
+    # what a run did is told by the run, as long as that is there
+    is_in_a_run = newest.run is not None and (folder / newest.run).is_dir()
+    return (0.0 if is_in_a_run else newest.recorded.timestamp()), folder
+
+
+def _as_run(word: str) -> Subject | None:
+    try:
+        folder = _opened(find_run(word))
+    except InputError:
+        return None
+    return Subject(word=word, what="run", folder=folder)
+
+
+def _unknown(word: str, run: str | None) -> str:
+    known: list[str] = []
+    example = ""
+    where = f"no run in {str(RUNS.absolute())!r}"
+    before, _, name = word.partition("/")
+    if run is None and name and before in _studies():
+        run, word = before, name
+    if run or runs_here():
+        folder = _opened(find_run(run))
+        graph = graph_of(load_frozen(folder / "study.yaml").study).regions
+        known = [region.name for region in graph]
+        example = f"; a node, for example: {_node_like(word, graph)}"
+        where = f"the run {folder.name!r}"
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    regions = f"; regions: {', '.join(known[:_SHOWN])}{more}" if known else ""
+    return (
+        f"{word!r} is no region or node of {where}, no job and no instance"
+        f"{did_you_mean(word, known)}{regions}{example}"
+    )
+
+
+def _node_like(word: str, graph: Sequence[RegionGraph]) -> str:
+    """A node of the region that a word begins with, else of the first."""
+    meant = (one for one in graph if word.partition(".")[0] in {one.name, one.slug})
+    return next(meant, graph[0]).trial_nodes[0]

@@ -1,0 +1,309 @@
+"""Asking the witnesses of a run: its files, its study, the job queue, the collector, the fleet.
+
+Each may be away; then that is what is known. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trialfleet import job_files
+from trialfleet.errors import OptimizerError, PoolError
+from trialfleet.files import object_or_empty, read_record
+from trialfleet.infra.fleet.scaling.last_report import run_report
+from trialfleet.infra.pool.connection import connect, start_command
+from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
+from trialfleet.workflows.facts.dagman import access_point
+from trialfleet.workflows.facts.dagman.access_point import default_state
+from trialfleet.workflows.facts.dagman.files import removal
+from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
+from trialfleet.workflows.facts.jobs.current import current_trial, end_place
+from trialfleet.workflows.facts.jobs.executions import Execution
+from trialfleet.workflows.facts.jobs.gang_records import in_words
+from trialfleet.workflows.facts.jobs.job_log import read_starts
+from trialfleet.workflows.facts.models.folders import LATEST
+from trialfleet.workflows.facts.models.history import Change, last_move
+from trialfleet.workflows.facts.record_shapes import StoppedRun
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, autoscale_of
+from trialfleet.workflows.facts.runs.spending import read_unpaid
+from trialfleet.workflows.facts.runs.storage import other_manager
+from trialfleet.workflows.rules.states import TrialState, trial_state
+from trialfleet.workflows.status.reader import Look, StatusReader
+from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+from trialfleet.workflows.views.why.facts import (
+    Htcondor,
+    NodeFacts,
+    Queued,
+    Scaling,
+    WitnessedRegion,
+    WitnessedRun,
+)
+from trialfleet.workflows.views.why.slot_witnesses import queued_job, word_of_machine
+
+_TAIL = 60_000  # bytes of a region's scripts' log that are looked at
+
+
+class RunWitnesses:
+    """What is known of one run at one moment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = RunFolder(folder)
+        self.frozen: FrozenStudy = load_frozen(self.files.study)
+        self.look: Look = StatusReader(self.files, brief=True).look()
+        self._trials, self._queued = self.look.trials, self.look.queued
+        self.htcondor = _htcondor(self._queued)
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def run(self) -> WitnessedRun:
+        """What is known of the run as a whole."""
+        return WitnessedRun(
+            frozen=self.frozen,
+            look=self.look,
+            htcondor=self.htcondor,
+            pool_up=start_command(),
+            is_supervised=_is_supervised(),
+            stopped_by=_stopped_by(self.files),
+            owner=self._owner(),
+            closed=tuple(_closed(self._queued)) if self._queued else (),
+            unpaid=read_unpaid(self.files),
+            scaling=_scaling(self.files, self.frozen),
+        )
+
+    def _owner(self) -> str:
+        """Return which other machine owns the run, in words; empty where none is known to."""
+        if self.look.storage_away:
+            return ""
+        with suppress(OptimizerError):
+            return str(other_manager(self.frozen, self.files) or "")
+        return ""
+
+    # -- a region --------------------------------------------------------------------------------
+
+    def region(self, graph: RegionGraph) -> WitnessedRegion:
+        """What is known of a region."""
+        status = next(r for r in self.look.status.regions if r.slug == graph.slug)
+        return WitnessedRegion(
+            **vars(status),
+            records=self.look.records[graph.slug],
+            hours_spent=_hours(self._trials[graph.name]),
+            held=self._held(graph),
+            moved=_moved(status.published),
+            waiting=self._waiting(graph, status),
+        )
+
+    def _held(self, graph: RegionGraph) -> tuple[HeldJob, ...]:
+        own = {graph.slug, *graph.trial_nodes, *graph.ends}
+        return tuple(job for job in self.look.status.held if job.node in own)
+
+    def _waiting(self, graph: RegionGraph, status: RegionStatus) -> Queued | None:
+        if self._queued is None or status.running_trials:
+            return None
+        nodes = {*graph.trial_nodes, *graph.ends} & self._queued.idle
+        return queued_job(self.files, sorted(nodes)[0]) if nodes else None
+
+    # -- a node ----------------------------------------------------------------------------------
+
+    def node(self, graph: RegionGraph, name: str) -> NodeFacts:
+        """What is known of a node of a region's graph, or of a trial.
+
+        Of a node that runs several trials, that is what is known of the one that it is at.
+        """
+        files = self.files.region(graph.slug)
+        end = {graph.best: files.best, graph.gate: files.gate}.get(name)
+        at_end = end_place(files, end) if end else None
+        is_in_lane = at_end is not None and at_end.is_shared
+        node = at_end.node_root.name if at_end and is_in_lane else graph.node_of(name) or name
+        unfinished = self.look.unfinished[graph.name]
+        current = name if name in graph.ends else current_trial(files, node, unfinished)
+        own = current if name == node and current else name
+        place = at_end or files.of_node(own)
+        trial = next((t for t in self._trials[graph.name] if _node_of(t) == own), None)
+        failures = self._failures(trial, place)
+        last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
+        ad = self._ad(node) if own in {node, current} else None
+        stay = _last_stay(place)
+        gang, lacks_slots = self._gang(graph, node, place)
+        return NodeFacts(
+            node=name,
+            of_job=node,
+            region=graph.name,
+            is_end=name in graph.ends,
+            state=self._state(graph, own, trial, ad, place),
+            error=str((trial and trial.user_attrs.get("error")) or last.get("error", "")),
+            stopped=trial.user_attrs.get(STOPPED, {}) if trial else {},
+            blame=str(last.get("blame", "")),
+            attempts=len(failures),
+            before=(current or "") if own not in {node, current} else self._before(graph, node),
+            skipped="" if trial else _skipped(files.scripts_log, name, node),
+            held=next((job.reason for job in self._held(graph) if job.node == node), "")
+            if ad
+            else "",
+            job=f"{ad['ClusterId']}.{ad['ProcId']}" if ad else "",
+            queued=queued_job(self.files, node)
+            if lacks_slots
+            else self._idle(node)
+            if ad
+            else None,
+            last=stay,
+            leaving=word_of_machine(stay.machine) if stay else "",
+            log=str(place.log) if place.log.exists() else "",
+            gang=gang,
+            lacks_slots=lacks_slots,
+        )
+
+    def _gang(self, graph: RegionGraph, node: str, place: TrialFolder) -> tuple[str, bool]:
+        size = self.frozen.study.nodes_of(graph.name)
+        if size is None or self._queued is None or node not in self._queued.running:
+            return "", False
+        slots = sum(ad["TrialfleetNode"] == node for ad in self._queued.running_ads)
+        return in_words(place, slots, size.min)
+
+    def _failures(self, trial: StoredTrial | None, place: TrialFolder) -> dict[str, Any]:
+        if trial is not None:
+            return dict(trial.user_attrs.get(FAILURES, {}))
+        return object_or_empty(lambda: job_files.read_json(place.failures, job_files.MOST_NOTES))
+
+    def _state(
+        self,
+        graph: RegionGraph,
+        node: str,
+        trial: StoredTrial | None,
+        ad: Mapping[str, Any] | None,
+        place: TrialFolder,
+    ) -> TrialState | None:
+        if trial is not None:
+            return trial_state(
+                trial.state.name,
+                node,
+                self.look.unfinished[graph.name],
+                stopped_early=is_stopped_early(trial),
+            )
+        if ad is not None:
+            is_running = bool(self._queued and ad["TrialfleetNode"] in self._queued.running)
+            return TrialState.RUNNING if is_running else TrialState.QUEUED
+        has_result = job_files.size_of(place.result) > 0
+        return TrialState.COMPLETE if has_result and node in graph.ends else None
+
+    def _ad(self, node: str) -> Mapping[str, Any] | None:
+        ads = self._queued.ads if self._queued else ()
+        return next((ad for ad in ads if ad.get("TrialfleetNode") == node), None)
+
+    def _idle(self, node: str) -> Queued | None:
+        if self._queued is None or node not in self._queued.idle:
+            return None
+        return queued_job(self.files, node)
+
+    def _before(self, graph: RegionGraph, node: str) -> str:
+        """The first node before it, of its lane or of the region's ends, that isn't over."""
+        told: dict[str | None, bool] = {}  # by node: whether all of its trials are that it began
+        for trial in self._trials[graph.name]:
+            at = graph.node_of(_node_of(trial))
+            told[at] = told.get(at, True) and trial.state.is_finished()
+        queued = self._queued.running | self._queued.idle if self._queued else frozenset()
+        over = {at for at, is_told in told.items() if is_told and at not in queued}
+        lane = next((lane for lane in graph.lanes if node in lane), None)
+        before = lane[: lane.index(node)] if lane else graph.trial_nodes
+        log = self.files.region(graph.slug).scripts_log
+        return next((one for one in before if one not in over and not _skipped(log, one)), "")
+
+
+# -- witnesses ---------------------------------------------------------------------------------
+
+
+def _htcondor(queued: QueuedRun | None) -> Htcondor:
+    """Whether the job queue answered, or what of HTCondor doesn't."""
+    if queued is not None:
+        return "answers"
+    try:
+        connect()
+    except PoolError:
+        return "pool-down"
+    return "schedd-down"
+
+
+def _stopped_by(files: RunFolder) -> str:
+    """Who ended the run before its time, and how; empty where nobody did."""
+    if files.stopped.exists():
+        noted = read_record(files.stopped, shape=StoppedRun)
+        when = datetime.fromisoformat(noted["time"]).astimezone()
+        return f"{noted['by']} stopped its run with trialfleet stop at {when:%Y-%m-%d %H:%M}"
+    reason = removal(files.dag_files) or ""
+    who = "trialfleet" if reason.startswith("trialfleet") else "a person"
+    return f"{who} removed its run's DAGMan: {reason}" if reason else ""
+
+
+def _is_supervised() -> bool | None:
+    """Whether somebody holds the supervisor's lock, of the embedded pool or of this user."""
+    config = os.environ.get("CONDOR_CONFIG", "")
+    folders = [default_state(), *([Path(config).parent] if config else [])]
+    found = [locked for folder in folders if (locked := _is_locked(folder)) is not None]
+    return any(found) if found else None
+
+
+def _is_locked(folder: Path) -> bool | None:
+    """None where there never was a supervisor, but for an embedded pool, which should have one."""
+    try:
+        with (folder / "supervisor.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except PermissionError:  # another account's
+        return None
+    except OSError:
+        return False if (folder / "pool.json").exists() else None
+    return False
+
+
+def _closed(queued: QueuedRun) -> list[str]:
+    try:
+        return access_point.why_they_wait(queued.ads)
+    except PoolError:
+        return []
+
+
+def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
+    fleet = frozen.study.fleet
+    if fleet is None:
+        return Scaling(None, wanted=False)
+    own = run_report(files.fleet_state, fleet.called, frozen.run)
+    return Scaling(own, wanted=autoscale_of(frozen.study) != "off" or own is not None)
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def _skipped(log: Path, *names: str) -> str:
+    """Why a node or trial was passed over, in the words of its node's scripts."""
+    any_of = "|".join(map(re.escape, names))
+    text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
+    found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", text, re.MULTILINE)
+    return found[-1] if found else ""
+
+
+def _last_stay(place: TrialFolder) -> Execution | None:
+    """The last stay of a job in a slot."""
+    return next((start for start in reversed(read_starts(place)) if start.slot), None)
+
+
+def _moved(published: str | None) -> Change | None:
+    model = Path(published) if published else None
+    return last_move(model.parent / LATEST, model.name) if model else None
+
+
+def _hours(trials: list[StoredTrial]) -> float:
+    begun = [t.datetime_start.timestamp() for t in trials if t.datetime_start]
+    return (datetime.now(UTC).timestamp() - min(begun)) / 3600 if begun else 0.0
+
+
+def _node_of(trial: StoredTrial) -> str:
+    return str(trial.user_attrs.get("node"))
