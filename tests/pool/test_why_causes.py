@@ -20,7 +20,7 @@ from tests.pool.conftest import MakePool
 from tests.pool.test_daily import put_data, write_study
 from tests.pool.watching import WaitFor, active, dagmans, kill_all, services
 from trialfleet import InputError, Run, RunState
-from trialfleet.infra.fleet.scaling import trial_jobs
+from trialfleet.infra.fleet.scaling import end_trials
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Stop
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer import may_begin
@@ -267,7 +267,7 @@ def test_what_is_not_paid_for_any_more(gated: Callable[..., Run], wait_for: Wait
     run.submit()
     wait_for(lambda: runs(run, "A.l1"))
     spent = Stop(reason=f"{NO_MONEY}the run's cap of $60.00 is reached", finals=True)
-    trial_jobs.end(run.run_id, spent, str(run.folder))
+    end_trials.end(run.run_id, spent, str(run.folder))
     run.wait()
     named("run's cap", asked(run))
 

@@ -1,21 +1,15 @@
-"""When a run was paused, and how long it will still take, at the pace of the time between.
+"""When a run was paused: its own DAGMan did not execute.
 
 A run that is stopped and resumed later is paused; its wall time leaves that out.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.jobs.job_log import read_executions, read_removals, stays_of
-
-if TYPE_CHECKING:
-    from trialfleet.workflows.status.run_status import RegionStatus
 
 SHORTEST = 60.0  # seconds: a DAGMan that crashed is back within less, and that is no pause
 BLINK = 1.0  # … of a pause that somebody made: less is not worth telling
@@ -77,51 +71,3 @@ def _end(
 def paused_within(pauses: Iterable[Span], begin: float, end: float) -> float:
     """How many seconds of the time from `begin` to `end`, in Unix seconds, were pauses."""
     return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in pauses)
-
-
-def seconds_left(
-    trials: list[StoredTrial], budget: int, hours: float | None, pauses: Sequence[Span] = ()
-) -> float | None:
-    """Remaining trials at the pace so far, finished trials / time since the first was asked.
-
-    The time while the run was paused is none in which a trial could have finished.
-    """
-    first, finished = _first_start(trials), sum(t.state.is_finished() for t in trials)
-    if first is None or not finished:
-        return None
-    now = time.time()
-    spent = now - first
-    left = (spent - paused_within(pauses, first, now)) / finished * max(0, budget - finished)
-    return left if hours is None else min(left, max(0.0, hours * 3600 - spent))
-
-
-def seconds_left_of_run(
-    regions: Iterable[RegionStatus], begun: float | None, pauses: Sequence[Span] = ()
-) -> float | None:
-    """The pace of all regions together so far: they share the pool, now these and now those.
-
-    A region's full training counts as one trial. None until a tenth is done.
-
-    Args:
-        regions: of the run.
-        begun: when its first trial was asked for, in Unix seconds.
-        pauses: when it was stopped, or HTCondor was down.
-    """
-    regions = list(regions)
-    done = sum(r.finished + (r.published is not None) for r in regions)
-    left = sum(r.budget - r.finished + 1 for r in regions if not r.stage.is_over)
-    if begun is None or not done or done < (done + left) / 10:
-        return None
-    now = time.time()
-    return (now - begun - paused_within(pauses, begun, now)) / done * left
-
-
-def begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
-    """Return when the first trial of all regions was asked for, in Unix seconds."""
-    return _first_start(chain.from_iterable(trials.values()))
-
-
-def _first_start(trials: Iterable[StoredTrial]) -> float | None:
-    """When the first of some trials was asked for, in Unix seconds."""
-    first = min(filter(None, (trial.datetime_start for trial in trials)), default=None)
-    return first.timestamp() if first else None

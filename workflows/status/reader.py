@@ -58,15 +58,10 @@ from trialfleet.workflows.rules.vain_attempts import job_troubles
 from trialfleet.workflows.status.health import Fault, faults, mends
 from trialfleet.workflows.status.holdout import holdout_warning
 from trialfleet.workflows.status.missing_modules import how_to_install
-from trialfleet.workflows.status.pauses import (
-    Span,
-    begun,
-    pauses_so_far,
-    seconds_left,
-    seconds_left_of_run,
-)
+from trialfleet.workflows.status.pauses import Span, pauses_so_far
 from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.status.time_left import begun, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.unfinished_trials import (
     jobs_without_trial,
     running_trials,

@@ -23,7 +23,7 @@ from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
-from trialfleet.infra.fleet.scaling import draining, ledger, trial_jobs
+from trialfleet.infra.fleet.scaling import draining, end_trials, ledger
 from trialfleet.infra.fleet.scaling.accounting import Books
 from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.decision import (
@@ -116,7 +116,7 @@ class Connections:
     inputs: Callable[[Aws, Fleet], up.NodeInputs]
     choose: Callable[[Aws, Fleet], Sequence[Candidate]]
     look: Callable[[str, str], PoolView] = pool_demand.read_pool
-    end: Callable[[str, Stop], int] = trial_jobs.end
+    end: Callable[[str, Stop], int] = end_trials.end
     drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ticks: Callable[[], float] = time.monotonic

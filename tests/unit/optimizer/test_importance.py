@@ -11,7 +11,7 @@ import pytest
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import create_trial
 
-from trialfleet.optimizer.importance import divergence
+from trialfleet.optimizer.ped_anova import divergence
 from trialfleet.optimizer.space import SearchSpace
 
 SPACE = SearchSpace.model_validate(

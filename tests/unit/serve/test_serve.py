@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.views.report.chart_data import region_data
 from trialfleet.workflows.views.report.reading import read_report
-from trialfleet.workflows.views.serve.answers import Answers
+from trialfleet.workflows.views.serve.why_answers import Answers
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 
 pytestmark = pytest.mark.slow  # each starts a server

@@ -16,7 +16,7 @@ from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.workflows.control.models.needed_columns import lacking
 from trialfleet.workflows.control.plan.pool_check import PoolCheck
 from trialfleet.workflows.control.plan.table_summary import table_lines, tables_of
-from trialfleet.workflows.control.run.estimate import estimate, estimate_cost
+from trialfleet.workflows.control.run.plan_estimate import estimate, estimate_cost
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import graph_of

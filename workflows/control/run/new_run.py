@@ -15,8 +15,8 @@ from trialfleet.workflows.control.plan import pool_choices
 from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.control.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.control.plan.run_texts import command_of
-from trialfleet.workflows.control.run.estimate import costs_before
 from trialfleet.workflows.control.run.former_runs import former_tasks
+from trialfleet.workflows.control.run.plan_estimate import costs_before
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import autoscale_of

@@ -18,7 +18,7 @@ from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.provisioning import Graph
-from trialfleet.infra.fleet.scaling import trial_jobs
+from trialfleet.infra.fleet.scaling import end_trials
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
 from trialfleet.infra.fleet.scaling.loop import LONGEST_PAUSE, Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -52,7 +52,7 @@ def loop(
         inputs=up.gather_inputs,
         choose=choice.candidates,
         look=partial(pool_demand.read_pool, folder=own),
-        end=partial(trial_jobs.end, folder=own),
+        end=partial(end_trials.end, folder=own),
     )
     planned = load_frozen(folder.study).created if folder else None
     autoscaler = Autoscaler(aws, fleet, connections, run=run, planned=planned, progress=progress)

