@@ -22,6 +22,7 @@ from rich.console import Console
 from tests.conftest import MakeRun
 from tests.unit.report.report_studies import text_of
 from trialfleet import InputError, Run, RunState, job_files
+from trialfleet.files import shell_quoted
 from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.optimizer import ownership
 from trialfleet.optimizer.service import Reply
@@ -700,7 +701,7 @@ def test_a_second_manager_may_not_write_a_runs_studies_until_a_person_says_so(
     answer = why("A", str(work / "here"))
     assert answer.kind is Kind.OTHER_MANAGER
     assert "belongs to another manager: host first.example" in answer.why
-    assert answer.command == f"trialfleet takeover {work / 'here'}"
+    assert answer.command == f"trialfleet takeover {shell_quoted(work / 'here')}"
     with pytest.raises(InputError, match=r"another manager: host first\.example"):
         run.submit()
     assert [trial.state for trial in run.trials()] == ["interrupted"] * 2

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from tests.conftest import MakeRun
 from tests.killed_child import status_at_line
 from trialfleet.errors import StudyError
+from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver
 from trialfleet.workflows.control.notify.senders import SendError, message_of, send
@@ -550,7 +551,7 @@ def test_a_program_that_may_not_be_executed_is_told_from_one_that_is_not_there(
     path = written(tmp_path, "  - {command: [./page.sh]}\n")
     with pytest.raises(StudyError, match=r"not executable; chmod \+x .*page\.sh") as caught:
         load_study(path)
-    assert str(tmp_path / "page.sh") in str(caught.value)
+    assert shell_quoted(tmp_path / "page.sh") in str(caught.value)
     (tmp_path / "page.sh").unlink()
     with pytest.raises(StudyError, match="is no program that can be run") as caught:
         load_study(path)
