@@ -44,6 +44,7 @@ def predict(
     Raises:
         ValueError: the folder holds no such model, or a row has text for a number, or a column is
             in no row; the message names row and column and the columns that the model needs.
+        OSError: the folder is missing, or can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model
 
