@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.executions import events_of
 from trialfleet.workflows.facts.jobs.job_log import (
     is_executing,
     read_executions,
     read_job,
+    read_starts,
     read_stays,
 )
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -160,6 +162,19 @@ def test_a_lost_machine_ends_an_execution(tmp_path: Path) -> None:
     )
     assert job is not None
     assert (job.wall_seconds, job.attempts, job.machine) == (101.0, 1, "c")
+
+
+def test_a_start_ends_the_one_before_whose_shadow_was_killed_and_told_no_end(
+    tmp_path: Path,
+) -> None:
+    parts = [executing("09:00:02"), uses("09:00:12", 64), executing("09:00:20", "slot1_1@b")]
+    place = write(tmp_path, SUBMITTED.format(job=6), *parts, TERMINATED.format(at="09:00:30"))
+    first, second = read_starts(place)
+    assert (first.is_over, first.end) == (True, End.EVICTED)
+    assert first.began < first.ended <= second.began
+    assert "shadow" in first.reason
+    assert (second.end, second.machine) == (End.DONE, "b")
+    assert not is_executing(place)
 
 
 def test_where_shared_memory_is_not_measured_the_resident_set_counts(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ _GENERIC = re.compile(
     rb"(?P<Info>trialfleet: [^\n]*)"
 )
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
+UNTOLD = "its shadow ended without telling an end"  # of the execution: it was killed, say
 
 
 class Execution(NamedTuple):
@@ -248,6 +249,8 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
     for event in events:
         now, kind, proc = time_of(event), event.type.name, event.proc
         if kind == "EXECUTE":
+            if proc in latest and not (former := found[latest[proc]]).is_over:
+                found[latest[proc]] = former._replace(is_over=True, end=End.EVICTED, reason=UNTOLD)
             slot = str(event.get("SlotName") or event.get("ExecuteHost"))
             latest[proc] = len(found)
             properties = properties_of(event)
