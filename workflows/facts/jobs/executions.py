@@ -58,7 +58,8 @@ class Execution(NamedTuple):
         saved: when the last checkpoint of a trial arrived, or its result; None: neither did.
         told: when a trial's result last arrived; None: none did.
         memory_mb: the most memory that was used, where the trial's end says that.
-        ended_by: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty before.
+        ended_by: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty before,
+            and where nothing told its end.
         reason: why, in HTCondor's words.
     """
 

@@ -241,7 +241,7 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
     point lost its power.
     """
     executions = [each for part in submissions(events_of(log)) for each in executions_of(part)]
-    spans = [(each.began, each.ended if each.is_over else None) for each in executions]
+    spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
     if spans and spans[-1][1] is None:
         spans[-1] = (spans[-1][0], math.inf)
     return spans
