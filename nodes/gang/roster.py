@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Roster:
-    """What the keeper decided; `trialfleet.workflows.control.gang` tells what it means."""
+    """The keeper's decision; `trialfleet.workflows.control.gang` explains it."""
 
     generation: int
     state: str

@@ -17,7 +17,7 @@ _EXPRESSION = "/Expr("  # what the text of an expression begins with in a tool's
 
 
 class JobStatus(IntEnum):
-    """What the attribute JobStatus of a job says."""
+    """The values of a job's attribute JobStatus."""
 
     IDLE = 1
     RUNNING = 2
@@ -34,7 +34,7 @@ GONE = frozenset({JobStatus.REMOVED, JobStatus.COMPLETED})  # in the queue for a
 
 
 class Universe(IntEnum):
-    """What the attribute JobUniverse of a job says."""
+    """The values of a job's attribute JobUniverse."""
 
     VANILLA = 5
     SCHEDULER = 7  # DAGMans; these and the local ones need no slot

@@ -97,7 +97,7 @@ def _refused(path: Path, folder: int) -> JobFileError | None:
 
 
 def read_bytes(path: Path, most: int, within: Path | None = None) -> bytes:
-    """Return the content of a regular file, which has at most so many bytes."""
+    """Return the content of a regular file of at most `most` bytes."""
     with opened(path, within) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -168,7 +168,7 @@ def has_files(folder: Path) -> bool:
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
-    """Return what is in a folder, each with its size: 0 of what is no regular file."""
+    """Return the names in a folder with their sizes; the size is 0 unless it is a regular file."""
     found: dict[str, int] = {}
     with (
         _folder_of(folder / "any", folder.parent) as descriptor,

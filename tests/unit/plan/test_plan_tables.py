@@ -84,7 +84,7 @@ def problems_of(place: Path, **changes: Any) -> list[str]:
     assert [*place.glob("runs/*")] == []
     assert caught.value.exit_code == 2
     text = str(caught.value).replace(f"{place}/", "")
-    return text.replace(f"{os.path.relpath(place)}/", "").splitlines()  # from a clone beside it
+    return text.replace(f"{os.path.relpath(place)}/", "").splitlines()  # if that is shorter
 
 
 def test_plan_names_classes_that_may_be_a_slip(place: Path) -> None:

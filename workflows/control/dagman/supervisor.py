@@ -2,8 +2,8 @@
 
 Run as a program, with `--state FOLDER`, it looks at the queue again and again, and at every run
 that it saw there once until that is over. It may be killed at any moment: it knows nothing but
-which runs there are. HTCondor's master runs it in an embedded pool, systemd on
-a manager, `trialfleet supervise` anywhere else.
+which runs there are. HTCondor's master runs it in an embedded pool, systemd on a manager, and
+`trialfleet supervise` anywhere else.
 """
 
 from __future__ import annotations
