@@ -172,6 +172,7 @@ def test_a_start_ends_the_one_before_whose_shadow_was_killed_and_told_no_end(
     first, second = read_starts(place)
     assert (first.is_over, first.end) == (True, End.EVICTED)
     assert first.began < first.ended <= second.began
+    assert first.seconds == 10, "by its last sign of life, not by the transfer for the second"
     assert "shadow" in first.reason
     assert (second.end, second.machine) == (End.DONE, "b")
     assert not is_executing(place)

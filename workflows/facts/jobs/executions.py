@@ -29,6 +29,7 @@ _ENDS = frozenset(
 )  # fmt: skip
 # What ends an execution, not the attempt: the job is started again by itself.
 _CUTS = frozenset({"JOB_EVICTED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED"})
+_INPUT = frozenset({1, 2, 3})  # FileTransferEventType: the input's is queued, starts, finishes
 _ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
 _KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
 _READING = Lock()  # several threads of a server read; the bindings read one log at a time
@@ -256,7 +257,7 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
             latest[proc] = len(found)
             properties = properties_of(event)
             found.append(Execution(slot, now, now, proc=proc, properties=properties))
-        elif proc in latest:
+        elif proc in latest and not _brings_input(event):
             last = found[latest[proc]]
             if kind == "GENERIC":
                 last = _marked(last, event)
@@ -264,6 +265,11 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
             elif not last.is_over:
                 found[latest[proc]] = _continued(last, event)
     return found
+
+
+def _brings_input(event: JobEvent) -> bool:
+    """Whether an event is of the transfer before an execution: no sign of life of the last one."""
+    return event.type.name == "FILE_TRANSFER" and event.get("Type") in _INPUT
 
 
 def _continued(execution: Execution, event: JobEvent) -> Execution:
