@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor
 from trialfleet import Run, RunState
-from trialfleet.files import write_json
+from trialfleet.files import shell_quoted, write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.failing import TRIES
@@ -48,7 +48,7 @@ def test_a_lane_a_held_job_and_what_no_slot_can_run(
     planned = asked(too_large, "A")
     assert (planned.kind, planned.command) == (
         "planned",
-        f"trialfleet submit {too_large.folder}",
+        f"trialfleet submit {shell_quoted(too_large.folder)}",
     )
     run.submit()
     too_large.submit(anyway=True)
@@ -57,7 +57,7 @@ def test_a_lane_a_held_job_and_what_no_slot_can_run(
     assert asked(run, "A").kind == "well"
     assert output_of("--run", str(run.folder)).splitlines() == [
         "r1: nothing is wrong: the run is running",
-        f"next: trialfleet status {run.folder} --watch",
+        f"next: trialfleet status {shell_quoted(run.folder)} --watch",
     ]
     assert asked(run, "A.l1.t01").why.startswith("nothing is wrong: it runs in slot1")
     lane = asked(run, "A.l1.t02")
@@ -145,7 +145,9 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
     ]
     answers = [asked(run, name) for name in ("gone", "shut")]
     assert [answer.kind for answer in answers] == ["data-missing", "script"]
-    assert [answer.command for answer in answers] == [f"trialfleet resume {run.folder}"] * 2
+    assert [answer.command for answer in answers] == [
+        f"trialfleet resume {shell_quoted(run.folder)}"
+    ] * 2
     assert "person" not in {answer.blame for answer in [*answers, asked(run, None)]}
 
     answer = asked(run, "A")
