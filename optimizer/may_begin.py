@@ -88,9 +88,14 @@ def _why_used_up(budget: UsdBudget) -> str | None:
     name, usd, spent, bound, trial = budget
     if spent < usd and spent + bound + trial <= usd + _ROUNDING:
         return None
-    parts = [f"{spent:.4g} USD are spent"]
+    parts = [f"{_amount(spent)} USD are spent"]
     if bound:
-        parts.append(f"{bound:.4g} bound by jobs under way and full trainings to come")
+        parts.append(f"{_amount(bound)} bound by jobs under way and full trainings to come")
     if spent < usd:
-        parts.append(f"a trial costs about {trial:.4g}")
-    return f"{name} of {usd:.4g} USD is used up: {', '.join(parts)}"
+        parts.append(f"a trial costs about {_amount(trial)}")
+    return f"{name} of {_amount(usd)} USD is used up: {', '.join(parts)}"
+
+
+def _amount(usd: float) -> str:
+    """An amount to the cent, as 8 and not 7.999; with two digits below ten cents."""
+    return f"{round(usd, 2):.12g}" if usd >= 0.1 else f"{usd:.2g}"

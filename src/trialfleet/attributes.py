@@ -92,13 +92,16 @@ JOB = (
     ),
 )
 
-# Of the job that starts a study's days, where systemd does not.
-CLOCK = (
+# Of a study's days: the job that starts them where systemd does not, and the one that sends alerts.
+DAYS = (
     Attribute("TrialfleetDaily", "text", "The folder of the study's runs: whose clock it is."),
     Attribute(
         "TrialfleetDailyText",
         "text",
         "What it was made of: where that has changed, `trialfleet daily install` replaces the job.",
+    ),
+    Attribute(
+        "TrialfleetAlerts", "text", "The folder of the study's runs: whose days' alerts it sends."
     ),
 )
 
@@ -210,4 +213,4 @@ PROBE = (
     Attribute("TrialfleetGpuNote", "text", "Why something was not measured; empty when all was."),
 )
 
-ALL = (*JOB, *CLOCK, TRIAL, HAS_GPU, OLD_HAS_GPU, *INSTANCE, *PROBE)
+ALL = (*JOB, *DAYS, TRIAL, HAS_GPU, OLD_HAS_GPU, *INSTANCE, *PROBE)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tests.docs.tables import table
 from trialfleet.attributes import (
-    CLOCK,
+    DAYS,
     HAS_GPU,
     INSTANCE,
     JOB,
@@ -31,9 +31,9 @@ def page() -> str:
     sections = (
         ("Jobs", "In the ads of a run's jobs, for `condor_q` and `condor_history`.", JOB),
         (
-            "The clock of days",
-            "In the job of `trialfleet daily install` where systemd does not run.",
-            CLOCK,
+            "Days of a study",
+            "In the job that starts days where systemd does not, and in the one that sends alerts.",
+            DAYS,
         ),
         (
             "Running trials",

@@ -16,7 +16,6 @@ from trialfleet.workflows.cli.arguments import date_option, day_option
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 _SHOWN_DAYS = 14
-_PATIENCE = 300.0  # seconds for messages that don't arrive at once
 
 study_argument: Callable[[Any], Any] = click.argument("study", type=click.Path(path_type=Path))
 
@@ -89,7 +88,7 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
     from trialfleet.workflows.views.terminal.days import outcomes_now
     from trialfleet.workflows.views.terminal.short_commands import shortened
 
-    days.tell(_PATIENCE)
+    days.finish_telling()
     failed = False
     for day in done:
         counted = list(outcomes_now(days.journal, day, day).values())
@@ -144,6 +143,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
     if reasons := reasons_table(shown):
         show(reasons)
     for line in to_copy(shown):
+        say(line)
+    for line in shown.undelivered:
         say(line)
     if settings:
         when = next_start_text(settings, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ def test(study: Path, as_json: bool) -> None:
     with errors_with_lines(study):
         channels = whole.channels(study.absolute().parent)
     event = Event(
-        id=event_id("test", study.absolute()),
+        id=event_id("test", study.absolute(), time.time_ns()),  # a receiver drops what it has had
         kind=TEST,
         study=whole.name,
         title=f"test: {whole.name}: its alerts arrive",
@@ -63,11 +64,13 @@ def test(study: Path, as_json: bool) -> None:
 @click.argument("run_or_study", required=False)
 @json_option
 def list_(run_or_study: str | None, as_json: bool) -> None:
-    """List the events of a run (default: the newest), or of the days of a study's file."""
+    """List the events of a run, or of the days of a study's file; else both of the newest run."""
     from trialfleet.workflows.facts.journal.outbox import Outbox
 
-    folder = _outbox_of(run_or_study)
-    found = Outbox(folder).deliveries() if (folder / "outbox.db").exists() else []
+    folders = _outboxes_of(run_or_study)
+    there = [folder for folder in folders if (folder / "outbox.db").exists()]
+    found = [one for folder in there for one in Outbox(folder).deliveries()]
+    found.sort(key=lambda one: one.event.at)
     if as_json:
         fields = ("state", "tries", "error", "changed")
         print_json(
@@ -79,20 +82,53 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
         )
         return
     if not found:
-        say(f"no events yet in {folder}")
+        say(f"no events yet in {' and '.join(map(str, folders))}")
         return
     show(_table(found))
 
 
-def _outbox_of(name: str | None) -> Path:
+@notify.command("send")
+@click.argument("study", type=click.Path(path_type=Path))
+def send_waiting(study: Path) -> None:
+    """Send the events of STUDY's days that wait, until none does.
+
+    HTCondor runs this by itself where something could not be sent at the end of a day. A person
+    runs it to try again at once, once a channel is repaired.
+    """
+    from trialfleet.workflows.control.notify.delivery import deliver_all
     from trialfleet.workflows.facts.journal.folder import DailyFolder
-    from trialfleet.workflows.facts.runs.lookup import find_run
+    from trialfleet.workflows.facts.journal.outbox import Outbox
+    from trialfleet.workflows.study.loading import load_whole
+
+    folder = DailyFolder.of(load_whole(study).name).alerts
+    if not (folder / "outbox.db").exists():
+        say(f"no events yet in {folder}")
+        return
+    outbox = Outbox(folder)
+    waited = len(outbox.waiting())
+    outbox.hurry()
+    deliver_all(outbox, lambda: load_whole(study).channels(study.absolute().parent))
+    left = len(outbox.waiting())
+    say(f"{waited - left} sent or given up, {left} left: trialfleet notify list {study}")
+
+
+def _outboxes_of(name: str | None) -> list[Path]:
+    from trialfleet.workflows.facts.journal.folder import DailyFolder
+    from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
     from trialfleet.workflows.status.reader import open_run
     from trialfleet.workflows.study.loading import load_whole
 
     if name and Path(name).is_file():
-        return DailyFolder.of(load_whole(Path(name)).name).alerts
-    return open_run(find_run(name)).alerts
+        return [DailyFolder.of(load_whole(Path(name)).name).alerts]
+    days = [DailyFolder(folder) for folder in Path.cwd().glob("runs/*")]
+    if (
+        name is None
+        and not runs_here()
+        and (with_days := [d.alerts for d in days if d.alerts.is_dir()])
+    ):
+        return with_days  # of no day could a run be made
+    run = open_run(find_run(name))
+    return [run.alerts, *([DailyFolder(run.root.parent).alerts] if name is None else [])]
 
 
 def _table(found: list[Delivery]) -> Table:

@@ -179,6 +179,13 @@ class Channel(Section):
             return f"mail to {', '.join(self.mail.to)}"
         return f"command {(self.command or [''])[0]}"
 
+    @property
+    def secret_variable(self) -> str | None:
+        """The environment variable that whoever sends needs; None where none is named."""
+        if self.webhook:
+            return self.webhook.url_env
+        return self.mail.password_env if self.mail else None
+
     def wanted(self, *, is_daily: bool) -> tuple[EventKind, ...]:
         """Return the kinds of events that it wants."""
         if self.events is not None:

@@ -18,6 +18,7 @@ from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.result_commands import _slot_time
 from trialfleet.workflows.control.daily.digest import tell_days
+from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.control.notify.slack import slack_text
 from trialfleet.workflows.facts.journal.event import Event
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -166,7 +167,9 @@ def test_a_day_is_told_with_what_it_and_each_of_its_regions_cost(runs: Path) -> 
     journal.end(day, now)
     heard = runs / "heard"
     channel = Channel.model_validate({"command": ["sh", "-c", f"cat > '{heard}'"]})
-    assert tell_days("s", [channel], folder, journal, now, 0.0) == 0
+    outbox = tell_days("s", [channel], folder, journal, now)
+    assert outbox
+    assert deliver(outbox, [channel]) == 0
     told = json.loads(heard.read_text())
     assert told["title"] == f"s {now.date()}: 1 published, 1 unchanged, 1 failed, 1.50 USD"
     assert told["text"].splitlines() == [

@@ -54,6 +54,24 @@ REASONS: list[tuple[dict[str, Any], Refused]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("usd", "shown"),
+    [
+        (7.9994, "8"),
+        (2.1, "2.1"),
+        (60.0, "60"),
+        (0.0123, "0.012"),
+        (1e-06, "1e-06"),
+        (1e5, "100000"),
+    ],
+)
+def test_an_amount_is_told_to_the_cent(usd: float, shown: str) -> None:
+    used_up = BUDGET._replace(usd=usd, spent=usd, bound=0.0)
+    refused = refusal("trial", replace(PAID, budgets=lambda: [used_up]))
+    assert refused
+    assert refused.reason == f"budget.usd of {shown} USD is used up: {shown} USD are spent"
+
+
 @pytest.mark.parametrize("what", get_args(What))
 def test_what_nothing_refuses_begins(what: What) -> None:
     assert refusal(what, Facts()) is None

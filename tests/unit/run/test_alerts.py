@@ -16,6 +16,7 @@ from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.workflows.control.dagman import watchers
 from trialfleet.workflows.control.daily.digest import digest_table, tell_days
 from trialfleet.workflows.control.notify import run_events
+from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.control.notify.run_events import RunEvents
 from trialfleet.workflows.control.run.new_run import plan
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob
@@ -114,7 +115,9 @@ def test_money_is_told_at_80_percent_and_when_it_ends(scene: Scene) -> None:
     scene.set(money=replace(MONEY, spent=8.9))
     assert scene.events.look()[0].id == event.id
     scene.set(money=replace(MONEY, spent=9.9, ended="the cap is reached"))
-    assert scene.kinds() == ["budget-80", "budget-spent"]
+    [ended] = scene.events.look()
+    assert (ended.kind, ended.data) == ("budget-spent", {"cap": 10.0, "spent": 9.9})
+    assert "raise fleet.price_cap.run" in ended.text
 
 
 def test_budgets_in_usd_are_told_by_region_and_run(
@@ -126,12 +129,18 @@ def test_budgets_in_usd_are_told_by_region_and_run(
     scene.set(regions=(replace(first, usd=3.9), replace(second, usd=2.4)))
     assert scene.kinds() == []
     scene.set(regions=(replace(first, usd=4.1, spent="budget.usd is spent"), second))
-    of_region, ended = scene.events.look()
-    assert of_region.title == "demo r1: A: 4.10 USD of 5.00 spent (budget.usd)"
+    [ended] = scene.events.look()
     assert ended.title == "demo r1: A: no trial begins any more: budget.usd is spent"
+    assert "trialfleet cost" in ended.text
+    scene.set(regions=(replace(first, usd=4.1), second))
+    [of_region] = scene.events.look()
+    assert of_region.title == "demo r1: A: 4.10 USD of 5.00 spent (budget.usd)"
     scene.set(regions=(replace(first, usd=3.2), replace(second, usd=3.2)))
     [of_run] = scene.events.look()
     assert of_run.title == "demo r1: 6.40 USD of 8.00 spent (budget.usd_per_run)"
+    used_up = "budget.usd_per_run of 8 USD is used up: 6.4 USD are spent"
+    scene.set(regions=(replace(first, usd=3.2, spent=used_up), replace(second, usd=3.2)))
+    assert scene.kinds() == ["budget-spent"]
 
 
 @pytest.mark.parametrize(
@@ -218,18 +227,22 @@ class Day:
         self.journal = Journal(self.folder.journal)
 
     def end(self, day: date, outcomes: Iterable[Outcome], ended: datetime = NOW) -> None:
+        self.journal.end(self.begin(day, outcomes, ended), ended)
+
+    def begin(self, day: date, outcomes: Iterable[Outcome], started: datetime = NOW) -> Attempt:
         listed = list(outcomes)
         regions = tuple(one.region for one in listed)
         attempt = Attempt(
-            date=day, attempt=1, run=str(day), regions=regions, started=ended, deadline=None
+            date=day, attempt=1, run=str(day), regions=regions, started=started, deadline=None
         )
         self.journal.begin(attempt)
-        self.journal.record(listed, ended)
-        self.journal.end(attempt, ended)
+        self.journal.record(listed, started)
+        return attempt
 
     def tell(self) -> list[Event]:
         before = self.heard.read_text() if self.heard.exists() else ""
-        assert tell_days("demo", self.channels, self.folder, self.journal, NOW, 0.0) == 0
+        outbox = tell_days("demo", self.channels, self.folder, self.journal, NOW)
+        assert not outbox or deliver(outbox, self.channels) == 0
         heard = self.heard.read_text().removeprefix(before) if self.heard.exists() else ""
         return [Event.read(json.loads(line)) for line in heard.splitlines()]
 
@@ -271,6 +284,15 @@ def test_a_day_is_told_once_as_a_table(day: Day) -> None:
     ]
     assert done.data["counts"] == {"published": 1, "kept": 1, "unchanged": 0, "failed": 1}
     assert day.tell() == []
+
+
+def test_data_that_is_missing_is_told_while_the_day_goes_on_and_once(day: Day) -> None:
+    today = NOW.date()
+    attempt = day.begin(today, [outcome(today, "Rio", Ending.FAILED, "no such file", run=None)])
+    [failed] = day.tell()
+    assert (failed.kind, failed.region) == ("region-failed", "Rio")
+    day.journal.end(attempt, NOW)
+    assert [event.kind for event in day.tell()] == ["day-done"]
 
 
 def test_days_long_past_are_no_news(day: Day) -> None:

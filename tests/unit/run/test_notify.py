@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,12 +27,13 @@ from tests.killed_child import status_at_line
 from trialfleet.errors import StudyError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver
+from trialfleet.workflows.control.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver, deliver_all
 from trialfleet.workflows.control.notify.senders import SendError, message_of, send
 from trialfleet.workflows.control.notify.slack import SECTION, SECTIONS, slack_message, slack_text
 from trialfleet.workflows.facts.journal.event import Event, event_id
-from trialfleet.workflows.facts.journal.outbox import Outbox, undelivered
+from trialfleet.workflows.facts.journal.outbox import Outbox, key_of, undelivered
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.study.frozen import dump_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.notify import KINDS, Channel, Mail
@@ -434,9 +436,10 @@ def test_what_does_not_arrive_is_sent_again_later_and_later(tmp_path: Path, hook
     while deliver(outbox, [to_hook], clock):
         [one] = outbox.waiting()
         tries.append(one.due - clock.now)
-        assert undelivered(tmp_path) == (
-            "alerts by webhook 127.0.0.1: answered 503 Service Unavailable",
-        )
+        [line] = undelivered(tmp_path)
+        again = f"tried again at {local_time(datetime.fromtimestamp(one.due, UTC))}"
+        failed = "alerts by webhook 127.0.0.1: answered 503 Service Unavailable"
+        assert line == f"{failed} (1 waiting, {again})"
         left = len(hook.answers)
         clock.now = one.due - 0.1
         deliver(outbox, [to_hook], clock)
@@ -454,6 +457,37 @@ def test_a_channel_that_never_works_is_given_up_and_that_is_told(tmp_path: Path)
     assert clock.now - 1000.0 > GIVEN_UP
     [line] = undelivered(tmp_path)
     assert line.endswith("ended with exit code 1: without a word (given up)")
+
+
+def test_a_secret_that_is_in_another_s_environment_is_left_to_it(
+    tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOOK", raising=False)
+    secret = channel(webhook={"url_env": "HOOK"})
+    heard = channel(command=["sh", "-c", f"cat > '{tmp_path}/heard'"])
+    outbox = Outbox(tmp_path)
+    outbox.put([event()], [secret, heard], is_daily=False)
+    deliver_all(outbox, lambda: [secret, heard])
+    assert [(one.channel, one.error) for one in outbox.waiting()] == [(key_of(secret), None)]
+    assert (tmp_path / "heard").exists()
+    monkeypatch.setenv("HOOK", hook.url)
+    deliver_all(outbox, lambda: [secret, heard])
+    assert hook.ids == [event().id]
+
+
+def test_what_comes_while_somebody_else_sends_is_sent(tmp_path: Path, hook: Hook) -> None:
+    """Who found the outbox locked would have left what it put in to nobody."""
+    to_hook, outbox = channel(webhook={"url": hook.url}), Outbox(tmp_path)
+    outbox.put([event()], [to_hook], is_daily=False)
+    with outbox.alone(wait=False) as ours:
+        assert ours
+        other = threading.Thread(target=deliver_all, args=(outbox, lambda: [to_hook]), daemon=True)
+        other.start()
+        other.join(0.3)
+        assert other.is_alive()
+        assert hook.ids == []
+    other.join(30)
+    assert hook.ids == [event().id]
 
 
 def test_a_broken_channel_is_tried_once_for_all_that_waits(tmp_path: Path) -> None:

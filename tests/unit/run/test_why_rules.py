@@ -280,6 +280,15 @@ def kept_for(why: str) -> Verdict:
     )
 
 
+def test_a_budget_that_ended_the_trials_is_told_with_what_became_of_the_region() -> None:
+    spent = RegionRecords(spent="budget.usd of 8 USD is used up: 8 USD are spent")
+    answer = region(stage=Stage.PUBLISHED, published="/m/A/r1", records=spent)
+    assert answer.kind is Kind.WELL
+    [note] = answer.notes
+    assert note.startswith("no trial begins after 0 of 4: budget.usd of 8 USD")
+    assert note.endswith(": budget.usd of 8 USD is used up: 8 USD are spent")
+
+
 def test_what_ended_well() -> None:
     kept = kept_for("loss 0.4, champion 0.1")
     published: dict[str, Any] = {"stage": Stage.PUBLISHED, "published": "/m/A/r1"}

@@ -60,6 +60,7 @@ class Work:
     journal: Journal
     clock: Clock  # returns the time, aware
     say: Say  # takes a line for each event
+    tell: Callable[[], None] = lambda: None  # tells people of what the journal has
 
     def finish(self, attempt: Attempt) -> None:
         """Bring an attempt to its end: each of its regions gets its outcome.
@@ -99,6 +100,7 @@ class Work:
                 self._plan(attempt, left)
             except (PoolError, FleetError) as error:
                 self._wait_for_what_is_away(error)
+            self.tell()  # of data that isn't there or can't be used, while there is time
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:

@@ -15,6 +15,7 @@ from trialfleet.workflows.control.daily.digest import tell_days
 from trialfleet.workflows.control.daily.missed import days_to_do, due_day
 from trialfleet.workflows.control.daily.pool_watch import TurnWatch
 from trialfleet.workflows.control.daily.region_outcomes import data_not_there
+from trialfleet.workflows.control.daily.sending import Sender, left_over
 from trialfleet.workflows.control.plan.run_ids import published_already
 from trialfleet.workflows.control.run.reopening import reopen
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -67,7 +68,8 @@ class Days:
         self.folder.root.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder.study, f"{file.absolute()}\n")
         self.journal = Journal(self.folder.journal)
-        self._work = Work(file, self.folder, self.journal, clock, say)
+        self._work = Work(file, self.folder, self.journal, clock, say, self.tell)
+        self._sender: Sender | None = None
 
     def run(self, day: date | None = None) -> list[date]:
         """Bring a day to its end, begun or not; return the days that were worked on.
@@ -122,20 +124,34 @@ class Days:
             if self._make_up_for(day, f"{number:,} of {count:,} days")
         ]
 
-    def tell(self, seconds: float = 0.0) -> None:
-        """Tell those whom the study names of the days that have ended; what fails is only said.
+    def tell(self) -> None:
+        """Tell those whom the study names what there is to tell, beside the work.
 
-        For `seconds` what doesn't arrive is sent again; the next start goes on with it.
+        What fails is only said.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
-            name, now = self._study.name, self._clock()
-            left = tell_days(name, channels, self.folder, self.journal, now, seconds)
+            outbox = tell_days(self._study.name, channels, self.folder, self.journal, self._clock())
         except (TrialfleetError, OSError) as error:
             self._say(f"alerts: {error}")
-        else:
-            if left:
-                self._say(f"alerts: {left} not delivered: trialfleet notify list {self._file}")
+            return
+        if outbox and self._sender is None:
+            self._sender = Sender(outbox, channels)
+            self._sender.start()
+
+    def finish_telling(self) -> None:
+        """Send what there is to tell; what doesn't arrive within one try is left to a job."""
+        self.tell()
+        if self._sender is None:
+            return
+        self._sender.finish()
+        try:
+            line = left_over(self._sender.outbox, self._study.name, self._file, self.folder)
+        except (TrialfleetError, OSError) as error:
+            line = f"alerts: {error}"
+        if line:
+            self._say(line)
+        self._sender = None
 
     def _check_past(self, day: date) -> None:
         today = self._daily.today(self._clock())

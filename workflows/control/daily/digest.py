@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.facts.journal.event import Event, event_id, in_one_line
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
@@ -20,7 +18,6 @@ from trialfleet.workflows.status.costs.named import read_costs
 from trialfleet.workflows.study.notify import Channel
 
 _STILL_NEWS = timedelta(days=2)  # of a day's end, for those who have just asked to hear of it
-_AGAIN_SECONDS = 15.0
 
 
 def tell_days(
@@ -29,35 +26,30 @@ def tell_days(
     folder: DailyFolder,
     journal: Journal,
     now: datetime,
-    seconds: float,
-) -> int:
-    """Tell of the days that have ended lately, each once.
+) -> Outbox | None:
+    """Put the events of the days into their outbox, each once, and return it.
 
-    For `seconds` what doesn't arrive is sent again; the start of the next day goes on with it.
-
-    Returns:
-        How many messages have not arrived.
+    They are those of the days that have ended lately, and the regions that have failed meanwhile on
+    one that goes on. Where nobody wants to hear, there is no outbox.
     """
     if not channels:
-        return 0
+        return None
     outbox = Outbox(folder.alerts)
     events = list(_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
-    end = time.monotonic() + seconds
-    with outbox.alone(wait=True):
-        while (left := deliver(outbox, channels)) and time.monotonic() < end:
-            time.sleep(_AGAIN_SECONDS)
-    return left
+    return outbox
 
 
 def _events(
     study: str, folder: DailyFolder, journal: Journal, now: datetime, outbox: Outbox
 ) -> Iterator[Event]:
     for attempt in journal.attempts():
-        if attempt.ended and now - attempt.ended <= _STILL_NEWS:
-            found = journal.outcomes(attempt.date, attempt.date)
-            outcomes = [one for one in found if one.attempt == attempt.attempt]
-            yield from _without_run(study, folder, outcomes)
+        if now - (attempt.ended or now) > _STILL_NEWS:
+            continue
+        found = journal.outcomes(attempt.date, attempt.date)
+        outcomes = [one for one in found if one.attempt == attempt.attempt]
+        yield from _without_run(study, folder, outcomes)
+        if attempt.ended:
             digest = event_id(folder.root, "day-done", attempt.date, attempt.attempt)
             costs = None if outbox.has(digest) else _costs(folder, attempt)
             yield _digest(study, folder, digest, attempt, outcomes, costs)

@@ -1,4 +1,4 @@
-"""The program that a clock starts: `trialfleet daily run STUDY`, where and as the days are run."""
+"""Programs that are started later: a command of trialfleet, where and as the days are run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,24 @@ _KEPT = (
 
 
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
-    """Write the program, and return its text.
+    """Write the program that a clock starts, `trialfleet daily run STUDY`, and return its text.
+
+    Raises:
+        InputError: as `start_text` does.
+    """
+    text = start_text(folder, study, "daily", "run", file.absolute())
+    folder.root.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder.start, text, mode=0o755)
+    return text
+
+
+def start_text(folder: DailyFolder, study: str, *words: str | Path) -> str:
+    """Return the text of a program that gives a command of trialfleet these words.
 
     Raises:
         InputError: a path can't be written into units and submit files.
     """
-    for path in (folder.root, file.absolute(), Path.cwd(), Path(sys.executable)):
+    for path in (folder.root, *words, Path.cwd(), Path(sys.executable)):
         if needs_escape(str(path)) or not str(path).isprintable():
             raise InputError(
                 f"{str(path)!r} has what a clock can't take: a double quote, a backslash, '$(', "
@@ -44,14 +56,11 @@ def write_start(folder: DailyFolder, study: str, file: Path) -> str:
         for name, value in given.items()
         if value.isprintable() and value not in {"", os.devnull}
     }
-    text = render_template(
+    return render_template(
         "run/daily.start.j2",
         study=study,
         here=Path.cwd(),
         environment=environment,
         python=sys.executable,
-        file=file.absolute(),
+        words=words,
     )
-    folder.root.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder.start, text, mode=0o755)
-    return text

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from trialfleet.workflows.control.notify.senders import SendError, send, takes_many
 from trialfleet.workflows.facts.journal.outbox import Delivery, Outbox, key_of
@@ -13,21 +14,50 @@ from trialfleet.workflows.study.notify import Channel
 
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries; doubled each time
 GIVEN_UP = 24 * 3600.0  # seconds after the first try
+LOOK_SECONDS = 5.0  # between two looks at what waits
 
 log = logging.getLogger(__name__)
 Clock = Callable[[], float]  # returns the time in unix seconds
 
 
-def deliver(outbox: Outbox, channels: Sequence[Channel], clock: Clock = time.time) -> int:
+def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
+    """Send what waits until nothing does, with others or alone.
+
+    What needs a secret from an environment variable that isn't set here is left to whoever has it.
+    `channels` is asked before each look, as the study may be mended meanwhile.
+    """
+    while True:
+        known = channels()
+        elsewhere = {
+            key_of(each)
+            for each in known
+            if each.secret_variable and each.secret_variable not in os.environ
+        }
+        with outbox.alone(wait=False) as ours:
+            if ours:
+                deliver(outbox, known, leave=elsewhere)
+        if all(one.channel in elsewhere for one in outbox.waiting()):
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def deliver(
+    outbox: Outbox,
+    channels: Sequence[Channel],
+    clock: Clock = time.time,
+    *,
+    leave: Collection[str] = (),
+) -> int:
     """Send what is due; to be called by one process at a time, see `Outbox.alone`.
 
-    What is for none of the study's channels is given up.
+    What is for none of the study's channels is given up, and the channels `leave`, by their keys,
+    are passed over.
 
     Returns:
         How many deliveries still wait.
     """
     by_key = {key_of(channel): channel for channel in channels}
-    waiting = outbox.waiting()
+    waiting = [one for one in outbox.waiting() if one.channel not in leave]
     groups: dict[tuple[str, ...], list[Delivery]] = defaultdict(list)
     for one in waiting:
         channel = by_key.get(one.channel)

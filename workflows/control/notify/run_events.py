@@ -99,33 +99,49 @@ class RunEvents:
             yield self._event("attention", str(status.work), text, same="lost work")
 
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
-        """The budgets in USD of regions and run, by what their jobs cost; and the fleet's cap."""
+        """The budgets in USD of regions and run, by what their jobs cost; and the fleet's cap.
+
+        A budget counts what is bound by jobs under way, too, so it may be used up before 80% of it
+        are spent: of one that is used up nobody hears that it soon will be.
+        """
         budget = self._frozen.study.budget
         for region in status.regions:
             own = self._frozen.study.budget_of(region.name).usd
-            if own and (region.usd or 0.0) >= _SHARE * own:
+            if region.spent:
+                yield self._spent(region)
+            elif own and (region.usd or 0.0) >= _SHARE * own:
                 what = f"{usd(region.usd)} USD of {usd(own)} spent (budget.usd)"
                 yield self._event("budget-80", what, same=str(own), region=region)
-            if region.spent:
-                what = f"no trial begins any more: {region.spent}"
-                yield self._event("budget-spent", what, region=region)
         spent = sum(region.usd or 0.0 for region in status.regions)
+        used_up = [region.spent for region in status.regions if region.spent]
         for key in ("usd_per_run", "usd_per_day"):
             most = getattr(budget, key)
-            if most and spent >= _SHARE * most:
+            is_used_up = any(reason.startswith(f"budget.{key} ") for reason in used_up)
+            if most and spent >= _SHARE * most and not is_used_up:
                 what = f"{usd(spent)} USD of {usd(most)} spent (budget.{key})"
                 yield self._event("budget-80", what, same=f"{key} {most}")
         yield from self._of_cap(status)
+
+    def _spent(self, region: RegionStatus) -> Event:
+        lines = [
+            f"{region.finished} of {region.budget} trials are over; the best is trained in full.",
+            f"What it cost: trialfleet cost {shell_quoted_anywhere(self._folder.root)}",
+            "For more the next time: raise that budget in the study's file.",
+        ]
+        what = f"no trial begins any more: {region.spent}"
+        return self._event("budget-spent", what, "\n".join(lines), region=region)
 
     def _of_cap(self, status: RunStatus) -> Iterator[Event]:
         money = status.money
         if money is None or not money.cap:
             return
-        if money.spent >= _SHARE * money.cap:
-            cap = {"cap": money.cap, "spent": money.spent}
-            yield self._event("budget-80", str(money), same=str(money.cap), data=cap)
+        cap = {"cap": money.cap, "spent": money.spent}
         if money.ended:
-            yield self._event("budget-spent", f"no trial begins any more: {money.ended}")
+            what = f"no trial begins any more: {money.ended}"
+            text = "For more the next time: raise fleet.price_cap.run in the study's file."
+            yield self._event("budget-spent", what, text, data=cap)
+        elif money.spent >= _SHARE * money.cap:
+            yield self._event("budget-80", str(money), same=str(money.cap), data=cap)
 
     def _shortages(self, status: RunStatus) -> list[str]:
         fleet = self._frozen.study.fleet

@@ -10,13 +10,11 @@ import time
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.dagman.watchers import be_watcher
-from trialfleet.workflows.control.notify.delivery import deliver
+from trialfleet.workflows.control.notify.delivery import LOOK_SECONDS, deliver
 from trialfleet.workflows.control.notify.run_events import RunEvents
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.frozen import load_frozen
-
-LOOK_SECONDS = 5.0
 
 
 def watch(folder: RunFolder) -> None:

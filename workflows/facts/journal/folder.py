@@ -32,6 +32,9 @@ class DailyFolder:
     start = file_in("daily.start")
     study = file_in("daily.study")  # the path of the study's file, as its days were run last
     alerts = file_in("daily.alerts")  # the outbox of the days' events
+    send = file_in(
+        "daily.send"
+    )  # the program that sends what waits in it: `trialfleet notify send`
 
     @property
     def study_as_typed(self) -> str:

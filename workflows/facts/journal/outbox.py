@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pydantic import TypeAdapter
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import locked
 from trialfleet.workflows.facts.journal.event import Event
+from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.sqlite_file import opened
 from trialfleet.workflows.study.notify import Channel
 
@@ -147,6 +149,11 @@ class Outbox:
                 [(due, now, error, _now(), each.event.id, each.channel) for each in deliveries],
             )
 
+    def hurry(self) -> None:
+        """Have what waits tried at once: its channel may work again."""
+        with self._open() as connection:
+            connection.execute("UPDATE deliveries SET due = 0 WHERE state = 'waiting'")
+
     def _settle(self, deliveries: Iterable[Delivery], state: State, error: str | None) -> None:
         with self._open() as connection:
             connection.executemany(
@@ -177,11 +184,21 @@ def undelivered(folder: Path) -> tuple[str, ...]:
         waiting = [one for one in Outbox(folder).deliveries() if one.error]
     except TrialfleetError as error:
         return (str(error),)
-    last = {(one.title, one.error): one for one in waiting}
+    alike: dict[tuple[str, str | None], list[Delivery]] = defaultdict(list)
+    for one in waiting:
+        alike[one.title, one.error].append(one)
     return tuple(
-        f"alerts by {title}: {error}" + (" (given up)" if one.state == "given up" else "")
-        for (title, error), one in last.items()
+        f"alerts by {title}: {error} ({_what_follows(those)})"
+        for (title, error), those in alike.items()
     )
+
+
+def _what_follows(alike: Sequence[Delivery]) -> str:
+    waiting = [one for one in alike if one.state == "waiting"]
+    if not waiting:
+        return "given up"
+    again = datetime.fromtimestamp(min(one.due for one in waiting), UTC)
+    return f"{len(waiting)} waiting, tried again at {local_time(again)}"
 
 
 def _now() -> str:

@@ -19,6 +19,7 @@ from trialfleet.workflows.facts.journal.journal import (
     ending_with_model,
     latest_of,
 )
+from trialfleet.workflows.facts.journal.outbox import undelivered
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import SEE
 from trialfleet.workflows.names import region_slug
@@ -60,6 +61,7 @@ class Overview:
         newest: what became of each region on the newest day.
         next_start: when the next day begins; None where the study has no `daily:` table any more.
         clock: what starts it; None if nothing of ours does.
+        undelivered: the alerts of its days that wait or were given up, a line for each channel.
     """
 
     study: str
@@ -67,6 +69,7 @@ class Overview:
     newest: tuple[Outcome, ...]
     next_start: datetime | None
     clock: str | None
+    undelivered: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -87,6 +90,7 @@ def overview(
         newest=days[0].outcomes if days else (),
         next_start=next_start,
         clock=clock,
+        undelivered=undelivered(DailyFolder(journal.file.parent).alerts),
     )
 
 

@@ -61,8 +61,15 @@ def why_region(run: WitnessedRun, region: WitnessedRegion) -> Answer:
         lambda: _goes_on(run, region),
     )
     found = next(answer for rule in rules if (answer := rule()))
-    also = filter(None, (region.changed,))
+    also = filter(None, (region.changed, _no_more_trials(region)))
     return replace(found, notes=tuple(dict.fromkeys((*found.notes, *also))))
+
+
+def _no_more_trials(region: WitnessedRegion) -> str:
+    """That a budget in USD ended a region's trials, which its end doesn't tell."""
+    if not region.records.spent:
+        return ""
+    return f"no trial begins after {region.finished} of {region.budget}: {region.records.spent}"
 
 
 # --- its day --------------------------------------------------------------------------------------

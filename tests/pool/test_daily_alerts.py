@@ -1,0 +1,72 @@
+"""Alerts of days whose channels are away: no work waits for them, and a job sends them later."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from tests.pool.test_daily import here, write_study
+from trialfleet.infra.pool import schedd
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.outbox import Outbox
+
+pytestmark = pytest.mark.usefixtures("pool")
+__all__ = ["here"]
+
+DAY = date(2026, 11, 20)
+
+
+def cli(*words: str) -> str:
+    return CliRunner().invoke(main, words).output
+
+
+def test_a_channel_that_is_away_gets_its_alerts_when_it_is_back(
+    here: Path, wait_for: Callable[..., None]
+) -> None:
+    """With data that isn't there, so that the day takes no run; and its sender is killed."""
+    heard, works = here / "heard", here / "works"
+    script = (
+        f"test -e '{works}' || {{ echo away >&2; exit 1; }}; cat >> '{heard}'; echo >> '{heard}'"
+    )
+    file = write_study(here, notify=[{"command": ["sh", "-c", script]}])
+    said = cli("daily", "run", str(file), "--date", str(DAY))
+    found = re.search(r"alerts: 3 not delivered yet: .*; HTCondor's job (\d+\.0) tries again", said)
+    assert found, said
+    folder = DailyFolder.of("demo")
+    ours = f'TrialfleetAlerts == "{folder.root}"'
+    waits = "sh: ended with exit code 1: away (3 waiting, tried again at"
+    assert waits.partition(": ")[2] in " ".join(cli("daily", "status", str(file)).split())
+    assert f"job {found[1]} tries again" in cli("daily", "run", str(file), "--date", str(DAY))
+
+    def senders() -> list[int]:
+        words = ["notify", "send", str(file)]
+        return [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"][-3:] == words]
+
+    wait_for(senders)
+    [first] = senders()
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: senders() not in ([], [first]))
+    works.touch()
+    wait_for(heard.exists, 90)
+    wait_for(lambda: not Outbox(folder.alerts).waiting(), 60)
+    assert heard.read_text().count('"event"') == 3
+    wait_for(lambda: not schedd.query(ours, ["ClusterId"]), 60)
+
+
+def test_a_day_that_has_ended_waits_for_nobody_who_sends(here: Path) -> None:
+    file = write_study(here, notify=[{"command": ["false"]}])
+    Days(file).run(DAY)
+    with Outbox(DailyFolder.of("demo").alerts).alone(wait=True):  # a mail server that hangs
+        days = Days(file)
+        days.run(DAY)
+        days.finish_telling()

@@ -1,0 +1,84 @@
+"""Sending the events of a study's days: beside the work, and then by a job while any of them wait.
+
+The job is of HTCondor's local universe: it runs on the access point, and is started again if it
+dies.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from trialfleet.classads import JobStatus
+from trialfleet.errors import InputError, PoolError, TrialfleetError
+from trialfleet.files import write_atomic
+from trialfleet.infra.pool import schedd
+from trialfleet.render import classad_string, render_template
+from trialfleet.workflows.control.daily.start import start_text
+from trialfleet.workflows.control.notify.delivery import LOOK_SECONDS, deliver
+from trialfleet.workflows.control.notify.senders import SECONDS
+from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.study.notify import Channel
+
+log = logging.getLogger(__name__)
+
+
+class Sender(threading.Thread):
+    """Sends what waits in an outbox while a command works; a channel that hangs delays nothing."""
+
+    def __init__(self, outbox: Outbox, channels: Sequence[Channel]) -> None:
+        super().__init__(name="alerts", daemon=True)
+        self.outbox, self._channels = outbox, channels
+        self._ends = threading.Event()
+
+    def run(self) -> None:
+        """Send what waits, again and again, until the command ends."""
+        while True:
+            is_last = self._ends.is_set()
+            try:
+                with self.outbox.alone(wait=False) as ours:
+                    if ours:
+                        deliver(self.outbox, self._channels)
+            except (TrialfleetError, OSError) as error:
+                log.warning("alerts: %s", error)
+            if is_last:
+                return
+            self._ends.wait(LOOK_SECONDS)
+
+    def finish(self) -> None:
+        """Try once more what is due, for no longer than one try may take."""
+        self._ends.set()
+        self.join(SECONDS)
+
+
+def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
+    """Have a job send what waits until none does, unless there is one; return its id.
+
+    Raises:
+        InputError: a path can't be written into a submit file.
+        PoolError: no HTCondor is reachable, or it refuses.
+    """
+    text = start_text(folder, study, "notify", "send", file.absolute())
+    ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
+    there = f"{ours} && JobStatus != {JobStatus.REMOVED}"
+    if former := schedd.query(there, ["ClusterId"]):
+        return f"{former[0]['ClusterId']}.0"
+    write_atomic(folder.send, text, mode=0o755)
+    description = render_template("submit/send.sub.j2", study=study, folder=folder)
+    return job_queue.hand_over(description)
+
+
+def left_over(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
+    """Have a job go on with what still waits; return a line on that, empty where nothing waits."""
+    waiting = len(outbox.waiting())
+    if not waiting:
+        return ""
+    line = f"alerts: {waiting} not delivered yet: trialfleet notify list {file}"
+    try:
+        return f"{line}; HTCondor's job {keep_sending(study, file, folder)} tries again"
+    except (PoolError, InputError) as error:
+        return f"{line}; the next start tries again, as no job could be submitted: {error}"
