@@ -221,9 +221,11 @@ def test_a_server_that_is_away_or_never_answers_is_a_problem_for_later(
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         for port in (silent.getsockname()[1], reserved_port()):
-            with pytest.raises(ExportError, match=r"127\.0\.0\.1") as caught:
-                server_of(tmp_path, f"http://127.0.0.1:{port}").export(published, None)
-            assert caught.value.is_of_all
+            server = server_of(tmp_path, f"http://127.0.0.1:{port}")
+            for ask in (server.check, lambda to=server: to.export(published, None)):
+                with pytest.raises(ExportError, match=r"127\.0\.0\.1") as caught:
+                    ask()
+                assert caught.value.is_of_all
 
 
 # The study's key

@@ -345,7 +345,7 @@ def test_by_the_commands(s3: S3Client, tmp_path: Path, monkeypatch: pytest.Monke
     assert done.exit_code == 0  # it has taken place here
     assert "demo/A: latest is r2 (was r1)" in done.output
     assert "not exported yet" in done.output
-    assert unexported(study)[0].startswith(f"export to {URL}: A: ")
+    assert unexported(study)[0].startswith(f"export to {URL}: ")
     done = CliRunner().invoke(main, ["export", "study.yaml", "--json"])
     assert done.exit_code == 1
     assert URL in json.loads(done.stdout)["problems"]
@@ -353,6 +353,20 @@ def test_by_the_commands(s3: S3Client, tmp_path: Path, monkeypatch: pytest.Monke
     assert CliRunner().invoke(main, ["export", "study.yaml"]).exit_code == 0
     assert read(s3, "latest.json")["run"] == "r2"
     assert unexported(study) == ()
+
+
+def test_a_bucket_that_does_not_exist_is_told_before_there_is_a_model(
+    s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "A.csv").touch()
+    assert CliRunner().invoke(main, ["export", "study.yaml"]).output == "everything is exported\n"
+    s3.delete_bucket(Bucket="models-of-ours")
+    done = CliRunner().invoke(main, ["export", "study.yaml"])
+    assert done.exit_code == 1
+    assert f"not exported yet to {URL}: " in done.output
+    assert "NoSuchBucket" in done.output
 
 
 def test_models_are_exported_on_a_day_without_data(

@@ -72,6 +72,15 @@ class MlflowServer:
         self._client = self._make_client()
         self._experiment: str | None = None
 
+    def check(self) -> None:
+        """Ask for an experiment: the server answers, and takes the login.
+
+        Raises:
+            ExportError: MLflow refuses or is out of reach.
+        """
+        with self._asking():
+            self._client.search_experiments(max_results=1)
+
     def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
         """Bring a region's runs and versions up to date; return lines on what was done.
 

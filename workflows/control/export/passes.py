@@ -25,6 +25,13 @@ class Target(Protocol):
 
     title: str
 
+    def check(self) -> None:
+        """Ask it for something, so that one which is away shows even where there is no model yet.
+
+        Raises:
+            ExportError: it refuses or is out of reach.
+        """
+
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Bring it up to date with a region's models; return lines on what was done."""
 
@@ -63,7 +70,9 @@ def export_all(
     for title, open_target in _openers(folder, targets):
         problems.pop(title, None)
         try:
-            problem = _export(open_target(), some, targets.keep, progress)
+            target = open_target()
+            target.check()
+            problem = _export(target, some, targets.keep, progress)
         except ExportError as error:  # it can't even be tried
             problem = str(error)
         if problem:

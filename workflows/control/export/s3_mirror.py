@@ -62,6 +62,14 @@ class S3Mirror:
         self._prefix = f"{prefix.rstrip('/')}/" if prefix else ""
         self.title = url.rstrip("/")
 
+    def check(self) -> None:
+        """List what lies there: the bucket exists, and may be read.
+
+        Raises:
+            ExportError: S3 refuses or is out of reach.
+        """
+        self._list(self._prefix, delimiter="/")
+
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Bring the copy of a region up to date; return lines on what was done.
 
