@@ -17,6 +17,7 @@ from trialfleet.workflows.cli.arguments import (
     models_of_runs,
 )
 from trialfleet.workflows.cli.export_command import follow
+from trialfleet.workflows.facts.journal.event import in_one_line
 from trialfleet.workflows.facts.models.folders import called, region_of
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
@@ -25,6 +26,20 @@ if TYPE_CHECKING:
 
 study_option = click.option("--study", help="Only models of this study.")
 _IN_FORCE = ""  # as --card's RUN
+
+
+def _in_a_line(_context: click.Context, _option: click.Parameter, given: str) -> str:
+    return in_one_line(given, _LONGEST_WHY)
+
+
+_LONGEST_WHY = 300  # characters
+_why_option = click.option(
+    "--why",
+    default="",
+    metavar="TEXT",
+    callback=_in_a_line,
+    help="The reason, for those who read the region's history and the day's digest.",
+)
 
 
 @click.command()
@@ -109,7 +124,8 @@ def _chosen(found: list[PublishedModel], region: str, run: str) -> PublishedMode
     shell_complete=completed_by_runs_of_region,
 )
 @study_option
-def rollback(region: str, to: str | None, study: str | None) -> None:
+@_why_option
+def rollback(region: str, to: str | None, study: str | None, why: str) -> None:
     """Make the model the latest of REGION that was in force before the present one.
 
     Once more goes one further back. REGION is a region's name, STUDY/REGION, or the folder of its
@@ -121,14 +137,15 @@ def rollback(region: str, to: str | None, study: str | None) -> None:
 
     models_folder = find_models_folder(region, study)
     with _told(models_folder):
-        now, before = go_back(models_folder, to)
+        now, before = go_back(models_folder, to, why)
     say(f"{called(models_folder)}: latest is {switched(now, before)}")
     follow([models_folder])
 
 
 @click.command()
 @models_of_runs
-def promote(models: tuple[str, ...]) -> None:
+@_why_option
+def promote(models: tuple[str, ...], why: str) -> None:
     """Make each MODEL the latest of its region, older ones too.
 
     MODEL is a run's id, for the models of all its regions; RUN/REGION for one of them; or a model's
@@ -145,7 +162,7 @@ def promote(models: tuple[str, ...]) -> None:
     for place in named:
         try:
             with _told(place):
-                former = make_latest(place)
+                former = make_latest(place, why)
         except InputError as error:
             if len(named) == 1:
                 raise

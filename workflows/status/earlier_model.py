@@ -1,18 +1,29 @@
-"""Whether a region's earlier model is better than a new one, as far as both were measured."""
+"""A region's new model beside the one before it, as far as both were measured."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
-from trialfleet.objective import is_better
+from trialfleet.objective import Direction, is_better
 from trialfleet.workflows.facts.models.card import card_of, verdict_of
 from trialfleet.workflows.facts.models.folders import previous_model
 from trialfleet.workflows.rules.gate_decision import rule_of
 from trialfleet.workflows.study.spec import Study
 
 
-def better_before(published: Path, study: Study) -> Path | None:
-    """Return the region's model before this one, if it measured better; None if not, or unknown.
+class BesideEarlier(NamedTuple):
+    """A model's value of a metric, and that of the region's model before it; None: not measured."""
+
+    metric: str
+    direction: Direction
+    value: float | None
+    before: Path | None
+    value_before: float | None
+
+
+def beside_earlier(published: Path, study: Study) -> BesideEarlier:
+    """Return a published model's value beside that of the region's model before it.
 
     A gate measured both on the same rows, which counts. Without one their full trainings are
     compared, each by the rows that it had.
@@ -30,8 +41,18 @@ def better_before(published: Path, study: Study) -> Path | None:
         metric, direction = study.compared_metric, study.compared_direction
         before = previous_model(published)
         old, new = (
-            card_of(model).get("metrics") or {} for model in (before or published, published)
+            (card_of(model).get("metrics") or {}) if model else {} for model in (before, published)
         )
-    was, now = old.get(metric), new.get(metric)
-    is_known = before is not None and before.is_dir() and now is not None
-    return before if is_known and is_better(was, now, direction) else None
+    return BesideEarlier(metric, direction, new.get(metric), before, old.get(metric))
+
+
+def better_before(published: Path, study: Study) -> Path | None:
+    """Return the region's model before this one, if it measured better; None if not, or unknown.
+
+    Raises:
+        OSError: the folder of the region's models can't be read.
+    """
+    both = beside_earlier(published, study)
+    is_known = both.before is not None and both.before.is_dir() and both.value is not None
+    is_worse = is_known and is_better(both.value_before, both.value, both.direction)
+    return both.before if is_worse else None

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from tests.conftest import MakeRun
+from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.result_commands import _slot_time
@@ -26,6 +27,7 @@ from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal,
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.storage import storage_url, study_name
 from trialfleet.workflows.rules.cost_sums import Sum
+from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.views.terminal.cost_table import costs_table
 
@@ -167,7 +169,8 @@ def test_a_day_is_told_with_what_it_and_each_of_its_regions_cost(runs: Path) -> 
     journal.end(day, now)
     heard = runs / "heard"
     channel = Channel.model_validate({"command": ["sh", "-c", f"cat > '{heard}'"]})
-    outbox = tell_days("s", [channel], folder, journal, now)
+    study = load_published(write(runs, MINIMAL)).model_copy(update={"name": "s"})
+    outbox = tell_days(study, [channel], folder, journal, now)
     assert outbox
     assert deliver(outbox, [channel]) == 0
     told = json.loads(heard.read_text())

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.folders import called
 from trialfleet.workflows.facts.models.history import changes, in_force
 from trialfleet.workflows.facts.models.listing import drift, was_rolled_back
+from trialfleet.workflows.formatting import rough_duration
 
 
 @pytest.fixture
@@ -122,13 +124,15 @@ def test_a_published_model_is_known_as_rolled_back_and_by_whose_is_in_force(
 def test_models_calls_what_was_rolled_back_so(
     models_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SUDO_USER", "anna")
     promoted(models_folder, "r1", "r2", "r3")
-    rollback(models_folder)
-    rollback(models_folder)
     monkeypatch.chdir(models_folder.parents[2])
+    for why in ([], ["--why", "bad\n labels"]):
+        assert CliRunner().invoke(main, ["rollback", "A", *why]).exit_code == 0
     shown = CliRunner().invoke(main, ["models", "A"]).output
     states = [re.split(r"\s{2,}", line.strip())[-1] for line in shown.splitlines()[2:]]
-    assert states == ["in force", "rolled back", "rolled back", "not in force", "not in force"]
+    back = "rolled back by anna"
+    assert states == ["in force", f"{back}: bad labels", back, "not in force", "not in force"]
     listed = json.loads(CliRunner().invoke(main, ["models", "A", "--json"]).output)
     standing = [model["standing"] for model in listed[0]["models"]]
     assert standing == ["in force", "rolled back", "rolled back", "never", "never"]
@@ -155,7 +159,10 @@ def test_regions_are_called_by_their_names_and_not_by_their_folders(
         return done.output
 
     assert name in shown("models")
-    assert "2026-11-22 18:26" in shown("models"), "when it was planned, whatever day it is of"
+    assert "2026-11-22 18:26" in shown("models", f"demo/{name}"), "when it was planned"
+    asked = datetime(2026, 11, 21, 23, tzinfo=UTC)
+    age = rough_duration((datetime.now(UTC) - asked).total_seconds())
+    assert f"  {age}  " in shown("models"), "as old as its day"
     (listed,) = json.loads(CliRunner().invoke(main, ["models", "--json"]).output)
     assert (listed["region"], listed["folder"]) == (name, f"models/demo/{slug}")
     assert f"{name} has no model of the run 'r9'" in shown("models", f"demo/{name}", "--card", "r9")

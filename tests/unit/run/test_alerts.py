@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.files import write_json
 from trialfleet.workflows.control.dagman import watchers
 from trialfleet.workflows.control.daily.digest import digest_table, tell_days
+from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.notify import run_events
 from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.control.notify.run_events import RunEvents
@@ -24,13 +26,14 @@ from trialfleet.workflows.facts.journal.event import Event
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.rules.vain_attempts import JobTrouble
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.work import Work
-from trialfleet.workflows.study.loading import load_study
+from trialfleet.workflows.study.loading import load_published, load_study
 from trialfleet.workflows.study.notify import Channel
 
 NOTIFY = "notify: [{command: 'true'}]\n"
@@ -241,7 +244,8 @@ class Day:
 
     def tell(self) -> list[Event]:
         before = self.heard.read_text() if self.heard.exists() else ""
-        outbox = tell_days("demo", self.channels, self.folder, self.journal, NOW)
+        study = load_published(write(self.folder.root, MINIMAL))
+        outbox = tell_days(study, self.channels, self.folder, self.journal, NOW)
         assert not outbox or deliver(outbox, self.channels) == 0
         heard = self.heard.read_text().removeprefix(before) if self.heard.exists() else ""
         return [Event.read(json.loads(line)) for line in heard.splitlines()]
@@ -284,6 +288,50 @@ def test_a_day_is_told_once_as_a_table(day: Day) -> None:
     ]
     assert done.data["counts"] == {"published": 1, "kept": 1, "unchanged": 0, "failed": 1}
     assert day.tell() == []
+
+
+def test_a_digest_has_what_was_measured_and_who_moved_a_model(
+    day: Day, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "anna")
+    today, root = NOW.date(), day.folder.root
+    (root / "go.sh").write_text("exit 0\n")
+    study = load_study(write(root, MINIMAL))
+    run = RunFolder(plan(study, run="r2", out=root / "r2").folder)
+    models = root / "models" / "demo" / "NO"
+    for number, value in enumerate([0.25, 0.125], start=1):
+        (models / f"r{number}").mkdir(parents=True)
+        origin = {"study": "demo", "region": "NO", "run": f"r{number}"}
+        origin["created"] = f"2026-11-2{number}T02:30:00+00:00"
+        card = {**origin, "metrics": {"loss": value}, "report_metric": "loss", "gate": None}
+        write_json(models / f"r{number}" / "provenance.json", origin)
+        write_json(models / f"r{number}" / "card.json", card)
+        promote(models / f"r{number}")
+    rollback(models, why="bad labels")
+    changed = history.changes(models / "latest")[-1].time
+    assert changed is not None
+    monkeypatch.setattr("tests.unit.run.test_alerts.NOW", datetime.fromisoformat(changed))
+    write_json(run.region("NO").published, {"path": str(models / "r2")})
+    before = datetime.fromisoformat(changed) - timedelta(days=1)
+    attempt = day.begin(today, [outcome(today, "NO", Ending.PUBLISHED, run="r2")], before)
+    day.journal.end(attempt, datetime.fromisoformat(changed))
+    [done] = day.tell()
+    back = "NO: r1's model is in force in place of r2's: rollback by anna: bad labels"
+    assert done.text.splitlines()[0] == "NO  published  loss 0.125, before 0.25"
+    assert done.text.splitlines()[-1] == back
+    assert done.data["regions"][0] | {"why": ""} == {
+        "region": "NO",
+        "ended": "published",
+        "why": "",
+        "metric": "loss",
+        "value": 0.125,
+        "value_before": 0.25,
+    }
+    assert [(move["by"], move["who"], move["why"]) for move in done.data["moves"]][-1] == (
+        "rollback",
+        "anna",
+        "bad labels",
+    )
 
 
 def test_data_that_is_missing_is_told_while_the_day_goes_on_and_once(day: Day) -> None:

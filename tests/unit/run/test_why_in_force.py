@@ -28,6 +28,7 @@ KEPT = f"kept the former model (run day1), not this one: {WORSE}"
 def models(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The models of region A of the runs day1 and day2, of which the gate kept the second out."""
     monkeypatch.chdir(work)
+    monkeypatch.setenv("SUDO_USER", "anna")
     folder = work / "models" / "demo" / "A"
     for name in ("day1", "day2"):
         run = make_run(run=name, out=work / "runs" / "demo" / name, publish="models", gate={})
@@ -71,7 +72,7 @@ def test_a_model_that_a_person_promoted_past_the_gate_is_told_as_in_force(models
     answer = asked("day2")
     assert (answer.kind, answer.blame) == (Kind.WELL, Blame.NOBODY)
     assert answer.why == (
-        f"its model is in force {since(models)}, by hand (promote): {models / 'day2'}; "
+        f"its model is in force {since(models)}, by hand (promote by anna): {models / 'day2'}; "
         f"the gate had {KEPT}"
     )
     assert not answer.command
@@ -129,7 +130,7 @@ def test_the_model_that_it_took_the_place_of_is_told_as_no_longer_in_force(model
     answer = asked("day1")
     assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
     assert answer.why == (
-        f"its model is no longer in force: day2's is {since(models)}, by hand (promote)"
+        f"its model is no longer in force: day2's is {since(models)}, by hand (promote by anna)"
     )
     assert answer.lines()[1] == "next: to have it in force again: trialfleet promote day1/A"
 
@@ -140,13 +141,13 @@ def test_a_rollback_is_told_from_both_sides(models: Path) -> None:
     back = asked("day1")
     assert (back.kind, back.why) == (
         Kind.WELL,
-        f"its model is in force {since(models)}, by hand (rollback): {models / 'day1'}",
+        f"its model is in force {since(models)}, by hand (rollback by anna): {models / 'day1'}",
     )
     answer = asked("day2")
     assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
     assert answer.why == (
-        f"its model was rolled back: day1's is in force {since(models)}, by hand (rollback); "
-        f"the gate had {KEPT}"
+        f"its model was rolled back: day1's is in force {since(models)}, "
+        f"by hand (rollback by anna); the gate had {KEPT}"
     )
     assert answer.command == "trialfleet promote day2/A"
 

@@ -21,7 +21,7 @@ from trialfleet.workflows.control.run.reopening import reopen
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, latest_of
 from trialfleet.workflows.study.daily import Daily
-from trialfleet.workflows.study.loading import load_day, load_whole
+from trialfleet.workflows.study.loading import load_day, load_published, load_whole
 from trialfleet.workflows.study.spec import Study
 
 MANY_DAYS = 100  # a backfill of more is rather a slip of the keyboard
@@ -131,7 +131,8 @@ class Days:
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
-            outbox = tell_days(self._study.name, channels, self.folder, self.journal, self._clock())
+            study = load_published(self._file)
+            outbox = tell_days(study, channels, self.folder, self.journal, self._clock())
         except (TrialfleetError, OSError) as error:
             self._say(f"alerts: {error}")
             return

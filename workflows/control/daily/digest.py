@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 from trialfleet.errors import TrialfleetError
+from trialfleet.files import read_record
 from trialfleet.workflows.facts.journal.event import Event, event_id, in_one_line
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
+from trialfleet.workflows.facts.models.history import Change, changes
+from trialfleet.workflows.facts.record_shapes import Published
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.formatting import decimals_of, usd
+from trialfleet.workflows.formatting import decimals_of, number, result_text, usd
+from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import Sum, add, sums
 from trialfleet.workflows.status.costs.named import read_costs
+from trialfleet.workflows.status.earlier_model import BesideEarlier, beside_earlier
+from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.notify import Channel
+from trialfleet.workflows.study.spec import Study
 
+_BY_PEOPLE = {"promote", "rollback"}
 _STILL_NEWS = timedelta(days=2)  # of a day's end, for those who have just asked to hear of it
 
 
 def tell_days(
-    study: str,
+    study: Study,
     channels: Sequence[Channel],
     folder: DailyFolder,
     journal: Journal,
@@ -41,18 +53,17 @@ def tell_days(
 
 
 def _events(
-    study: str, folder: DailyFolder, journal: Journal, now: datetime, outbox: Outbox
+    study: Study, folder: DailyFolder, journal: Journal, now: datetime, outbox: Outbox
 ) -> Iterator[Event]:
     for attempt in journal.attempts():
         if now - (attempt.ended or now) > _STILL_NEWS:
             continue
         found = journal.outcomes(attempt.date, attempt.date)
         outcomes = [one for one in found if one.attempt == attempt.attempt]
-        yield from _without_run(study, folder, outcomes)
-        if attempt.ended:
-            digest = event_id(folder.root, "day-done", attempt.date, attempt.attempt)
-            costs = None if outbox.has(digest) else _costs(folder, attempt)
-            yield _digest(study, folder, digest, attempt, outcomes, costs)
+        yield from _without_run(study.name, folder, outcomes)
+        digest = event_id(folder.root, "day-done", attempt.date, attempt.attempt)
+        if attempt.ended and not outbox.has(digest):
+            yield _digest(study, folder, digest, attempt, outcomes, _moves(study, journal, attempt))
 
 
 def _without_run(study: str, folder: DailyFolder, outcomes: list[Outcome]) -> Iterator[Event]:
@@ -97,27 +108,62 @@ def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
     return DaysCosts(add(items), {one.key["region"]: one for one in sums(items, ["region"])})
 
 
+def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, BesideEarlier]:
+    """What was measured of each region's new model, and of the one before it."""
+    found = {}
+    for one in outcomes:
+        run = RunFolder(folder.run(one.run)) if one.run else None
+        record = run and run.region(region_slug(one.region)).published
+        if run and record and record.exists():
+            with suppress(TrialfleetError, OSError):  # the day is told all the same
+                model = Path(read_record(record, "path", shape=Published)["path"])
+                found[one.region] = beside_earlier(model, load_frozen(run.study).study)
+    return found
+
+
+def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, Change]]:
+    """The models that people put in force since the attempt before this one ended, by region."""
+    assert attempt.ended
+    ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
+    since = max(ends, default=attempt.started)
+    return [
+        (region, change)
+        for region in attempt.regions
+        for change in changes(models_folder_of(study, region_slug(region)) / LATEST)
+        if change.by in _BY_PEOPLE
+        and change.time
+        and since < datetime.fromisoformat(change.time) <= attempt.ended
+    ]
+
+
+def _moved(region: str, change: Change) -> str:
+    instead = f" in place of {change.former}'s" if change.former else ""
+    return in_one_line(f"{region}: {change.run}'s model is in force{instead}: {change.how}")
+
+
 def _digest(
-    study: str,
+    study: Study,
     folder: DailyFolder,
     key: str,
     attempt: Attempt,
     outcomes: list[Outcome],
-    costs: DaysCosts | None,
+    moves: list[tuple[str, Change]],
 ) -> Event:
+    costs, measured = _costs(folder, attempt), _measured(folder, outcomes)
     counts = {e: sum(one.ending is e for one in outcomes) for e in Ending}
     words = ", ".join(f"{count} {ending}" for ending, count in counts.items() if count)
     again = f", attempt {attempt.attempt}" if attempt.attempt > 1 else ""
     spent = f", {_money(costs.total.usd, costs.total)} USD" if costs else ""
     failed = (one for one in outcomes if one.ending is Ending.FAILED)
     next_step = next((_again(one, folder) for one in failed), "")
+    table = digest_table(outcomes, costs, measured)
     return Event(
         id=key,
         kind="day-done",
-        study=study,
+        study=study.name,
         run=attempt.run,
-        title=in_one_line(f"{study} {attempt.date}{again}: {words or 'nothing to do'}{spent}"),
-        text="\n".join(filter(None, [digest_table(outcomes, costs), next_step])),
+        title=in_one_line(f"{study.name} {attempt.date}{again}: {words or 'nothing to do'}{spent}"),
+        text="\n".join(filter(None, [table, *(_moved(*each) for each in moves), next_step])),
         data={
             "date": str(attempt.date),
             "attempt": attempt.attempt,
@@ -128,31 +174,53 @@ def _digest(
                     "ended": str(one.ending),
                     "why": one.why,
                     **_priced(costs.regions.get(one.region) if costs else None),
+                    **_values(measured.get(one.region)),
                 }
                 for one in outcomes
             ],
+            "moves": [{"region": region, **asdict(change)} for region, change in moves],
             **_priced(costs.total if costs else None),
         },
     )
+
+
+def _values(both: BesideEarlier | None) -> dict[str, Any]:
+    if both is None or both.value is None:
+        return {}
+    before = {} if both.value_before is None else {"value_before": both.value_before}
+    return {"metric": both.metric, "value": both.value, **before}
 
 
 def _priced(cost: Sum | None) -> dict[str, float]:
     return {} if cost is None or cost.usd is None else {"usd": round(cost.usd, 6)}
 
 
-def digest_table(outcomes: list[Outcome], costs: DaysCosts | None = None) -> str:
+def digest_table(
+    outcomes: list[Outcome],
+    costs: DaysCosts | None = None,
+    measured: Mapping[str, BesideEarlier] | None = None,
+) -> str:
     """Return what became of each region, in columns; what somebody may have to look at first."""
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
     amounts = [_usd(costs, one.region) for one in rows]
+    values = [_beside((measured or {}).get(one.region)) for one in rows]
     width = max((len(one.region) for one in rows), default=0)
-    widest = max(map(len, amounts), default=0)
+    widest, longest = (max(map(len, column), default=0) for column in (amounts, values))
     lines = [
         f"{one.region:<{width}}  {one.ending:<9}  {amount:>{widest}}{'  ' * bool(widest)}"
-        f"{in_one_line(one.why)}".rstrip()
-        for one, amount in zip(rows, amounts, strict=True)
+        f"{value:<{longest}}{'  ' * bool(longest)}{in_one_line(one.why)}".rstrip()
+        for one, amount, value in zip(rows, amounts, values, strict=True)
     ]
     return "\n".join(lines + ([_spent(costs.total)] if costs else []))
+
+
+def _beside(both: BesideEarlier | None) -> str:
+    """A new model's value and that of the one before: `loss 0.21, before 0.24`."""
+    if both is None or both.value is None:
+        return ""
+    before = "" if both.value_before is None else f", before {number(both.value_before)}"
+    return f"{result_text(both.metric, both.value)}{before}"
 
 
 def _usd(costs: DaysCosts | None, region: str) -> str:

@@ -81,8 +81,12 @@ def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
     return model, f"is of {which} day{'' if its_day in model.name else f', {its_day}'}"
 
 
-def promote(model: Path) -> str | None:
+def promote(model: Path, why: str = "") -> str | None:
     """Make a published model the latest of its region, newer or older.
+
+    Args:
+        model: its folder.
+        why: the reason, which the region's history keeps.
 
     Returns:
         The run whose model was the latest before, None if none was.
@@ -95,14 +99,14 @@ def promote(model: Path) -> str | None:
     with models_lock(place.parent):
         link = place.parent / LATEST
         former = history.target_of(link)
-        _switch(link, place.name, "promote")
+        _switch(link, place.name, "promote", why)
     return former
 
 
-def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
+def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
     """Make the model the latest that was in force before the present one, or that of the run `to`.
 
-    Former champions whose folder is gone are passed over.
+    Former champions whose folder is gone are passed over. The region's history keeps the reason.
 
     Returns:
         The runs whose models are the latest now and were before.
@@ -119,7 +123,7 @@ def rollback(models_folder: Path, to: str | None = None) -> tuple[str, str]:
                 f"{str(models_folder)!r} has no {LATEST} of its own, so nothing is rolled back"
             )
         target = _named(models_folder, to) if to else _former(models_folder, current)
-        _switch(link, target, "rollback")
+        _switch(link, target, "rollback", why)
     return target, current
 
 
@@ -143,11 +147,11 @@ def _former(models_folder: Path, current: str) -> str:
     return there[-1]
 
 
-def _switch(link: Path, run: str, by: str) -> None:
+def _switch(link: Path, run: str, by: str, why: str = "") -> None:
     if link.is_dir() and not link.is_symlink():
         raise InputError(f"{str(link)!r} is a folder, and has to be a link: move it away")
     if history.target_of(link) != run:
-        history.note(link, run, by)
+        history.note(link, run, by, why=why)
         point(link, run)
 
 

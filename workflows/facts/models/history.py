@@ -8,6 +8,8 @@ be called with the folder's lock, where it writes.
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,12 +29,23 @@ class Change:
         former: whose it was before; None: there was none.
         time: when, in ISO 8601; None: before there was a history.
         by: what changed it: publish, promote, rollback, or hand for what none of them did.
+        who: the account that promoted it or rolled it back; empty where that isn't known.
+        why: the reason that was given for it; empty where none was.
     """
 
     run: str
     former: str | None
     time: str | None
     by: str
+    who: str = ""
+    why: str = ""
+
+    @property
+    def how(self) -> str:
+        """What changed it, who and why: `rollback by anna: bad labels`."""
+        return (
+            self.by + (f" by {self.who}" if self.who else "") + (f": {self.why}" * bool(self.why))
+        )
 
 
 def changes(link: Path) -> list[Change]:
@@ -55,10 +68,11 @@ def last_move(link: Path, run: str) -> Change | None:
     return own[-1] if own else None
 
 
-def note(link: Path, run: str, by: str) -> None:
-    """Write down that `latest` is about to become the model of a run."""
+def note(link: Path, run: str, by: str, *, why: str = "") -> None:
+    """Write down that `latest` is about to become the model of a run, and which person wants it."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    new = Change(run=run, former=target_of(link), time=now, by=by)
+    who = "" if by == "publish" else _account()
+    new = Change(run=run, former=target_of(link), time=now, by=by, who=who, why=why)
     kept = [*changes(link), new][-_KEPT:]
     _write(link.parent, {"schema": 1, "changes": [asdict(change) for change in kept]})
 
@@ -88,6 +102,16 @@ def target_of(link: Path) -> str | None:
         return None
     target = link.parent / link.readlink()
     return target.name if target.parent.resolve() == link.parent.resolve() else None
+
+
+def _account() -> str:
+    """Whoever is at work here, behind sudo, too; empty for an account without a name."""
+    if asks := os.environ.get("SUDO_USER"):
+        return asks
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
 
 
 def _write(models_folder: Path, content: object) -> None:

@@ -42,6 +42,7 @@ class PublishedModel:
 
     Attributes:
         created: when its run was planned, also if its day was another; None where it isn't known.
+        as_of: how new it is: that, or the end of its day where that was before; None likewise.
         in_force: whether it is the latest.
         standing: of one that is not in force: whether it was before, and what became of it.
         card: its card; the provenance alone where it has none.
@@ -55,6 +56,7 @@ class PublishedModel:
     path: Path
     run: str
     created: datetime | None
+    as_of: datetime | None
     in_force: bool
     standing: Standing
     card: dict[str, Any]
@@ -68,6 +70,7 @@ class PublishedModel:
         return {
             "path": str(self.path),
             "run": self.run,
+            "as_of": self.as_of,
             "in_force": self.in_force,
             "standing": self.standing.value,
             "metric": self.metric,
@@ -124,6 +127,7 @@ def _model(path: Path, verdicts: Sequence[Verdict], standing: Standing) -> Publi
         path=path,
         run=path.name,
         created=created_of(path),
+        as_of=as_of_model(path),
         in_force=standing is Standing.IN_FORCE,
         standing=standing,
         card=card_of(path) or provenance_of(path),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -11,9 +11,9 @@ from rich.text import Text
 
 from trialfleet.workflows.facts.models.card import identity_of
 from trialfleet.workflows.facts.models.folders import LATEST, region_of
-from trialfleet.workflows.facts.models.history import changes
+from trialfleet.workflows.facts.models.history import changes, last_move
 from trialfleet.workflows.facts.models.listing import PublishedModel, Standing
-from trialfleet.workflows.formatting import local_time, result_text
+from trialfleet.workflows.formatting import local_time, result_text, rough_duration
 from trialfleet.workflows.rules.gate_decision import kept_words
 from trialfleet.workflows.views.output import (
     cut_to_width,
@@ -33,15 +33,17 @@ _CHECKSUM = 12  # digits of a SHA-256 that are shown
 
 def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
     """A row for each region: its model in force, and what became of the newest."""
-    columns = ("study", "region", "in force", "planned", "metric", "newest")
-    table = plain_table(*columns, right=("metric",))
+    columns = ("study", "region", "in force", "age", "metric", "newest")
+    table = plain_table(*columns, right=("age", "metric"))
+    now = datetime.now(UTC)
     for models_folder, models in models_folders.items():
         names = (models_folder.parent.name, region_of(models_folder))
         champion = next((model for model in models if model.in_force), None)
         newest = _newest(models, champion)
         shown = ("none", "", "")
         if champion:
-            shown = (champion.run, local_time(champion.created), _metric(champion))
+            age = (now - champion.as_of).total_seconds() if champion.as_of else None
+            shown = (champion.run, rough_duration(age), _metric(champion))
         table.add_row(*map(Text, (*names, *shown)), cut_to_width(newest))
     drifted = [
         Text(line, "yellow") for models in models_folders.values() for line in _drifts(models)
@@ -101,7 +103,7 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
             time = datetime.fromisoformat(change.time) if change.time else None
-            yield "in force", f"since {local_time(time) or 'an unknown time'}, by {change.by}"
+            yield "in force", f"since {local_time(time) or 'an unknown time'}, by {change.how}"
     yield "drift", model.drift or ""
 
 
@@ -124,14 +126,19 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
     if model.in_force:
         return "in force"
     if model.standing is Standing.ROLLED_BACK:
-        return "rolled back"
+        return f"rolled back{_by_whom(model)}"
     if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
         former = f" ({model.verdict.former})" if model.verdict.former else ""
         return f"kept the former{former}: {model.verdict.why}"
-    is_older = champion and model.created and champion.created and model.created < champion.created
-    if champion and (is_older or model.standing is Standing.BEFORE):
+    if champion and model.standing is Standing.BEFORE:
         return f"before {champion.run}"
     return "not in force"
+
+
+def _by_whom(model: PublishedModel) -> str:
+    """Who rolled a model back and why, as far as is known."""
+    moved = last_move(model.path.parent / LATEST, model.run)
+    return moved.how.removeprefix("rollback") if moved and moved.by == "rollback" else ""
 
 
 def _drifts(models: Sequence[PublishedModel]) -> list[str]:

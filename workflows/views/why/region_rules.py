@@ -150,7 +150,7 @@ def _since(moved: Change) -> str:
     """When, and, if not by a run's publishing, by what `latest` was moved."""
     time = datetime.fromisoformat(moved.time).astimezone() if moved.time else None
     since = f"since {time:%Y-%m-%d %H:%M}" if time else "since an unknown time"
-    how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.by})")
+    how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.how})")
     return since + how
 
 
