@@ -1,6 +1,6 @@
 """Ask the optimiser's service of a run; start it first where none is running.
 
-    python -I -S client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
+    trialfleet.programs ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
 prints the service's message and exits with the code that it says; without a service, with 75 for
 ten minutes, and as long as it may pass (EX_TEMPFAIL of sysexits.h: try again later), then with 1.
@@ -44,7 +44,7 @@ EXIT_NO_SERVICE = 75
 FULL = {errno.ENOSPC, errno.EDQUOT}  # a disk: that may pass by itself
 DYING_SECONDS = 0.1  # a killed process may accept connections for a moment
 LOG_TAIL_BYTES = 2000
-USAGE = "usage: client.py --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..."
+USAGE = "usage: ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..."
 
 
 class ServiceError(Exception):
@@ -286,10 +286,10 @@ def _parse(arguments: list[str]) -> tuple[str, list[str], list[str]]:
     raise ValueError(USAGE)
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Run the command line; returns the exit code."""
     try:
-        folder, start, words = _parse(arguments)
+        folder, start, words = _parse(sys.argv[1:])
     except ValueError:
         sys.stderr.write(USAGE + "\n")
         return 2
@@ -306,7 +306,3 @@ def main(arguments: list[str]) -> int:
             message.encode("utf-8", "backslashreplace") + b"\n"
         )
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import psutil
+
+from trialfleet import programs
 
 
 def is_alive(pid: int) -> bool:
@@ -11,3 +15,9 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def is_program(words: Sequence[str], name: str) -> bool:
+    """Whether a command line is that of one of trialfleet's programs, by whichever Python."""
+    start = programs.command(name)[1:]
+    return [*words[1 : 1 + len(start)]] == start

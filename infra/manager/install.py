@@ -10,13 +10,13 @@ import pwd
 import shlex
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from trialfleet import programs
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.manager import apt_repository, config, tokens
@@ -218,9 +218,7 @@ def token(target: InstallTarget, group: int) -> Iterator[Action]:
 
 def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
     """Return what has systemd run the supervisor of the user's runs."""
-    program = shlex.join(
-        [sys.executable, "-I", "-m", "trialfleet.workflows.control.dagman.supervisor"]
-    )
+    program = shlex.join(programs.command("supervise"))
     values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
     text = render_template("manager/trialfleet-supervisor.service.j2", **values)
     return file(target.at("/etc/systemd/system") / SUPERVISOR, text)

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import platformdirs
 
+from trialfleet import programs
 from trialfleet.errors import PoolError
 from trialfleet.files import locked, read_json, unless_damaged, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
@@ -266,7 +267,9 @@ class Pool:
                 raise _folder_error(self.folder / name, error) from error
         write_atomic(self.condor_config, text)
         script = render_template(
-            "condor/supervise.j2", folder=settings.folder, python=sys.executable
+            "condor/supervise.j2",
+            folder=settings.folder,
+            command=programs.command("supervise", "--state", str(settings.folder)),
         )
         write_atomic(self.folder / "supervise", script, mode=0o755)
         record = {"release": str(installation.release), "version": installation.version}

@@ -226,7 +226,7 @@ def bench_answer(base: Path) -> None:
 
 def end_services(run: Run) -> None:
     """End the optimiser's service of a run."""
-    services = [each for each in psutil.process_iter() if matches(each, run, "node_scripts")]
+    services = [each for each in psutil.process_iter() if matches(each, run, "programs serve")]
     for process in services:
         process.terminate()
     psutil.wait_procs(services, timeout=10)

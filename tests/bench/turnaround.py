@@ -171,7 +171,10 @@ def run_and_weigh(run: Run) -> dict[str, float]:
     largest: dict[str, float] = {}
     run.submit()
     for _ in run.watch(every=1):
-        for name, word in (("service", "node_scripts"), ("DAGMan, per region", "region.dag")):
+        for name, word in (
+            ("service", "programs serve"),
+            ("DAGMan, per region", "region.dag"),
+        ):
             weights = [pss(p) for p in psutil.process_iter() if matches(p, run, word)]
             largest[name] = max([largest.get(name, 0.0), *weights])
     assert run.status().state == "done", run.status()

@@ -82,5 +82,5 @@ def _roles(pool: Pool) -> Iterator[tuple[str, psutil.Process]]:
 def _name(process: psutil.Process) -> str:
     """A process's name, by its program's where that is an interpreter."""
     name, words = process.name(), " ".join(process.cmdline())
-    marks = {"agent.pyz": "agent", "node_scripts": "service", "dagman.supervisor": "supervisor"}
+    marks = {"agent.pyz": "agent", "programs serve": "service", "programs supervise": "supervisor"}
     return next((what for mark, what in marks.items() if mark in words), name)

@@ -22,6 +22,7 @@ from tests.pool.watching import (
     finished_trials,
     kill_all,
     processes_with,
+    programs_of,
     put_before_client,
     services,
 )
@@ -62,7 +63,7 @@ class Gated:
         if phase == "best":
             return
         self.open("A.best")
-        self.freeze({"publish": "publish_node", "report": "report_node"}[phase])
+        self.freeze(phase)
 
     def open(self, *nodes: str) -> None:
         for node in nodes:
@@ -77,16 +78,12 @@ class Gated:
         assert self.run.wait().state is RunState.DONE
         assert_exactly_once(self.run, 2)
 
-    def freeze(self, module: str) -> None:
+    def freeze(self, name: str) -> None:
         """Stop a program of the graph as soon as it runs."""
         found: list[psutil.Process] = []
 
         def runs() -> bool:
-            found.extend(
-                processes_with(
-                    f"trialfleet.workflows.control.scripts.{module}", str(self.run.folder)
-                )
-            )
+            found.extend(programs_of(self.run.folder, name))
             return bool(found)
 
         self._wait_for(runs)
@@ -245,7 +242,7 @@ def test_resume_mends_at_once_what_no_supervisor_looks_after(
     chains: Gated, pool: Pool, wait_for: WaitFor
 ) -> None:
     chains.until("trials")
-    supervisors = processes_with("trialfleet.workflows.control.dagman.supervisor", str(pool.folder))
+    supervisors = programs_of(pool.folder, "supervise")
     assert supervisors
     for supervisor in supervisors:
         supervisor.suspend()

@@ -6,22 +6,18 @@ The pool's supervisor looks at the run, and a program hears of its events.
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.conftest import MakeRun
-from tests.pool.watching import WaitFor
+from tests.pool.watching import WaitFor, programs_of
 from trialfleet import Run, RunState
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.dagman.watchers import PROGRAM
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.jobs.job_log import read_starts
@@ -55,14 +51,6 @@ def heard(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def watchers_of(run: Run) -> list[int]:
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if {PROGRAM, str(run.folder)} <= set(process.info["cmdline"] or ())
-    ]
-
-
 def killing(make_run: MakeRun, work: Path) -> Run:
     (work / "train.sh").write_text(TRAINER.format(work=work))
     tell = ["sh", "-c", f"cat >> '{work}/heard'; echo >> '{work}/heard'"]
@@ -84,13 +72,13 @@ def test_a_trial_whose_starter_dies_is_told_and_fails_although_the_teller_is_kil
     wait_for(lambda: run.status().job_troubles)
     assert_all_views_tell(run)
     wait_for(lambda: heard(work / "heard"))
-    os.kill(watchers_of(run)[0], signal.SIGKILL)  # the supervisor starts another
+    programs_of(run.folder, "notify")[0].kill()  # the supervisor starts another
     (work / "seen").touch()
 
     assert run.wait().state is RunState.FAILED
     assert_failed_at_the_bound(run, work)
     wait_for(lambda: len(heard(work / "heard")) >= 3)
-    wait_for(lambda: not watchers_of(run))
+    wait_for(lambda: not programs_of(run.folder, "notify"))
     attention, failed, done = heard(work / "heard")
     assert (attention["event"], attention["data"]["node"]) == ("attention", "A.l1")
     assert HTCONDOR_SAYS in attention["title"]

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import boto3
-import psutil
 import pytest
 from moto.server import ThreadedMotoServer
 
 from tests.conftest import MakeRun
-from tests.pool.watching import WaitFor
+from tests.pool.watching import WaitFor, programs_of
 from tests.ports import reserved_port
-from trialfleet import Run, RunState
-from trialfleet.workflows.control.dagman.watchers import EXPORT
+from trialfleet import RunState
 
 pytestmark = pytest.mark.usefixtures("pool")
-
-
-def exporters_of(run: Run) -> list[int]:
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if {EXPORT, str(run.folder)} <= set(process.info["cmdline"] or ())
-    ]
 
 
 def pointer() -> Any:
@@ -50,8 +38,8 @@ def test_a_region_is_published_while_s3_is_away_and_exported_when_it_is_back(
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     run = make_run(publish="s3://our-models")
     run.submit()
-    wait_for(lambda: exporters_of(run))
-    os.kill(exporters_of(run)[0], signal.SIGKILL)  # the supervisor starts another
+    wait_for(lambda: programs_of(run.folder, "export"))
+    programs_of(run.folder, "export")[0].kill()  # the supervisor starts another
     assert run.wait().state is RunState.DONE
     assert (work / "models" / "demo" / "A" / "latest" / "provenance.json").exists()
     wait_for(lambda: any("export to s3://our-models" in each for each in run.status().troubles))
@@ -60,7 +48,7 @@ def test_a_region_is_published_while_s3_is_away_and_exported_when_it_is_back(
     try:
         boto3.client("s3").create_bucket(Bucket="our-models")
         wait_for(lambda: pointer() == "r1")
-        wait_for(lambda: not exporters_of(run))
+        wait_for(lambda: not programs_of(run.folder, "export"))
     finally:
         server.stop()
     assert not run.status().troubles

@@ -20,7 +20,7 @@ import pytest
 from tests import gang_rank
 from tests.conftest import MakeRun
 from tests.moto_server import empty_account, moto_server
-from tests.pool.watching import dagmans, processes_with, services
+from tests.pool.watching import dagmans, processes_with, programs_of, services
 from tests.ports import reserved_port
 from tests.unit.tabular.small_trials import make_sandbox, make_table
 from trialfleet import Run, RunState
@@ -142,7 +142,7 @@ def kill_rank(gang: GangRun) -> None:
 
 
 def keepers(gang: GangRun) -> list[psutil.Process]:
-    return processes_with("trialfleet.workflows.control.gang.keeper", str(gang.run.folder))
+    return programs_of(gang.run.folder, "keep-gangs")
 
 
 def evict_first(gang: GangRun) -> None:

@@ -8,10 +8,12 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.processes import is_program
 from trialfleet import Run
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
@@ -41,13 +43,22 @@ def finished_trials(run: Run) -> int:
 
 
 def processes_with(*words: str) -> list[psutil.Process]:
+    return _processes(lambda line: all(any(word in part for part in line) for word in words))
+
+
+def programs_of(folder: Path, name: str) -> list[psutil.Process]:
+    """The processes that are one of trialfleet's programs, for a run or a pool in a folder."""
+    return _processes(lambda line: is_program(line, name) and str(folder) in line)
+
+
+def _processes(matches: Callable[[list[str]], bool]) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
             line = process.cmdline()
         except psutil.Error:
             continue
-        if all(any(word in part for part in line) for word in words):
+        if matches(line):
             found.append(process)
     return found
 
@@ -64,7 +75,7 @@ def dagmans(run: Run) -> list[psutil.Process]:
 
 def services(run: Run) -> list[psutil.Process]:
     """The run's optimiser services: the one that listens, and who waits for its end."""
-    return processes_with("trialfleet.workflows.control.scripts.node_scripts", str(run.folder))
+    return programs_of(run.folder, "serve")
 
 
 def assert_exactly_once(run: Run, trials: int) -> None:

@@ -22,6 +22,7 @@ from tests.storm.matrix import PHASES
 from tests.storm.moments import VICTIMS
 from tests.storm.victims import kind_of
 from tests.storm.words import Word, Words
+from trialfleet import programs
 
 REPOSITORY = Path(__file__).parents[2]
 # Prints what the time of day is, how old a file seems to be, and how long a wait was.
@@ -201,6 +202,12 @@ def test_an_agent_is_told_from_the_trainers_that_it_starts() -> None:
     assert kind_of(["python3", "-I", "-S", "agent.pyz", "--", *trainer], "") == "agent"
     assert kind_of(trainer, "") == "trainer"
     assert kind_of([*trainer, "stays"], "") == "staying trainer"
+
+
+def test_the_service_is_told_from_the_script_that_would_start_it() -> None:
+    service = programs.command("serve", "/run")
+    asking = programs.command("ask-service", "--folder", "/run", "--start", *service, "--", "end")
+    assert (kind_of(service, ""), kind_of(asking, "")) == ("service", "script")
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.processes import is_program
 from trialfleet.infra.pool.config import MARK
 
 PROC = Path("/proc")
@@ -48,6 +49,10 @@ def _argument(text: str) -> Matches:
     return lambda words, _: any(text in word for word in words[1:])
 
 
+def _ours(name: str) -> Matches:
+    return lambda words, _: is_program(words, name)
+
+
 def _trainer(*, stays: bool) -> Matches:
     def matches(words: list[str], _: str) -> bool:
         scripts = {Path(word).name for word in words[1:]}
@@ -68,17 +73,17 @@ KINDS: dict[str, Matches] = {
     "procd": _program("condor_procd"),
     "shadow": _program("condor_shadow"),
     "starter": _program("condor_starter"),
-    "supervisor": _argument("trialfleet.workflows.control.dagman.supervisor"),
-    "service": _argument("trialfleet.workflows.control.scripts.node_scripts"),
-    "publish": _argument("trialfleet.workflows.control.scripts.publish_node"),
-    "report": _argument("trialfleet.workflows.control.scripts.report_node"),
-    "script": _argument("optimizer/client.py"),
+    "supervisor": _ours("supervise"),
+    "service": _ours("serve"),
+    "publish": _ours("publish"),
+    "report": _ours("report"),
+    "script": _ours("ask-service"),
     "agent": _argument("agent.pyz"),  # whose words name the trainer's command, too
     "staying trainer": _trainer(stays=True),
     "trainer": _trainer(stays=False),
 }
 FLEET_KINDS = KINDS | {
-    "autoscaler": _argument("trialfleet.workflows.control.scripts.fleet_node"),
+    "autoscaler": _ours("autoscale"),
     "machine's agent": _argument("trialfleet.nodes.agent"),
 }
 IN_JOBS = frozenset({"agent", "trainer", "staying trainer"})

@@ -35,8 +35,8 @@ NOTICE_SECONDS = 30.0  # from AWS's notice to the end of a spot instance; real o
 ON_THE_MANAGER = {
     "the schedd": ("-x", "condor_schedd"),
     "a shadow": ("-o", "-x", "condor_shadow"),
-    "the keeper": ("-o", "-f", "[g]ang.keeper"),
-    "the optimiser's service": ("-f", "[n]ode_scripts"),
+    "the keeper": ("-o", "-f", "programs [k]eep-gangs"),
+    "the optimiser's service": ("-f", "programs [s]erve"),
     "the DAGMans": ("-x", "condor_dagman"),
 }
 TRAINER = Path(__file__).with_name("lab_rank.py")

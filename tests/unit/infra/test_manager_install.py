@@ -121,7 +121,7 @@ def test_a_manager_has_systemd_run_the_supervisor_as_the_user(computer: Computer
     computer.go(SETTINGS)
     unit = computer.root / "etc/systemd/system" / install.SUPERVISOR
     assert "User=ada\n" in unit.read_text()
-    assert "-m trialfleet.workflows.control.dagman.supervisor --state %S/" in unit.read_text()
+    assert "-I -m trialfleet.programs supervise --state %S/" in unit.read_text()
     assert install.SUPERVISOR in computer.enabled
 
 

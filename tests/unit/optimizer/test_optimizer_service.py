@@ -21,11 +21,11 @@ import psutil
 import pytest
 
 from tests.processes import is_alive
+from trialfleet import programs
 from trialfleet.optimizer import client
 
 pytestmark = pytest.mark.slow
 
-CLIENT = Path(client.__file__).resolve()
 HANDLER = """
 import os, sys, time
 from importlib.util import module_from_spec, spec_from_file_location
@@ -126,9 +126,9 @@ class Run:
             return subprocess.Popen(command, stdout=log, stderr=log, text=True)
 
     def command(self, *words: str, start: list[str] | None = None) -> list[str]:
-        program = [sys.executable, "-I", "-S", str(CLIENT)]
-        return [*program, "--folder", str(self.folder), "--start", *(start or self.start()),
-                "--", *words]  # fmt: skip
+        to_start = start or self.start()
+        options = ["--folder", str(self.folder), "--start", *to_start]
+        return programs.command("ask-service", *options, "--", *words)
 
     def ask(self, *words: str, start: list[str] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -332,7 +332,7 @@ def test_clients_that_leave_early_or_say_nothing_harm_nobody(run: Run) -> None:
 def test_a_client_says_how_it_is_used() -> None:
     for arguments in ([], ["--folder", "x"], ["--folder", "x", "--start", "--", "hi"],
                       ["--folder", "x", "--start", "y", "--"]):  # fmt: skip
-        program = [sys.executable, "-I", "-S", str(CLIENT), *arguments]
+        program = programs.command("ask-service", *arguments)
         result = subprocess.run(program, capture_output=True, text=True)
         assert result.returncode == 2
         assert result.stderr.startswith("usage:")
@@ -592,26 +592,16 @@ def test_a_relative_folder_means_the_clients_own(run: Run) -> None:
 
 
 def test_the_client_needs_nothing_but_the_standard_librarys_fastest_part() -> None:
-    code = f"import sys; sys.argv = ['x']; exec(open({str(CLIENT)!r}).read().split('def main')[0])"
-    slow = "{'json', 'socket', 're', 'subprocess', 'argparse', 'typing', 'contextlib'}"
-    result = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"{code}; print({slow} & set(sys.modules))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout == "set()\n"
+    python, *words = programs.command("ask-service")
+    command = [python, "-X", "importtime", *words]
+    lines = subprocess.run(command, capture_output=True, text=True).stderr.splitlines()
+    loaded = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    assert {"client", "_socket"} <= loaded
+    slow = {"json", "socket", "re", "subprocess", "argparse", "typing", "contextlib", "importlib"}
+    assert not loaded & slow
 
 
 # ---------------------------------------------------------------- a service that does not answer
-
-
-def asks(run: Run, *words: str) -> threading.Thread:
-    """Ask in a thread of this process, where a test may shorten the client's patience."""
-    arguments = ["--folder", str(run.folder), "--start", *run.start(), "--", *words]
-    asking = threading.Thread(target=client.main, args=[arguments], daemon=True)
-    asking.start()
-    return asking
 
 
 def trouble_of(run: Run) -> str:
@@ -629,7 +619,10 @@ def test_a_frozen_service_is_noted_while_a_client_waits_and_no_longer(
     (pid,) = run.pids()
     os.kill(pid, signal.SIGSTOP)
     try:
-        asking = asks(run, "hello")
+        # in a thread of this process, where the client's patience is shorter
+        monkeypatch.setattr(sys, "argv", run.command("hello")[4:])
+        asking = threading.Thread(target=client.main, daemon=True)
+        asking.start()
         expected = f"the optimiser's service (process {pid}) has not answered hello for "
         wait_until(lambda: trouble_of(run).startswith(expected))
     finally:

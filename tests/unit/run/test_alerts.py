@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet import programs
 from trialfleet.files import write_json
 from trialfleet.workflows.control.dagman import watchers
 from trialfleet.workflows.control.daily.digest import digest_table, tell_days
@@ -367,9 +369,9 @@ def test_one_process_tells_of_a_run_until_that_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a program of the test's in the place of the one that looks at a run."""
-    (tmp_path / "told.py").write_text("import sys; open(sys.argv[1] + '/starts', 'a').write('x')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(watchers, "PROGRAM", "told")
+    told = tmp_path / "told.py"
+    told.write_text("import sys; open(sys.argv[2] + '/starts', 'a').write('x')\n")
+    monkeypatch.setattr(programs, "command", lambda *words: [sys.executable, str(told), *words])
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     with_alerts, without = RunFolder(tmp_path / "r1"), RunFolder(tmp_path / "r2")
@@ -392,5 +394,5 @@ def test_one_process_tells_of_a_run_until_that_is_done(
     with Outbox(with_alerts.alerts).alone(wait=False) as ours:
         assert ours
         assert [look(0), starts()] == [1, 1]  # somebody else tells of it
-    (tmp_path / "told.py").write_text("import sys; open(sys.argv[1] + '/starts', 'a'); exit(1)\n")
+    told.write_text("import sys; open(sys.argv[2] + '/starts', 'a'); exit(1)\n")
     assert [look(0), look(watchers.AGAIN_SECONDS), look(1000)] == [1, 1, 1]

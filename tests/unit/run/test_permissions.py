@@ -114,8 +114,8 @@ def test_what_the_graphs_scripts_make_can_not_be_written_by_others(tmp_path: Pat
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\numask\n")
     python.chmod(0o755)
-    fields = dict.fromkeys(("folder", "service_log", "gang_log", "client"), "/dev/null")
-    text = render_template("run/client.j2", python=python, start=["x"], **fields)
+    fields = dict.fromkeys(("folder", "service_log", "gang_log"), "/dev/null")
+    text = render_template("run/client.j2", python=python, ask=[str(python)], **fields)
     for word in ("publish", "report", "autoscale", "ask"):
         done = subprocess.run(["sh", "-c", text, "client", word], capture_output=True, check=True)
         assert int(done.stdout, 8) & 0o022 == 0o022

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeRun
+from trialfleet import programs
 from trialfleet.classads import JobStatus, Universe
 from trialfleet.files import write_json
 from trialfleet.workflows.control.dagman import supervisor
@@ -558,13 +559,7 @@ def test_who_stops_a_run_is_not_disturbed(folder: RunFolder) -> None:
 
 @pytest.mark.slow
 def test_two_supervisors_take_turns(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "trialfleet.workflows.control.dagman.supervisor",
-        "--state",
-        str(tmp_path),
-    ]
+    command = programs.command("supervise", "--state", str(tmp_path))
     environment = {**os.environ, "CONDOR_CONFIG": str(tmp_path / "none")}
     with (tmp_path / "supervisor.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

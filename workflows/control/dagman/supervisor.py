@@ -1,6 +1,6 @@
 """The supervisor of a pool's runs: what keeps a run from going on is mended without a person.
 
-Run as a program, with `--state FOLDER`, it looks at the queue again and again, and at every run
+The program `supervise`, with `--state FOLDER`, looks at the queue again and again, and at every run
 that it saw there once until that is over. It may be killed at any moment: it knows nothing but
 which runs there are. HTCondor's master runs it in an embedded pool, systemd on a manager, and
 `trialfleet supervise` anywhere else.
@@ -242,7 +242,3 @@ def main() -> None:
         sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from trialfleet import programs
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import locked
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
-# By their names: they read a run as people see it.
-PROGRAM = "trialfleet.workflows.control.notify.watch"
-EXPORT = "trialfleet.workflows.control.run.exporter"
 AGAIN_SECONDS = 30.0  # before one that died is started again
 
 
@@ -86,7 +84,7 @@ class Watchers:
 
 
 def _watchers_of(run: RunFolder) -> Iterator[Watcher]:
-    for program, folder in ((PROGRAM, run.alerts), (EXPORT, run.export)):
+    for program, folder in (("notify", run.alerts), ("export", run.export)):
         if folder.is_dir():
             yield Watcher(run.root, program, folder)
 
@@ -100,7 +98,7 @@ def _is_at_work(watcher: Watcher) -> bool:
 def _start(watcher: Watcher) -> subprocess.Popen[bytes]:
     with (watcher.folder / "log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", watcher.program, str(watcher.run)],
+            programs.command(watcher.program, str(watcher.run)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

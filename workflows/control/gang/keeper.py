@@ -1,4 +1,4 @@
-"""The process that keeps the rosters of a run's gangs: `python -m ….gang.keeper RUN`.
+"""The program `keep-gangs`, whose argument is a run's folder: keeps the rosters of its gangs.
 
 Each region's graph has one as its SERVICE node; one of a run's holds the lock and keeps them all,
 and another takes over when it ends. It may be killed at any moment: all that it knows stands in the
@@ -235,7 +235,3 @@ def main() -> None:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(message)s"
     )
     keep(RunFolder(parser.parse_args().run))
-
-
-if __name__ == "__main__":
-    main()

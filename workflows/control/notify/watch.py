@@ -1,4 +1,4 @@
-"""`python -m trialfleet.workflows.control.notify.watch RUN`: tells of a run's events.
+"""The program `notify`, whose argument is a run's folder: tells of the run's events.
 
 The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
 everybody has been notified, or can't be.
@@ -48,7 +48,3 @@ def watch(folder: RunFolder) -> None:
 def main() -> None:
     """Tell a run's events until it is over."""
     be_watcher(watch, main.__doc__)
-
-
-if __name__ == "__main__":
-    main()

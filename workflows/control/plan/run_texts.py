@@ -6,11 +6,11 @@ Pure: the same study, run id, place and time give the same texts.
 from __future__ import annotations
 
 import sys
-from importlib import resources
 from pathlib import Path
 
 from trialfleet import nodes
 from trialfleet.nodes import tabular
+from trialfleet.programs import command
 from trialfleet.render import render_template
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import (
@@ -38,7 +38,7 @@ def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[
         folder.dag: _study_dag(folder, frozen, graph),
         folder.study_config: render_template("dag/dagman.conf.j2", whole_graph=True),
         folder.region_config: render_template("dag/dagman.conf.j2", whole_graph=False),
-        folder.client: _client(folder, frozen.study),
+        folder.client: _client(folder),
         folder.agent: agent_text(frozen.study),
     }
     for file in submits:
@@ -124,21 +124,15 @@ def _jobs_of_node(study: Study, region: RegionGraph) -> int:
     return each if per_job == 1 else (each + 1) * per_job
 
 
-def _client(folder: RunFolder, study: Study) -> str:
+def _client(folder: RunFolder) -> str:
+    root = str(folder.root)
     return render_template(
         "run/client.j2",
         python=sys.executable,
-        folder=folder.root,
-        client=resources.files("trialfleet.optimizer") / "client.py",
+        folder=root,
+        ask=command("ask-service", "--folder", root, "--start", *command("serve", root)),
         service_log=folder.service_log,
-        gang_log=folder.gang_log if study.has_gangs else None,
-        start=[
-            sys.executable,
-            "-I",
-            "-m",
-            "trialfleet.workflows.control.scripts.node_scripts",
-            str(folder.root),
-        ],
+        gang_log=folder.gang_log,
     )
 
 

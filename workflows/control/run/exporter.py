@@ -1,4 +1,4 @@
-"""The process that exports models while a run publishes them; its argument is the run's folder.
+"""The program `export`, whose argument is a run's folder: exports models as the run publishes them.
 
 The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
 its models are everywhere that the study wants them, or a day after the run's end: the next run, or
@@ -99,7 +99,3 @@ def main() -> None:
     for noisy in ("botocore", "boto3", "urllib3", "s3transfer"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     be_watcher(watch, main.__doc__)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The fleet's autoscaler, joined to what it needs; as a node of a run's graph, or by hand.
 
-With a run's folder as its argument it is the program of the graph's node `fleet`.
+The graph's node `fleet` is the program `autoscale`, whose argument is the run's folder.
 """
 
 from __future__ import annotations
@@ -85,7 +85,3 @@ def main() -> None:
     except TrialfleetError as error:
         print(error, file=sys.stderr, flush=True)
         sys.exit(error.exit_code)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What the nodes' PRE and POST scripts ask for, answered by the run's resident service.
 
-Run as a program, with a run's folder and perhaps `--wait`, it is that service: the optimiser of
+The program `serve`, with a run's folder and perhaps `--wait`, is that service: the optimiser of
 `trialfleet.optimizer`, which knows parameters and values, joined to a run's folder, which knows
 DAG nodes and files. Every operation may be repeated: DAGMan runs a script again after a crash.
 
@@ -307,7 +307,3 @@ def main() -> None:
         idle_timeout=None if arguments.wait else IDLE_SECONDS,
         wait_for_lock=arguments.wait,
     )
-
-
-if __name__ == "__main__":
-    main()

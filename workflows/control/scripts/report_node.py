@@ -1,4 +1,4 @@
-"""Writing a run's report: `python -m trialfleet.workflows.control.scripts.report_node RUN`.
+"""The program `report`, whose argument is a run's folder: writes the run's report.
 
 The graph's last node runs this after everything else, whatever happened.
 """
@@ -53,7 +53,3 @@ def main() -> None:
     message = f"report written; not done: {', '.join(undone) or 'none'}"
     print(message + (f"; tuned is worse than default: {', '.join(worse)}" if worse else ""))
     sys.exit(EXITS["undone"] if undone else EXITS["done"])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,65 @@
+"""The programs that are started later than their command line is written, each by a name.
+
+    python -I -m trialfleet.programs NAME [ARGUMENT...]
+
+Runs, units of systemd and pools keep such command lines while trialfleet is updated beneath them,
+and modules may move. So they name none but this one: a program's name stays, and which module it is
+stands here alone. The first argument of most programs is a run's folder.
+
+DAGMan runs `ask-service` before and after each trial. It needs no package, so this file is started
+by its path (`python -I -S`), which is as fast as Python itself.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    from types import ModuleType
+
+PROGRAMS = {
+    "ask-service": "trialfleet.optimizer.client",
+    "autoscale": "trialfleet.workflows.control.scripts.fleet_node",
+    "export": "trialfleet.workflows.control.run.exporter",
+    "keep-gangs": "trialfleet.workflows.control.gang.keeper",
+    "notify": "trialfleet.workflows.control.notify.watch",
+    "publish": "trialfleet.workflows.control.scripts.publish_node",
+    "report": "trialfleet.workflows.control.scripts.report_node",
+    "serve": "trialfleet.workflows.control.scripts.node_scripts",
+    "supervise": "trialfleet.workflows.control.dagman.supervisor",
+}
+_ALONE = "ask-service"  # needs the standard library alone
+
+
+def command(name: str, *arguments: str) -> list[str]:
+    """Return the command line that starts a program, also after an update."""
+    assert name in PROGRAMS, name
+    start = ["-S", __file__] if name == _ALONE else ["-m", "trialfleet.programs"]
+    return [sys.executable, "-I", *start, name, *arguments]
+
+
+def main() -> None:
+    """Be the program that the command line names."""
+    name = sys.argv[1] if sys.argv[1:] else ""
+    if name not in PROGRAMS:
+        known = ", ".join(PROGRAMS)
+        sys.stderr.write(f"trialfleet has no program {name!r}; its programs are {known}\n")
+        sys.exit(2)
+    sys.argv[:2] = [f"trialfleet.programs {name}"]
+    sys.exit(_imported(PROGRAMS[name]).main())
+
+
+def _imported(module: str) -> ModuleType:
+    """Import a program's module; where no package can be imported, from its file alone."""
+    if __package__:
+        from importlib import import_module
+
+        return import_module(module)
+    _, *folders, file = module.split(".")
+    sys.path.append("/".join((__file__.rpartition("/")[0], *folders)))
+    return __import__(file)
+
+
+if __name__ == "__main__":
+    main()
