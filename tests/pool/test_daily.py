@@ -106,9 +106,8 @@ def test_a_table_that_cant_be_trained_on_fails_its_region_alone(here: Path) -> N
         "search_space": {"hidden": {"type": "int", "low": 8, "high": 64}},
     }
     days = Days(write_study(here, **tabular), clock=lambda: datetime(2026, 11, 20, 12, tzinfo=UTC))
-    run = days._work._run_of(days._first_attempt(FIRST))
-    assert run is not None
-    assert list(run.study.region_table) == ["A"]
+    next(days._work.steps(days._first_attempt(FIRST)))
+    assert list(Run(days.folder.run(str(FIRST))).study.region_table) == ["A"]
     (failed,) = days.journal.outcomes()
     assert (failed.region, failed.ending) == ("B", Ending.FAILED)
     assert "there is no column 'churned'" in failed.why

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    model_validator,
+)
 
-from trialfleet.sections import Section, matches, refusal, schema_of
+from trialfleet.sections import Section, matches, refusal, refuse, schema_of
 from trialfleet.spelling import did_you_mean
 
 DATE = "{date}"  # in data patterns
 _TIME = r"([01]?[0-9]|2[0-3]):[0-5][0-9]"
+_NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}"
 _LASTS = r"(?=[0-9])([0-9]{1,3}h)?([0-9]{1,4}m)?"
 
 
@@ -55,6 +63,13 @@ Lasting = Annotated[
 ]
 
 
+FileName = Annotated[
+    str,
+    BeforeValidator(matches(_NAME, "the name of a file, such as _SUCCESS")),
+    schema_of(_NAME),
+]
+
+
 class Daily(Section):
     """When a study runs each day, and what becomes of days that didn't go as meant."""
 
@@ -67,6 +82,17 @@ class Daily(Section):
         description="So long after its start, such as 6h, a day asks for no more trials: each "
         "region trains the best settings so far in full and publishes (default: none).",
     )
+    wait_for_data: Lasting | None = Field(
+        None,
+        description="So long after a day begins, such as 3h, data that isn't there yet is awaited, "
+        "and the other regions begin meanwhile (default: such a region's day has failed).",
+    )
+    ready_file: FileName | None = Field(
+        None,
+        description="The name of a file, such as _SUCCESS, that stands beside a region's data, or "
+        "in its folder, once the data is whole (default: it counts as whole when nothing was "
+        "written for a minute). Needs wait_for_data.",
+    )
     missed: Literal["latest", "all", "none"] = Field(
         "latest",
         description="Days on which the machine was off: latest makes up for the last of them, all "
@@ -75,6 +101,12 @@ class Daily(Section):
     unchanged: Literal["skip", "train"] = Field(
         "skip", description="Regions whose data and settings are those of their last model."
     )
+
+    @model_validator(mode="after")
+    def _waits_for_the_ready_file(self) -> Self:
+        if self.ready_file and not self.wait_for_data:
+            refuse("Daily", [(("ready_file",), "needs wait_for_data", self.ready_file)])
+        return self
 
     @property
     def time(self) -> time:
@@ -85,6 +117,10 @@ class Daily(Section):
     def begins(self, day: date) -> datetime:
         """Return when a day begins, in UTC."""
         return datetime.combine(day, self.time, self.tzinfo).astimezone(UTC)
+
+    def waits_until(self, day: date) -> datetime | None:
+        """Return until when a day waits for data, in UTC; None if it doesn't."""
+        return self.begins(day) + lasting(self.wait_for_data) if self.wait_for_data else None
 
     def today(self, now: datetime) -> date:
         """Return the date in the study's zone."""

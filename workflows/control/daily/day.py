@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.checksums import Checksums
+from trialfleet.workflows.control.daily.late_data import is_awaited, not_ready
 from trialfleet.workflows.control.daily.pool_watch import PoolWatch
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings, data_not_there
 from trialfleet.workflows.control.daily.staleness import model_age, stalest_first
@@ -42,6 +43,7 @@ from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.terminal.short_commands import shortened
 
 POLL_SECONDS = 2.0
+LATE_SECONDS = 15.0  # between two looks for data that comes late
 AWAY_SECONDS = 30.0  # between two tries while HTCondor or AWS is out of reach
 LOST_SECONDS = 60.0  # the pool's supervisor mends a run sooner, where there is one
 _UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.UNKNOWN}
@@ -60,34 +62,75 @@ class Work:
     journal: Journal
     clock: Clock  # returns the time, aware
     say: Say  # takes a line for each event
-    tell: Callable[[], None] = lambda: None  # tells people of what the journal has
+    tell: Callable[[Attempt, Mapping[str, str]], None] = lambda _attempt, _awaited: None
+    # tells people what is known once an attempt is planned, and for which regions' data it waits
 
-    def finish(self, attempt: Attempt) -> None:
-        """Bring an attempt to its end: each of its regions gets its outcome.
+    def steps(self, attempt: Attempt) -> Iterator[float]:
+        """Bring an attempt to its end, step by step: each of its regions gets its outcome.
+
+        Regions for whose data it waits are left to another attempt: see `come`.
+
+        Yields:
+            Seconds until the next step.
 
         Raises:
             StudyError: the study's file can't be used; the attempt stays as it is.
         """
         if attempt.ended:
             return
-        if run := self._run_of(attempt):
-            self._watch(run, attempt)
+        if run := (yield from self._run_of(attempt)):
+            yield from self._watch(run, attempt)
+            while self._not_in(run, attempt) and self._is_waiting(attempt):
+                yield LATE_SECONDS
         self.fail(attempt, dict.fromkeys(self.left(attempt), f"it is not in the run {attempt.run}"))
         self.journal.end(attempt, self.clock())
+
+    def come(self, attempt: Attempt) -> list[str]:
+        """Return the regions of an attempt whose data came after its run was planned.
+
+        Once it waits no longer these are all regions for whose data it has waited.
+        """
+        place = RunFolder(self.folder.run(attempt.run))
+        if attempt.ended or not place.study.exists():
+            return []
+        late = self._not_in(Run(place.root), attempt)
+        if not late or not self._is_waiting(attempt):
+            return late
+        still = self._awaited(attempt, late)
+        return [region for region in late if region not in still]
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
         """Record that regions have failed for which no run is made."""
         self._record(attempt, Ending.FAILED, whys)
 
     def left(self, attempt: Attempt) -> list[str]:
-        """Return the regions of an attempt that have no outcome yet."""
+        """Return the regions of an attempt that have no outcome yet, and no later attempt."""
         found = self.journal.outcomes(attempt.date, attempt.date)
-        recorded = {one.region for one in found if one.attempt == attempt.attempt}
-        return [region for region in attempt.regions if region not in recorded]
+        gone = {one.region for one in found if one.attempt == attempt.attempt}
+        for other in self.journal.attempts(attempt.date):
+            gone |= set(other.regions if other.attempt > attempt.attempt else ())
+        return [region for region in attempt.regions if region not in gone]
+
+    def _not_in(self, run: Run, attempt: Attempt) -> list[str]:
+        """The regions of an attempt that have no outcome and aren't in its run."""
+        planned = load_frozen(RunFolder(run.folder).study).study.region_table
+        return [region for region in self.left(attempt) if region not in planned]
+
+    def _is_waiting(self, attempt: Attempt) -> bool:
+        """Whether an attempt still waits for data; a run of a study that never does has all."""
+        now = self.clock()
+        is_over = attempt.deadline is not None and now >= attempt.deadline
+        return not is_over and is_awaited(load_whole(self.file).daily, attempt.date, now)
+
+    def _awaited(self, attempt: Attempt, regions: Iterable[str]) -> dict[str, str]:
+        """Those of some regions whose data can't be used yet, and why."""
+        found = load_day(self.file, attempt.date)
+        late = not_ready(found, attempt.date, found.whole.daily)
+        return {region: late[region] for region in regions if region in late}
 
     # -- the plan --------------------------------------------------------------------------------
 
-    def _run_of(self, attempt: Attempt) -> Run | None:
+    def _run_of(self, attempt: Attempt) -> Generator[float, None, Run | None]:
         """The attempt's run, planned if it isn't there; None if no region needs one."""
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
@@ -96,16 +139,19 @@ class Work:
             if attempt.deadline and self.clock() >= attempt.deadline:
                 self.fail(attempt, dict.fromkeys(left, "its deadline was over before it began"))
                 return None
+            awaited = self._awaited(attempt, left) if self._is_waiting(attempt) else {}
             try:
-                self._plan(attempt, left)
+                self._plan(attempt, [region for region in left if region not in awaited])
             except (PoolError, FleetError) as error:
-                self._wait_for_what_is_away(error)
-            self.tell()  # of data that isn't there or can't be used, while there is time
+                yield self._away(error)
+            self.tell(attempt, awaited)
+            if awaited and self.left(attempt) == [*awaited]:
+                yield LATE_SECONDS
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
         """Record what needs no run, and plan a run of the other regions, if any."""
-        study = self._to_train(attempt, left)
+        study = self._to_train(attempt, left) if left else None
         if study is None:
             return
         try:
@@ -179,7 +225,7 @@ class Work:
 
     # -- the run ---------------------------------------------------------------------------------
 
-    def _watch(self, run: Run, attempt: Attempt) -> None:
+    def _watch(self, run: Run, attempt: Attempt) -> Iterator[float]:
         """Bring a run to its end, whatever it stands at, and record how its regions ended."""
         frozen = load_frozen(RunFolder(run.folder).study)
         endings = RunsEndings(attempt, RunFolder(run.folder), frozen)
@@ -199,17 +245,18 @@ class Work:
                     self.journal.record(endings.none(str(error)), self.clock())
                     return
             except (PoolError, FleetError, OptimizerError) as error:
-                self._wait_for_what_is_away(error)
+                yield self._away(error)
             else:
-                time.sleep(POLL_SECONDS)
+                yield POLL_SECONDS
         self.journal.record(endings.all(status), self.clock())
         tell.of(endings.all(status), status)
         if run.report.exists():
             self.say(f"report  {shlex.quote(str(run.report))}")
 
-    def _wait_for_what_is_away(self, error: Exception) -> None:
+    def _away(self, error: Exception) -> float:
+        """Say what is out of reach; return the seconds until it is tried again."""
         self.say(f"tried again in {AWAY_SECONDS:.0f} s: {error}")
-        time.sleep(AWAY_SECONDS)
+        return AWAY_SECONDS
 
 
 class _Telling:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from trialfleet.files import write_atomic
 from trialfleet.wall_clock import real_time
 from trialfleet.workflows.control.daily.day import Clock, Say, Work
 from trialfleet.workflows.control.daily.day_lock import turn
-from trialfleet.workflows.control.daily.digest import tell_days
+from trialfleet.workflows.control.daily.digest import awaited_event, tell_days
+from trialfleet.workflows.control.daily.late_data import not_ready, written
 from trialfleet.workflows.control.daily.missed import days_to_do, due_day
 from trialfleet.workflows.control.daily.pool_watch import TurnWatch
 from trialfleet.workflows.control.daily.region_outcomes import data_not_there
@@ -19,11 +21,12 @@ from trialfleet.workflows.control.daily.sending import Sender, left_over
 from trialfleet.workflows.control.plan.run_ids import published_already
 from trialfleet.workflows.control.run.reopening import reopen
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, latest_of
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_day, load_published, load_whole
 from trialfleet.workflows.study.spec import Study
 
+BATCH_SECONDS = 120.0  # between two looks for regions whose data came late: one run for several
 MANY_DAYS = 100  # a backfill of more is rather a slip of the keyboard
 
 
@@ -124,15 +127,22 @@ class Days:
             if self._make_up_for(day, f"{number:,} of {count:,} days")
         ]
 
-    def tell(self) -> None:
+    def tell(
+        self, planned: Attempt | None = None, awaited: Mapping[str, str] | None = None
+    ) -> None:
         """Tell those whom the study names what there is to tell, beside the work.
 
-        What fails is only said.
+        So also of an attempt that was planned just now the regions whose data is `awaited`, and
+        why. What fails is only said.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
             study = load_published(self._file)
             outbox = tell_days(study, channels, self.folder, self.journal, self._clock())
+            if outbox and planned and awaited:
+                until = self._daily.waits_until(planned.date)
+                event = awaited_event(study.name, self.folder, planned, awaited, until)
+                outbox.put([event], channels, is_daily=True)
         except (TrialfleetError, OSError) as error:
             self._say(f"alerts: {error}")
             return
@@ -187,6 +197,9 @@ class Days:
         with turn(self.folder, day, gives_up) as ours:
             if ours:
                 self._finish_open()
+                if late := self._come_since(day):
+                    self._begin(day, late)
+                    self._finish_open()
             elif not attempt.ended:
                 before = f"{waits.busy}, the day before it in turn,"
                 why = f"its deadline was over before {before} had ended"
@@ -198,7 +211,6 @@ class Days:
         """Work on what is missing of a day, alone; return whether anything was."""
         with turn(self.folder, day, _patient(TurnWatch(self._say))):
             self._finish_open()
-            number = max((one.attempt for one in self.journal.attempts(day)), default=0) + 1
             regions = self._missing(day)
             if not regions:
                 return False
@@ -208,15 +220,49 @@ class Days:
                 return True
             which = f"{len(regions)} region{'s' if len(regions) > 1 else ''}"
             self._say(f"{day} ({place}): {which} to make up for")
-            self._work.finish(self._begin(day, number, regions))
+            self._begin(day, regions)
+            self._finish_open()
         self.tell()
         return True
 
     def _finish_open(self) -> None:
         """Finish what was begun, the oldest first: a day never overlaps another."""
         reopen(self.folder, self.journal, self._clock())
-        for attempt in self.journal.attempts():
-            self._work.finish(attempt)
+        while open_days := [one.date for one in self.journal.attempts() if not one.ended]:
+            self._finish(min(open_days))
+
+    def _finish(self, day: date) -> None:
+        """Finish what was begun of a day, and what of its data comes late: side by side."""
+        steps: dict[int, Iterator[float]] = {}
+        due: dict[int, float] = {}
+        begun = time.monotonic()  # the last attempt
+        while True:
+            open_ones = [one for one in self.journal.attempts(day) if not one.ended]
+            if not open_ones:
+                return
+            for one in open_ones:
+                steps.setdefault(one.attempt, self._work.steps(one))
+                if time.monotonic() >= due.get(one.attempt, 0.0):
+                    due[one.attempt] = time.monotonic() + next(steps[one.attempt], 0.0)
+            if time.monotonic() - begun >= BATCH_SECONDS:
+                if come := [region for one in open_ones for region in self._work.come(one)]:
+                    self._begin(day, come)
+                begun = time.monotonic()
+            time.sleep(max(0.0, min(due[one.attempt] for one in open_ones) - time.monotonic()))
+
+    def _come_since(self, day: date) -> list[str]:
+        """The regions that failed a day for want of data which is there now, or is another."""
+        found = load_day(self._file, day)
+        late = not_ready(found, day, self._daily)
+        ended = latest_of(self.journal.outcomes(day, day))
+        there = found.study.region_table if found.study else {}
+        return [
+            name
+            for (_, name), one in ended.items()
+            if one.ending is Ending.FAILED and one.run is None
+            if found.study and name in there and name not in late
+            if _has_other_data(one, found.study)
+        ]
 
     def _missing(self, day: date) -> list[str]:
         """The regions of a day that have no outcome, or failed."""
@@ -239,10 +285,13 @@ class Days:
 
     def _first_attempt(self, day: date) -> Attempt:
         known = self.journal.attempts(day)
-        return known[0] if known else self._begin(day, 1, self._regions(day))
+        return known[0] if known else self._begin(day, self._regions(day))
 
-    def _begin(self, day: date, number: int, regions: list[str]) -> Attempt:
-        now = self._clock()
+    def _begin(self, day: date, regions: list[str]) -> Attempt:
+        """Record another attempt at a day; beside one that goes on it has its deadline."""
+        now, known = self._clock(), self.journal.attempts(day)
+        number = max((one.attempt for one in known), default=0) + 1
+        going_on = [one.deadline for one in known if not one.ended]
         return self.journal.begin(
             Attempt(
                 date=day,
@@ -250,7 +299,7 @@ class Days:
                 run=self._free_run(day, number),
                 regions=tuple(regions),
                 started=now,
-                deadline=self._daily.ends(now),
+                deadline=going_on[0] if going_on else self._daily.ends(now),
             )
         )
 
@@ -274,3 +323,12 @@ def _patient(waits: TurnWatch) -> Callable[[date | None], bool]:
         return False
 
     return gives_up
+
+
+def _has_other_data(one: Outcome, study: Study) -> bool:
+    """Whether a region that failed by its data has others now: none was there, or a file is new."""
+    if one.why.startswith(f"data of {one.date} "):
+        return True
+    recorded = one.recorded.timestamp() if one.recorded else 0.0
+    blamed = [Path(each) for each in study.data_of(one.region) if each in one.why]
+    return any(moment > recorded for place in blamed for moment in written(place))

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import TrialfleetError
+from trialfleet.errors import TrialfleetError, first_of
 from trialfleet.files import read_record
 from trialfleet.workflows.facts.journal.event import Event, event_id, in_one_line
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -19,7 +19,7 @@ from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
 from trialfleet.workflows.facts.models.history import Change, changes
 from trialfleet.workflows.facts.record_shapes import Published
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.formatting import decimals_of, number, result_text, usd
+from trialfleet.workflows.formatting import decimals_of, local_time, number, result_text, usd
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import Sum, add, sums
 from trialfleet.workflows.status.costs.named import read_costs
@@ -29,6 +29,7 @@ from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.spec import Study
 
 _BY_PEOPLE = {"promote", "rollback"}
+_NAMED = 5  # regions in a title
 _STILL_NEWS = timedelta(days=2)  # of a day's end, for those who have just asked to hear of it
 
 
@@ -64,6 +65,26 @@ def _events(
         digest = event_id(folder.root, "day-done", attempt.date, attempt.attempt)
         if attempt.ended and not outbox.has(digest):
             yield _digest(study, folder, digest, attempt, outcomes, _moves(study, journal, attempt))
+
+
+def awaited_event(
+    study: str,
+    folder: DailyFolder,
+    attempt: Attempt,
+    awaited: Mapping[str, str],
+    until: datetime | None,
+) -> Event:
+    """Return that a day waits for the data of some regions, by their names with the reason."""
+    when = f" until {local_time(until)}" if until else ""
+    title = f"{study} {attempt.date}: waits for the data of {first_of([*awaited], _NAMED)}{when}"
+    return Event(
+        id=event_id(folder.root, "awaited", attempt.date),
+        kind="attention",
+        study=study,
+        title=in_one_line(title),
+        text="\n".join(f"{region}: {why}" for region, why in awaited.items()),
+        data={"date": str(attempt.date), "regions": [*awaited]},
+    )
 
 
 def _without_run(study: str, folder: DailyFolder, outcomes: list[Outcome]) -> Iterator[Event]:

@@ -1,0 +1,54 @@
+"""Data of a day that comes late: which regions' data isn't there yet, or is still being written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import date, datetime
+from pathlib import Path
+
+from trialfleet.workflows.control.daily.region_outcomes import data_not_there
+from trialfleet.workflows.study.checks import URL_PREFIXES
+from trialfleet.workflows.study.daily import Daily
+from trialfleet.workflows.study.loading import DaysStudy
+
+UNCHANGED_SECONDS = 60.0  # since data was written last, after which it counts as whole
+
+
+def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
+    """Return the regions whose data of a day can't be used yet, and why; URLs are not looked at.
+
+    Where the study doesn't wait for data, what is there counts as whole.
+    """
+    late = {name: data_not_there(day, path) for name, path in found.absent.items()}
+    if found.study is None or daily is None or daily.wait_for_data is None:
+        return late
+    for name in found.study.region_table:
+        data = found.study.data_of(name)
+        places = [Path(each) for each in data if not each.startswith(URL_PREFIXES)]
+        if why := next(filter(None, (_why_not_whole(place, daily) for place in places)), None):
+            late[name] = f"data of {day} {why}"
+    return late
+
+
+def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
+    """Return whether a day still waits for data."""
+    end = daily.waits_until(day) if daily else None
+    return end is not None and now < end
+
+
+def _why_not_whole(place: Path, daily: Daily) -> str:
+    if daily.ready_file:
+        mark = (place if place.is_dir() else place.parent) / daily.ready_file
+        return "" if mark.exists() else f"is not whole: there is no {mark}"
+    age = min((abs(time.time() - written) for written in written(place)), default=0.0)
+    return "" if age >= UNCHANGED_SECONDS else f"is being written: {place}"
+
+
+def written(place: Path) -> Iterator[float]:
+    """When a file, or each file of a folder, was written last, in Unix seconds."""
+    for path in place.rglob("*") if place.is_dir() else (place,):
+        try:
+            yield path.stat().st_mtime
+        except OSError:  # replaced just now
+            yield time.time()
