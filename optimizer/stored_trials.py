@@ -20,6 +20,7 @@ from datetime import datetime
 from enum import IntEnum
 from functools import cached_property
 from itertools import takewhile
+from json.scanner import make_scanner
 from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -37,7 +38,8 @@ LOCK_WAIT_SECONDS = 60  # how long SQLite waits for another process before "data
 FAILURES = "failures"  # the attribute that keeps why attempts at a trial failed, by their number
 STOPPED = "stopped"  # the attribute of a trial that was stopped early: what it was told, and why
 
-_DECODE = json.JSONDecoder().decode  # what json.loads comes to
+_DECODER = json.JSONDecoder()
+_SCAN = make_scanner(_DECODER)  # type: ignore[arg-type]
 _NOT_FINITE = {"INF_POS": math.inf, "INF_NEG": -math.inf, "NAN": math.nan}
 
 _HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
@@ -46,12 +48,12 @@ SELECT schema_version FROM version_info UNION ALL SELECT version_num FROM alembi
 """
 _STUDIES = "SELECT study_name, study_id FROM studies"
 _TRIALS = """
-SELECT trial_id, number, state, datetime_start, datetime_complete
-FROM trials WHERE study_id = ? AND trial_id > ? ORDER BY trial_id
+SELECT trial_id, number, state, datetime_start, datetime_complete, value, value_type
+FROM trials LEFT JOIN trial_values USING (trial_id)
+WHERE study_id = ? AND trial_id > ? ORDER BY trial_id
 """
 _ATTRIBUTES = "SELECT trial_id, key, value_json FROM trial_user_attributes WHERE trial_id IN ({})"
 _BRIEF = f"{_ATTRIBUTES} AND key IN ('node', 'job', 'error', 'failures', 'stopped')"
-_VALUES = "SELECT trial_id, value, value_type FROM trial_values WHERE trial_id IN ({})"
 _STEPS = """
 SELECT trial_id, step, intermediate_value, intermediate_value_type
 FROM trial_intermediate_values WHERE trial_id IN ({})
@@ -87,7 +89,12 @@ class TrialState(IntEnum):
         return 0 < self < 4  # neither RUNNING nor WAITING; asked for each trial at each look
 
 
-@dataclass(frozen=True, kw_only=True)
+_STATES = {state.name: state for state in TrialState}
+
+
+@dataclass(
+    kw_only=True
+)  # not frozen: of ten thousands, made at once, that takes three times as long
 class StoredTrial:
     """A trial; the names are those of Optuna's `FrozenTrial`, and so is what they mean."""
 
@@ -130,7 +137,7 @@ class Attributes(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self._parsed:
             try:
-                self._parsed[key] = _DECODE(self._raw[key])
+                self._parsed[key] = _decoded(self._raw[key])
             except ValueError as error:
                 raise OptimizerError(f"a trial's {key!r} in the storage is no JSON") from error
         return self._parsed[key]
@@ -155,6 +162,15 @@ class Attributes(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._raw)
+
+
+def _decoded(text: str) -> Any:
+    """What json.loads finds, which looks for space around it first, in half the time."""
+    try:
+        value, end = _SCAN(text, 0)
+    except StopIteration:
+        end = -1
+    return value if end == len(text) else _DECODER.decode(text)
 
 
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
@@ -271,7 +287,7 @@ def _version(database: sqlite3.Connection) -> tuple[Any, ...]:
     return tuple(value for (value,) in database.execute(_VERSIONS))
 
 
-_Row = tuple[int, int, str, str | None, str | None]  # as `_TRIALS` has them
+_Row = tuple[int, int, str, str | None, str | None, float | None, str | None]  # of `_TRIALS`
 
 
 def _trials(
@@ -279,24 +295,23 @@ def _trials(
 ) -> dict[int, StoredTrial]:
     """The trials of some rows, by id."""
     ids = [row[0] for row in rows]
-    attributes: dict[int, dict[str, str]] = {}
+    attributes: dict[int, dict[str, str]] = {key: {} for key in ids}
     for key, name, value in _of_trials(database, _BRIEF if brief else _ATTRIBUTES, ids):
-        attributes.setdefault(key, {})[intern(name)] = value
-    values = {key: _number(*stored) for key, *stored in _of_trials(database, _VALUES, ids)}
+        attributes[key][intern(name)] = value
     steps: dict[int, dict[int, float]] = {}
     for key, step, *stored in () if brief else _of_trials(database, _STEPS, ids):
         steps.setdefault(key, {})[step] = _number(*stored)
     return {
         key: StoredTrial(
             number=number,
-            state=TrialState[state],
-            value=values.get(key),
+            state=_STATES[state],
+            value=None if kind is None else _number(value, kind),
             datetime_start=_time(start),
             datetime_complete=_time(complete),
-            user_attrs=Attributes(attributes.get(key, {})),
+            user_attrs=Attributes(attributes[key]),
             intermediate_values=steps.get(key, {}),
         )
-        for key, number, state, start, complete in rows
+        for key, number, state, start, complete, value, kind in rows
     }
 
 
