@@ -52,6 +52,7 @@ SELECT trial_id, number, state, datetime_start, datetime_complete, value, value_
 FROM trials LEFT JOIN trial_values USING (trial_id)
 WHERE study_id = ? AND trial_id > ? ORDER BY trial_id
 """
+_TRIAL = _TRIALS.replace("trial_id > ?", "number = ?")
 _ATTRIBUTES = "SELECT trial_id, key, value_json FROM trial_user_attributes WHERE trial_id IN ({})"
 _BRIEF = f"{_ATTRIBUTES} AND key IN ('node', 'job', 'error', 'failures', 'stopped')"
 _STEPS = """
@@ -73,6 +74,9 @@ class Reader(Protocol):
 
     def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         """Return the trials of studies, by their names; of one moment where that is possible."""
+
+    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+        """Return one trial of each of some studies, by number, with all that is stored of it."""
 
 
 class TrialState(IntEnum):
@@ -247,10 +251,27 @@ class _SqliteFile:
         with _errors_of(studies), self._transaction() as database:
             if _version(database) == TABLES:
                 return self._read(database, studies)
+        return self._by_optuna().all(studies)
+
+    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+        if self._other or not numbers:
+            return self._other.some(numbers) if self._other else {}
+        with _errors_of([*numbers]), self._transaction() as database:
+            if _version(database) == TABLES:
+                ids = dict(database.execute(_STUDIES).fetchall())
+                wanted = {study: (ids[study], number) for study, number in numbers.items()}
+                rows = {
+                    study: database.execute(_TRIAL, key).fetchone() for study, key in wanted.items()
+                }
+                found = _trials(database, [*rows.values()], brief=False)
+                return {study: found[row[0]] for study, row in rows.items()}
+        return self._by_optuna().some(numbers)
+
+    def _by_optuna(self) -> Reader:
         from trialfleet.optimizer.storage_url import sqlite_url
 
         self._other = _OptunaStorage(sqlite_url(self._path))
-        return self._other.all(studies)
+        return self._other
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -347,6 +368,10 @@ class _OptunaStorage:
 
     def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         return {study: self(study) for study in studies}
+
+    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+        found = {study: {each.number: each for each in self(study)} for study in numbers}
+        return {study: found[study][number] for study, number in numbers.items()}
 
     def __call__(self, study: str) -> list[StoredTrial]:
         from trialfleet.optimizer.storage import storage_errors

@@ -100,6 +100,8 @@ def test_a_file_is_read_as_optuna_reads_it(
     assert [t.value for t in read] == [t.values and t.values[0] for t in by_optuna]
     assert [t.state.is_finished() for t in read] == [t.state.is_finished() for t in by_optuna]
     assert reader("a third") == []
+    assert fields([*reader.some({NAME: 2, "another": 0}).values()]) == fields([read[2], read[0]])
+    assert reader.some({}) == {}
 
 
 def test_states_are_optunas() -> None:
@@ -157,7 +159,9 @@ def test_tables_of_another_version_are_left_to_optuna(
     reader = reader_of_file(file)
     assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
     assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
-    assert asked == [sqlite_url(file)]
+    (one,) = reader_of_file(file).some({NAME: 2}).values()
+    assert fields([one]) == fields(storage.get_all_trials(study)[2:3])
+    assert asked == [sqlite_url(file)] * 2
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + bytes(84)])
