@@ -1,6 +1,6 @@
 """What an event log says of its job's executions, noted beside it once the job is over.
 
-That is read in a tenth of the time that the log takes. The log stays the source: a note that isn't
+That is read in a fifth of the time that the log takes. The log stays the source: a note that isn't
 of the log as it is, or is damaged, is none.
 """
 
@@ -18,6 +18,7 @@ from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.run_folder.folder import note_of
 
 _ENDS = {str(end): end for end in End}
+_END, _SLOT = (Execution._fields.index(name) for name in ("end", "properties"))
 _MOST = 64 << 20  # bytes of a note; of a log with thousands of marks a megabyte
 
 
@@ -108,6 +109,6 @@ def _attempts(rows: Any, slots: Sequence[dict[str, Any]]) -> list[list[Execution
     return [[_execution(row, slots) for row in attempt] for attempt in rows]
 
 
-def _execution(row: Any, slots: Sequence[dict[str, Any]]) -> Execution:
-    found = Execution(*row)
-    return found._replace(end=_ENDS[found.end], properties=slots[found.properties])  # type: ignore[call-overload]
+def _execution(row: list[Any], slots: Sequence[dict[str, Any]]) -> Execution:
+    row[_END], row[_SLOT] = _ENDS[row[_END]], slots[row[_SLOT]]
+    return Execution(*row)
