@@ -18,10 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from trialfleet.infra.fleet.scaling.ledger import Lifetime
 from trialfleet.workflows.facts.jobs.cost import HOUR
 from trialfleet.workflows.rules.cost_sums import Item, Kind
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.scaling.ledger import Lifetime  # AWS's library is slow to import
 
 
 def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime) -> list[Item]:

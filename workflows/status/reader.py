@@ -405,6 +405,11 @@ class StatusReader:
         """
         return self._trials.of(region)
 
+    def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
+        """Return the best trial of each region that has one, as a look found it; likewise."""
+        numbers = {each.name: each.best_trial for each in status.regions}
+        return self._trials.some({name: n for name, n in numbers.items() if n is not None})
+
 
 def open_run(path: Path) -> RunFolder:
     """Return the run in a folder, by the name under which it was planned.

@@ -205,8 +205,8 @@ class RunTrials:
     Args:
         folder: the run's.
         frozen: its study.
-        brief: whether `all` and `brief_of` leave out their curves, and what neither status nor
-            costs need.
+        brief: whether `read` and `all` leave out their curves, and what neither status nor costs
+            need.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
@@ -226,18 +226,21 @@ class RunTrials:
         """
         return _without_repeats(self._whole(self._names[region]))
 
-    def brief_of(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials, without what is left out; likewise."""
-        return _without_repeats(self._all(self._names[region]))
+    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+        """Return one trial of each of some regions, by its number; likewise."""
+        found = self._all.some({self._names[region]: n for region, n in numbers.items()})
+        return {region: found[self._names[region]] for region in numbers}
+
+    def read(self) -> dict[str, list[StoredTrial]]:
+        """Return the trials by region, without what is left out; likewise."""
+        found = self._all.all(list(self._names.values()))
+        return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
-        """Return the trials by region, and why they are those last seen where they are."""
+        """Return the same, and why they are those last seen where they are."""
         notice = None
         try:
-            found = self._all.all(list(self._names.values()))
-            self._seen = {
-                region: _without_repeats(found[name]) for region, name in self._names.items()
-            }
+            self._seen = self.read()
         except OptimizerError as error:
             notice = f"the study can't be read: {error}"
         return {region: self._seen.get(region, []) for region in self._names}, notice

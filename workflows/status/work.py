@@ -76,7 +76,7 @@ class WorkReader:
     def __init__(self, folder: RunFolder, study: Study) -> None:
         self._folder, self._study = folder, study
         self._trials: dict[tuple[str, int], tuple[str, _Part]] = {}  # those that are over
-        self._lost_nothing: dict[tuple[str, int], str] = {}  # of such trials, the nodes
+        self._lost_nothing: dict[str, dict[int, str]] = {}  # of such trials, the nodes
         self._regions: dict[str, tuple[object, list[_Part]]] = {}  # those without jobs
 
     def read(
@@ -135,8 +135,9 @@ class WorkReader:
             if stays
         }
         found = [*jobs.values()]
+        lost_nothing = self._lost_nothing_of(region, trials)
         for trial in trials:
-            if self._lost_nothing_at(region, trial) in jobs:
+            if lost_nothing.get(trial.number) in jobs:
                 continue  # all of it is in its job's executions
             node, part = self._of_trial(files, region, trial, running, useless, now)
             found.append(_lost_of(part) if node in jobs else part)
@@ -157,12 +158,14 @@ class WorkReader:
         self._regions[region.slug] = stamp, found
         return found
 
-    def _lost_nothing_at(self, region: RegionGraph, trial: StoredTrial) -> str | None:
-        """The node that trained a trial which is over and has lost nothing; None of any other."""
-        key = (region.slug, trial.number)
-        if key not in self._lost_nothing and has_lost_nothing(trial):
-            self._lost_nothing[key] = _node_of(region, trial)
-        return self._lost_nothing.get(key)
+    def _lost_nothing_of(
+        self, region: RegionGraph, trials: Iterable[StoredTrial]
+    ) -> dict[int, str]:
+        """The nodes that trained the trials which are over and have lost nothing, by number."""
+        known = self._lost_nothing.setdefault(region.slug, {})
+        new = (trial for trial in trials if trial.number not in known)
+        known |= {trial.number: _node_of(region, trial) for trial in new if has_lost_nothing(trial)}
+        return known
 
     def _of_trial(
         self,

@@ -23,6 +23,7 @@ from tests.job_logs import JobLog
 from trialfleet import Run, Study, plan
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
+from trialfleet.workflows.facts.jobs.parts import note_log
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
 from trialfleet.workflows.facts.runs.storage import study_name
@@ -142,8 +143,9 @@ class _Region:
             logs[lane].marks(start, f"{name} begins")
             logs[lane].marks(start + 55, f"{name} ends code=0 cpu=51.5 memory=231.0")
             self._trial(rng, study, number, name, began + timedelta(seconds=start))
-        for log in logs.values():
+        for lane, log in logs.items():
             log.terminated(6 + SECONDS * math.ceil(trials / LANES))
+            note_log(self.files.trial(self.region.lanes[lane][0]).log)  # as POST does
         self._publish()
 
     def _trial(

@@ -19,6 +19,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, create_trial
 
 from tests.conftest import MakeRun
+from tests.job_logs import JobLog
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
@@ -29,6 +30,7 @@ from trialfleet.optimizer.stored_trials import (
     reader_of_url,
 )
 from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.facts.jobs.parts import note_log
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -100,6 +102,8 @@ def test_a_file_is_read_as_optuna_reads_it(
     assert [t.value for t in read] == [t.values and t.values[0] for t in by_optuna]
     assert [t.state.is_finished() for t in read] == [t.state.is_finished() for t in by_optuna]
     assert reader("a third") == []
+    assert fields([*reader.some({NAME: 2, "another": 0}).values()]) == fields([read[2], read[0]])
+    assert reader.some({}) == {}
 
 
 def test_states_are_optunas() -> None:
@@ -157,7 +161,9 @@ def test_tables_of_another_version_are_left_to_optuna(
     reader = reader_of_file(file)
     assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
     assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
-    assert asked == [sqlite_url(file)]
+    (one,) = reader_of_file(file).some({NAME: 2}).values()
+    assert fields([one]) == fields(storage.get_all_trials(study)[2:3])
+    assert asked == [sqlite_url(file)] * 2
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + bytes(84)])
@@ -182,18 +188,27 @@ finally:
 
 @pytest.mark.parametrize(
     "words",
-    [["status"], ["status", "--json"], ["runs"], ["best"], ["trials", "--csv"], ["--help"]],
+    [
+        *(["status"], ["status", "--json"], ["runs"], ["best"], ["trials", "--csv"], ["cost"]),
+        ["--help"],
+    ],
 )
 def test_what_is_asked_all_the_time_loads_nothing_heavy(
-    make_run: MakeRun, work: Path, words: list[str]
+    make_run: MakeRun, work: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run()
+    monkeypatch.delenv("CONDOR_CONFIG")  # no queue can be asked: that loads HTCondor's library
+    lane = JobLog(run.folder / "regions/A/trials/A.l1/log")
+    lane.submitted(0)
+    lane.executes(1)
+    lane.terminated(2)
+    note_log(run.folder / "regions/A/trials/A.l1/log")
     storage = open_storage(sqlite_url(run.folder / "study.db"))
     study = storage.create_new_study([StudyDirection.MINIMIZE], "demo/r1/A")
     storage.create_new_trial(study, trial("COMPLETE", 0.5, metrics={"loss": 0.5}))
     close_storage(storage)
     given = words if words in (["--help"], ["runs"]) else [*words, str(run.folder)]
-    assert not loaded_by(given, work) & HEAVY
+    assert not loaded_by(given, work) & (HEAVY | {"classad2", "htcondor2"})
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.job_logs import JobLog
+from trialfleet import job_files
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import (
     Stay,
@@ -14,11 +19,13 @@ from trialfleet.workflows.facts.jobs.job_log import (
     read_between,
     read_executions,
     read_job,
+    read_job_stays,
     read_starts,
     read_stays,
 )
-from trialfleet.workflows.facts.jobs.parts import attempts_of, parts_of
-from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.facts.jobs.log_notes import noted_parts, noted_whole
+from trialfleet.workflows.facts.jobs.parts import attempts_of, note_log, parts_of, whole_of
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder, note_of
 
 USD_PER_SECOND = 3.6 / 4 / 3600  # of the slot of a log
 
@@ -104,9 +111,9 @@ def test_a_trial_is_found_by_itself_as_among_the_others(lane: Lane) -> None:
     lane.log.executes(50)
     lane.ends(51, 2)
     lane.begins(52, 4)
-    parts = parts_of(lane.root / "log").trials
+    divided = parts_of(lane.root / "log").trials
     for number in (1, 2, 3, 4, 5):
-        assert attempts_of(lane.trial(number)) == parts.get(lane.trial(number).root.name, [])
+        assert attempts_of(lane.trial(number)) == divided.get(lane.trial(number).root.name, [])
 
 
 def test_a_log_without_marks_of_a_trial_says_nothing_of_it(lane: Lane) -> None:
@@ -282,3 +289,79 @@ def test_a_gangs_trial_that_its_jobs_did_not_end_is_tried_again(gang: Lane) -> N
     assert job is not None
     assert job.attempts == 2
     assert gang.spans(1) == [(12, 20, End.FAILED)] * 2 + [(31, 40, End.DONE)] * 2
+
+
+EVENTS = ("begins", "saved", "ends", "evicted", "executes", "terminated", "removed", "submitted")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 3)), max_size=30),
+    st.integers(1, 2),
+)
+def test_what_is_noted_of_a_log_is_what_it_says(events: list[tuple[str, int]], procs: int) -> None:
+    with TemporaryDirectory() as folder:
+        lane = Lane(Path(folder))
+        lane.log.submitted(0, procs=procs)
+        for second, (event, number) in enumerate(events, 1):
+            lane.log.proc = number % procs
+            match event:
+                case "begins":
+                    lane.begins(second, number)
+                case "ends":
+                    lane.ends(second, number, code=number - 1)
+                case "saved":
+                    lane.log.marks(second, f"A.l1.t{number:02} saved")
+                case "executes":
+                    lane.log.executes(second, "abc"[number - 1], priced=number > 1)
+                case "submitted":
+                    lane.log.submitted(second, procs=procs)
+                case _:
+                    getattr(lane.log, event)(second)
+        log = lane.root / "log"
+        note_log(log)
+        assert noted_whole(log, job_files.stamp_of(log)) == whole_of(log)
+        assert noted_parts(log, job_files.stamp_of(log)) == parts_of(log)
+
+
+@pytest.fixture
+def noted(lane: Lane) -> Lane:
+    """A lane whose job is over, which was noted; the log itself can't be read any more."""
+    lane.begins(12, 1)
+    lane.ends(20, 1)
+    lane.begins(21, 2)
+    lane.ends(31, 2, code=-9)
+    lane.log.marks(32, "best begins")
+    lane.log.terminated(33)
+    log = lane.root / "log"
+    note_log(log)
+    before = log.stat()
+    log.write_bytes(b" " * before.st_size)
+    os.utime(log, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (lane.root.parent / "b").mkdir()
+    lane.root = lane.root.rename(lane.root.parent / "b/A.l1")  # nothing was read there
+    return lane
+
+
+def test_a_job_that_was_noted_is_read_without_its_log(noted: Lane) -> None:
+    assert noted.spans(2) == [(21, 31, End.FAILED)]
+    assert noted.between() == [(10, 12, End.DONE), (20, 21, End.DONE), (31, 32, End.DONE)]
+    (whole,), ends = read_job_stays(noted.root / "log")
+    assert (noted.span(whole), ends) == ((10, 33, End.DONE), frozenset({"best"}))
+    assert whole.usd == pytest.approx(23 * USD_PER_SECOND)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]\n", '{"of": 1}\n{}\n', "null\nnull\n"])
+def test_a_damaged_note_is_none(noted: Lane, text: str) -> None:
+    note_of(noted.root / "log").write_text(text)
+    assert noted.spans(2) == noted.between() == []
+    assert read_job_stays(noted.root / "log") == ([], frozenset())
+
+
+def test_a_log_that_has_grown_since_is_read_itself(lane: Lane) -> None:
+    lane.begins(12, 1)
+    lane.log.evicted(20)
+    note_log(lane.root / "log")
+    assert lane.spans(1) == [(12, 20, End.EVICTED)]
+    lane.log.marks(21, "A.l1.t01 saved")
+    lane.ends(32, 1)
+    assert lane.spans(1) == [(12, 20, End.DONE)]

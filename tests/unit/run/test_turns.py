@@ -20,6 +20,8 @@ from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.control.scripts.publish_node import publish_region
 from trialfleet.workflows.facts.jobs.agent_words import asked_since
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
+from trialfleet.workflows.facts.jobs.log_notes import noted_parts
+from trialfleet.workflows.facts.jobs.parts import parts_of
 from trialfleet.workflows.facts.models.folders import models_folder_of
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
@@ -156,6 +158,8 @@ def test_a_job_is_handed_one_trial_after_another_until_the_budget_is_spent(job: 
     last = job.tell("best", 0.3)
     assert (last["do"], last["code"]) == ("leave", 0)
     assert job.post().exit_code == EXITS["done"]
+    log = job.place().log
+    assert noted_parts(log, job_files.stamp_of(log)) == parts_of(log), "what was over is noted"
     assert job.call_best("ask-best") == EXITS["skip"]
     assert [trial.value for trial in job.run.trials()] == [0.5, 0.4, 0.3]
 

@@ -331,12 +331,13 @@ class Run:
         Raises:
             OptimizerError: the study's storage can't be read.
         """
-        look = StatusReader(self._files).look()
+        reader = StatusReader(self._files, brief=True)
+        look = reader.look()
         if look.storage_away:
             raise OptimizerError(look.storage_away)
+        found = reader.best_trials(look.status)
         return [
-            best_of(self._files, region, trial_of(region.name, trial, {}))
+            best_of(self._files, region, trial_of(region.name, found[region.name], {}))
             for region in look.status.regions
-            for trial in look.trials[region.name]
-            if trial.number == region.best_trial
+            if region.name in found
         ]

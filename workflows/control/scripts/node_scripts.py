@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from trialfleet import nodes
@@ -47,9 +48,11 @@ from trialfleet.workflows.facts.dagman.failing import (
 )
 from trialfleet.workflows.facts.dagman.files import read_node_status, removal
 from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
+from trialfleet.workflows.facts.jobs.parts import note_log
 from trialfleet.workflows.facts.models.folders import why_not_latest
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.facts.runs.causes import see
 from trialfleet.workflows.facts.runs.storage import not_ours, ownership_of
 from trialfleet.workflows.rules.states import RunState, stage_of
@@ -66,6 +69,7 @@ IDLE_SECONDS = 900.0
 _ASKS = {"ask", "ask-best", "ask-gate"}
 _BEGINNINGS = {"begin", *_ASKS}
 _ENDS_OF_JOBS = {"tell", "tell-best", "tell-gate"}
+_OVER = {EXITS["done"], EXITS["stop"]}  # no other job of the node follows
 _OF_REGION = {"begin", "end"}  # their node is the region's, in the whole run's graph
 
 log = logging.getLogger(__name__)
@@ -173,7 +177,13 @@ class NodeScripts:
             note_changes(self._folder, slug)
             self._turns.forget(slug, node)
             job = JobEnd(*map(int, numbers))
-            return without_job(node, job) or self._operations[operation](slug, node, job)
+            if refused := without_job(node, job):
+                return refused
+            reply = self._operations[operation](slug, node, job)
+            if is_lane(node) and reply.exit_code in _OVER:
+                with suppress(OSError):  # its log says the same
+                    note_log(self._folder.region(slug).trial(node).log)
+            return reply
         reply = self._operations[operation](*arguments)
         if operation in _ASKS and reply.exit_code == EXITS["done"]:
             self._turns.watch(*arguments[:2])

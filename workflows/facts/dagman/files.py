@@ -78,11 +78,13 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
     """Return the nodes of a node status file by name; empty while there is none."""
-    import classad2
+    if (text := unless_damaged(path.read_text, None)) is None:
+        return {}
+    import classad2  # not before: of a run that has ended nothing else needs HTCondor
 
     try:
-        ads = [plain(ad) for ad in classad2.parseAds(path.read_text())]
-    except (OSError, ValueError, classad2.ClassAdException):
+        ads = [plain(ad) for ad in classad2.parseAds(text)]
+    except (ValueError, classad2.ClassAdException):
         return {}  # DAGMan replaces it every few seconds
     return {str(ad["Node"]): _node(ad) for ad in ads if ad.get("Type") == "NodeStatus"}
 

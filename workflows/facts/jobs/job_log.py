@@ -9,26 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trialfleet import job_files
 from trialfleet.workflows.facts.jobs.cost import INSTANCE, End, cost, slot_price
 from trialfleet.workflows.facts.jobs.executions import (
     Execution,
-    MarkEvent,
     cut_off_before,
     events_of,
     executions_of,
     submissions,
     time_of,
-    without_marks,
 )
-from trialfleet.workflows.facts.jobs.parts import KEPT_LOGS, attempts_of, parts_of
+from trialfleet.workflows.facts.jobs.parts import attempts_of, parts_of, whole_of
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-
-ENDS = ("best", "gate")  # what a shared job's marks call a full training, and a gate's measurement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +180,8 @@ def read_between(log: Path, price: float | None = None, *, now: float | None = N
     found = list(parts_of(log).between)
     if found and now is not None:
         found = _until(now, found)
-    return [_stay(each, price, each.end, each.saved) for each in found]
+    prices = _prices(found, price)
+    return [_stay(each, prices, each.end, each.saved) for each in found]
 
 
 def read_job_stays(
@@ -196,27 +191,10 @@ def read_job_stays(
 
     `price` and `now` are as of `read_stays`.
     """
-    attempts, stays, ends = _whole(log, price, job_files.stamp_of(log))
+    attempts, ends = whole_of(log)
     if attempts and now is not None:
-        stays = _stays([*attempts[:-1], _until(now, attempts[-1])], price, failed=False)
-    return stays, ends
-
-
-@lru_cache(maxsize=KEPT_LOGS)
-def _whole(
-    log: Path, price: float | None, _changed: tuple[int, int]
-) -> tuple[Sequence[Sequence[Execution]], list[Stay], frozenset[str]]:
-    """The executions of each attempt, what they cost by their last events, and the ends.
-
-    Most marks aren't even parsed for that.
-    """
-    events = events_of(log)
-    marks = [event for event in events if isinstance(event, MarkEvent)]
-    executions = (executions_of(part) for part in submissions(without_marks(events)))
-    attempts = [found for found in executions if found]
-    told = b"\n".join(mark.raw for mark in marks)
-    ends = {name for name in ENDS if b" %s " % name.encode() in told}
-    return attempts, _stays(attempts, price, failed=False), frozenset(ends)
+        attempts = [*attempts[:-1], _until(now, attempts[-1])]
+    return _stays(attempts, price, failed=False), ends
 
 
 def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
@@ -291,6 +269,7 @@ def _stays(
     attempts: Sequence[Sequence[Execution]], price: float | None, *, failed: bool
 ) -> list[Stay]:
     """The executions with their costs; only the last attempt may have led to a result."""
+    prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
     for attempt in attempts:
         in_vain = failed or attempt is not attempts[-1]
@@ -299,13 +278,21 @@ def _stays(
             was_done = execution.end in {End.DONE, End.RUNNING}
             end = End.FAILED if in_vain and was_done else execution.end
             saved = execution.ended if is_gang else execution.saved
-            stays.append(_stay(execution, price, end, saved))
+            stays.append(_stay(execution, prices, end, saved))
     return stays
 
 
-def _stay(execution: Execution, price: float | None, end: End, saved: float | None) -> Stay:
+def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
+    """The price of each slot, once for all executions that were there."""
+    slots = {id(each.properties): each.properties for each in executions}
+    return {slot: slot_price(properties, price) for slot, properties in slots.items()}
+
+
+def _stay(
+    execution: Execution, prices: Mapping[int, float | None], end: End, saved: float | None
+) -> Stay:
     """An execution with its cost."""
-    hourly = slot_price(execution.properties, price)
+    hourly = prices[id(execution.properties)]
     instance = execution.properties.get(INSTANCE)
     return Stay(
         machine=execution.machine,

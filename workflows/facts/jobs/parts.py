@@ -8,7 +8,7 @@ agent starts, asks, brings results and waits for answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from trialfleet import job_files
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.executions import (
     Execution,
+    MarkEvent,
     events_of,
     executions_of,
     mark_of,
@@ -25,26 +26,21 @@ from trialfleet.workflows.facts.jobs.executions import (
     time_of,
     without_marks,
 )
+from trialfleet.workflows.facts.jobs.log_notes import (
+    JobParts,
+    WholeJob,
+    noted_parts,
+    noted_whole,
+    write_note,
+)
 from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
 
+ENDS = ("best", "gate")  # what a shared job's marks call a full training, and a gate's measurement
 KEPT_LOGS = 4096  # event logs whose division is kept: all that run in a pool, a look each
-
-
-@dataclass(frozen=True)
-class JobParts:
-    """A shared job's executions, divided.
-
-    Attributes:
-        trials: of each trial, by name, the parts of each of its attempts.
-        between: the job's own time, oldest first; it is neither lost nor a trial's.
-    """
-
-    trials: Mapping[str, list[list[Execution]]]
-    between: Sequence[Execution]
 
 
 def attempts_of(place: TrialFolder) -> list[list[Execution]]:
@@ -66,8 +62,32 @@ def parts_of(log: Path) -> JobParts:
 
 
 @lru_cache(maxsize=KEPT_LOGS)
-def _parts(log: Path, _changed: tuple[int, int]) -> JobParts:
-    return _parts_in(events_of(log))
+def _parts(log: Path, stamp: tuple[int, int]) -> JobParts:
+    return noted_parts(log, stamp) or _parts_in(events_of(log))
+
+
+def whole_of(log: Path) -> WholeJob:
+    """Return the executions in a job's event log, whatever it was at."""
+    return _whole(log, job_files.stamp_of(log))
+
+
+@lru_cache(maxsize=KEPT_LOGS)
+def _whole(log: Path, stamp: tuple[int, int]) -> WholeJob:
+    return noted_whole(log, stamp) or _whole_in(events_of(log))
+
+
+def _whole_in(events: Sequence[JobEvent]) -> WholeJob:
+    """Most marks aren't even parsed for that."""
+    executions = (executions_of(part) for part in submissions(without_marks(events)))
+    told = b"\n".join(event.raw for event in events if isinstance(event, MarkEvent))
+    ends = {name for name in ENDS if b" %s " % name.encode() in told}
+    return WholeJob([found for found in executions if found], frozenset(ends))
+
+
+def note_log(log: Path) -> None:
+    """Note what the event log of a job says that is over, for those who read it later."""
+    events = events_of(log)
+    write_note(log, _whole_in(events), _parts_in(events))
 
 
 def _parts_in(events: Iterable[JobEvent]) -> JobParts:

@@ -27,6 +27,11 @@ def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
     return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
 
 
+def note_of(log: Path) -> Path:
+    """What was noted of a job's event log once the job was over."""
+    return log.with_name(f"{log.name}.json")
+
+
 @dataclass(frozen=True)
 class TrialFolder:
     """A trial's files, and those of the job that trains it.

@@ -65,8 +65,9 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
     """
     notes = trial.user_attrs
     text = notes.text("job") if isinstance(notes, Attributes) else ""
-    has_lost = any(end in text for end in _LOST)
-    return trial.state.is_finished() and _HAS_STAYS in text and not has_lost
+    if _HAS_STAYS not in text or not trial.state.is_finished():
+        return False
+    return not any(end in text for end in _LOST)
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,9 @@ class _OwnFile:
     def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         check_not_emptied(self._folder)
         return self._read.all(studies)
+
+    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+        return self._read.some(numbers)
 
 
 def check_not_emptied(folder: RunFolder) -> None:

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialfleet import job_files
 from trialfleet.errors import InputError, OptimizerError
-from trialfleet.infra.fleet.scaling.ledger import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import Stay
@@ -25,6 +25,9 @@ from trialfleet.workflows.status.costs.lifetimes import reported
 from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.scaling.ledger import Lifetime  # AWS's library is slow to import
 
 _LOST = {End.FAILED: Kind.FAILED, End.EVICTED: Kind.EVICTED}
 
@@ -112,30 +115,36 @@ def run_items(run: BilledRun) -> list[Item]:
     folder, frozen = run.folder, run.frozen
     is_under_way = StatusReader(folder).state() in {RunState.RUNNING, RunState.HELD}
     now = time.time() if is_under_way else None
-    trials = RunTrials(folder, frozen, brief=True)
+    trials = RunTrials(folder, frozen, brief=True).read()
+    whose = Item(
+        study=frozen.study.name,
+        run=frozen.run,
+        day=str(frozen.of_day),
+        team=frozen.study.team or "",
+        kind=Kind.TRIAL,
+        seconds=0.0,
+        usd=None,
+    )
     items = []
     for region in graph_of(frozen.study).regions:
         files = folder.region(region.slug)
         jobs = [
             (Kind.TRIAL, stay)
-            for trial in trials.brief_of(region.name)
+            for trial in trials[region.name]
             for stay in trial_stays(files, trial, frozen.study, now)
         ]
         jobs += [(Kind.BETWEEN, stay) for stay in between_stays(files, frozen.study, now)]
         until = None if files.is_done else now
         for kind, end in ((Kind.FULL, files.best), (Kind.GATE, files.gate)):
             jobs += [(kind, stay) for stay in end_stays(files, end, frozen.study, until)]
-        items += [_item(frozen, region.name, kind, stay) for kind, stay in jobs]
+        own = replace(whose, region=region.name)
+        items += [_item(own, kind, stay) for kind, stay in jobs]
     return items
 
 
-def _item(frozen: FrozenStudy, region: str, kind: Kind, stay: Stay) -> Item:
-    return Item(
-        study=frozen.study.name,
-        run=frozen.run,
-        day=str(frozen.of_day),
-        team=frozen.study.team or "",
-        region=region,
+def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
+    return replace(
+        whose,
         kind=_LOST.get(stay.end, kind),
         seconds=stay.ended - stay.began,
         usd=stay.usd,

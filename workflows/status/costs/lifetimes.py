@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
-from trialfleet.infra.fleet.scaling.ledger import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.scaling.ledger import Lifetime
 
 
 def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
@@ -21,6 +23,8 @@ def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
 
 
 def _in(report: Path) -> dict[str, Lifetime]:
+    from trialfleet.infra.fleet.scaling import ledger  # AWS's library is slow to import
+
     try:
         step = (read_report(report) or {}).get("step") or {}
         return ledger.parse_lines(step.get("instances") or {})

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, TrialfleetError
-from trialfleet.infra.fleet.scaling.ledger import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
 from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill
 from trialfleet.workflows.status.costs.lifetimes import recorded, reported
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.scaling.ledger import Lifetime  # AWS's library is slow to import
 
 
 def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
