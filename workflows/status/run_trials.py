@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf, isfinite
 from typing import Any
 
 from trialfleet.errors import OptimizerError
-from trialfleet.optimizer.stored_trials import STOPPED, StoredTrial, is_own, is_stopped_early
+from trialfleet.optimizer.stored_trials import (
+    STOPPED,
+    Attributes,
+    StoredTrial,
+    is_own,
+    is_stopped_early,
+)
 from trialfleet.workflows.cleaning import clean, finite, is_finite
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
@@ -130,8 +138,21 @@ def trials_of(
         now: until when a trial executes that may do so still; None: none does.
     """
     return tuple(
-        trial_of(region, each, unfinished, trial_stays(files, each, study, now)) for each in stored
+        trial_of(region, each, unfinished, trial_stays(files, each, study, now))
+        for each in map(_parsed, stored)
     )
+
+
+def _parsed(trial: StoredTrial) -> StoredTrial:
+    """The trial, all of its attributes parsed at once: one by one takes twice the time."""
+    notes = trial.user_attrs
+    if not isinstance(notes, Attributes):
+        return trial
+    texts = [f'"{name}":{notes.text(name)}' for name in notes]
+    try:
+        return replace(trial, user_attrs=json.loads(f"{{{','.join(texts)}}}"))
+    except ValueError:  # whoever asks for what is damaged is told so
+        return trial
 
 
 def trial_of(
@@ -166,9 +187,7 @@ def trial_of(
         device=clean(str(notes.get("device") or "")),
         error=clean(_error(stored, state)),
         curve=tuple(
-            (step, item)
-            for step, item in sorted(stored.intermediate_values.items())
-            if is_finite(item)
+            [each for each in sorted(stored.intermediate_values.items()) if isfinite(each[1])]
         ),
         stays=tuple(map(_cleaned, stays)),
         attempts=attempts if isinstance(attempts, int) and attempts > 0 else 0,
@@ -196,6 +215,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _amount(value: Any) -> float | None:
+    if type(value) is float and 0.0 <= value < inf:  # most are; what follows takes longer
+        return value
     return float(value) if is_finite(value) and value >= 0 else None
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import chain
 from typing import Any
 
 from markupsafe import Markup
@@ -62,7 +63,7 @@ def render_page(report: Report) -> str:
         outcome=groups.outcome,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own, nothing is in them
         policy=_policy(scripts),
-        packed=_packed([everywhere, *regions]),
+        packed=_packed(chain([everywhere], regions)),
     )
 
 
