@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.space import Tunable
@@ -28,7 +28,6 @@ from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
 from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.storage import study_name
-from trialfleet.workflows.status.costs.bill import overhead
 from trialfleet.workflows.status.earlier_model import better_before
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.status.reader import Look, StatusReader
@@ -40,6 +39,9 @@ from trialfleet.workflows.views.report import analysis
 from trialfleet.workflows.views.report.edges import edges_of
 from trialfleet.workflows.views.report.importance import importance_of
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.rules.cost_sums import Sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,7 @@ def _report(
 ) -> Report:
     """The report of some regions; `is_last` where nobody needs the look's trials behind it."""
     study = frozen.study
-    nodes = overhead(folder, finished or datetime.now(UTC))
+    nodes = _overhead(folder, study, finished or datetime.now(UTC))
     head = Head(
         study=study.name,
         run=frozen.run,
@@ -139,6 +141,15 @@ def _report(
         active=[span for files in folder.all_dags() for span in read_executions(files.log)],
         stops=read_removals(folder.dag_files.log),
     )
+
+
+def _overhead(folder: RunFolder, study: Study, now: datetime) -> Sum | None:
+    """What its part in its fleet's nodes cost; None without a fleet, or where nobody knows."""
+    if study.fleet is None:
+        return None
+    from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
+
+    return overhead(folder, now)
 
 
 def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:

@@ -20,8 +20,8 @@ from trialfleet.workflows.views.report.chart_data import (
     PAIR_TRIALS,
     SCATTER_TRIALS,
     Pair,
+    Pictures,
     is_apart,
-    parameters_not_drawn,
 )
 from trialfleet.workflows.views.report.groups import group_of
 from trialfleet.workflows.views.report.model import Comparison, Importance, RegionReport, Report
@@ -370,10 +370,10 @@ def pair_note(pair: Pair) -> str:
     return f"It takes two searched parameters that {SCATTER_TRIALS} completed trials have."
 
 
-def slices_note(row: RegionReport) -> str:
+def slices_note(pictures: Pictures) -> str:
     """Below the pictures of single parameters."""
     best = "The filled dot is the best trial."
-    if not (left_out := parameters_not_drawn(row)):
+    if not (left_out := len(pictures.searched) - len(pictures.drawn)):
         return best
     return f"{best} {f.counted(left_out, 'less important parameter')} in the table alone."
 
@@ -382,10 +382,9 @@ def _moment(time: datetime) -> str:
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def summary_line(report: Report, row: RegionReport) -> str:
+def summary_line(row: RegionReport, decimals: int | None) -> str:
     """A closed region's one line: the tuned report metric and its gain."""
     if row.report.tuned is None:
         return ""
-    decimals = report_decimals(report)
     gain = "" if row.report.gain is None else f" ({f.signed(row.report.gain, decimals)})"
     return f"{f.fixed(row.report.tuned, decimals)}{gain}"
