@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Any, Literal, TypeGuard, TypeVar
+from typing import Literal, TypeGuard, TypeVar
 
 Direction = Literal["minimize", "maximize"]
 
@@ -54,39 +54,19 @@ def gain(result: float | None, other: float | None, direction: Direction) -> flo
 
 def best(items: Iterable[T], direction: Direction, result: Callable[[T], float | None]) -> T | None:
     """Return the item with the best result, the first among equals; None if none has any."""
-    known = _with_results(items, result)
-    if not known:
-        return None
-    found: tuple[float, T] = _extreme(direction)(known, key=_RESULT)
-    return found[1]
+    return next(iter(ranked(items, direction, result)), None)
 
 
 def best_value(results: Iterable[float], direction: Direction) -> float | None:
     """Return the best of finite results; None without any."""
-    found: float | None = _extreme(direction)(results, default=None)
-    return found
+    return max(results, default=None) if direction == "maximize" else min(results, default=None)
 
 
 def ranked(
     items: Iterable[T], direction: Direction, result: Callable[[T], float | None]
 ) -> list[T]:
     """Return the items that have results, the best first; equals in their order."""
-    known = _with_results(items, result)
-    known.sort(key=_RESULT, reverse=direction == "maximize")
+    found = ((result(item), item) for item in items)
+    known = [(value, item) for value, item in found if value is not None and value == value]
+    known.sort(key=itemgetter(0), reverse=direction == "maximize")
     return [item for _, item in known]
-
-
-_RESULT = itemgetter(0)
-
-
-def _with_results(items: Iterable[T], result: Callable[[T], float | None]) -> list[tuple[float, T]]:
-    return [
-        (value, item)
-        for item in items
-        if (value := result(item)) is not None and not math.isnan(value)
-    ]
-
-
-def _extreme(direction: Direction) -> Callable[..., Any]:
-    """Return `max` or `min`, whichever finds the best."""
-    return max if direction == "maximize" else min

@@ -265,7 +265,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
             "value": [short(value) for value in reported],
             "decimals": decimals_of(reported, region.report),
         }
-        if is_apart(report)
+        if report.is_apart
         else None,
         "params": [_places(known[name], trials) for name in drawn],
         "settings": [item.name for item in region.settings],
@@ -279,11 +279,6 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
         "errors": {t.trial: shortened(t.error, ERROR_LENGTH) for t in trials if t.error},
         "curves": _curves(pictures.curves, points),
     }
-
-
-def is_apart(report: Report) -> bool:
-    """Whether regions are compared by another metric than the objective."""
-    return report.metric != report.report_metric
 
 
 def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int | None:

@@ -62,7 +62,7 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
 
     decimals = report_decimals(report)
     best_decimals = column_decimals([row.objective.tuned for row in report.regions])
-    with_best = with_best and report.metric != report.report_metric
+    with_best = with_best and report.is_apart
     failed = report.failed > 0
     table = Table(
         header_style="bold",

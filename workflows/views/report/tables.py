@@ -9,7 +9,6 @@ from typing import Any
 
 from trialfleet.workflows import formatting as f
 from trialfleet.workflows.formatting import usd
-from trialfleet.workflows.views.report.chart_data import is_apart
 from trialfleet.workflows.views.report.groups import outcome, tone_of
 from trialfleet.workflows.views.report.model import Comparison, RegionReport, Report, Setting
 from trialfleet.workflows.views.report.summary import report_decimals
@@ -94,7 +93,7 @@ def _course_columns(report: Report) -> list[Column]:
         return Cell(f.fixed(row.objective.tuned, decimals), row.objective.tuned)
 
     return [
-        *([Column(f"Best {report.metric}", "number", best)] if is_apart(report) else []),
+        *([Column(f"Best {report.metric}", "number", best)] if report.is_apart else []),
         Column("Trials", "number", _trials),
         Column("Failed", "number", _failed),
         Column("Time", "number", lambda row: Cell(f.duration(row.wall_seconds), row.wall_seconds)),

@@ -21,7 +21,6 @@ from trialfleet.workflows.views.report.chart_data import (
     SCATTER_TRIALS,
     Pair,
     Pictures,
-    is_apart,
 )
 from trialfleet.workflows.views.report.groups import group_of
 from trialfleet.workflows.views.report.model import Comparison, Importance, RegionReport, Report
@@ -173,7 +172,7 @@ def log_of(row: RegionReport) -> str:
 
 def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
     """A region's figures in words: label, text and tone (a CSS class)."""
-    for item in [row.objective, row.report] if is_apart(report) else [row.objective]:
+    for item in [row.objective, row.report] if report.is_apart else [row.objective]:
         if (item.default, item.tuned) != (None, None):
             yield item.metric, _comparison(item), ""
     if row.final is not None:
@@ -256,11 +255,6 @@ def failure_rows(row: RegionReport) -> list[tuple[str, str, str]]:
         )
         for item in row.failures[:MOST_FAILURES]
     ]
-
-
-def failures_left_out(row: RegionReport) -> int:
-    """How many different errors the page leaves to report.json."""
-    return max(0, len(row.failures) - MOST_FAILURES)
 
 
 def _trial_names(trials: Sequence[int]) -> str:
@@ -349,11 +343,6 @@ def importance_note(row: RegionReport) -> str:
     return (
         f"Share in reaching the best results, and how many completed trials had it. {why}".rstrip()
     )
-
-
-def pair_title(pair: Pair) -> str:
-    """Over the picture of the two leading parameters."""
-    return " and ".join(pair.names) or "The two leading parameters"
 
 
 def pair_note(pair: Pair) -> str:
