@@ -206,11 +206,9 @@ def _comparison(item: Comparison) -> str:
 
 
 def _trial_counts(row: RegionReport) -> str:
-    parts = [f"{row.complete} completed"]
-    parts += [f"{row.failed} failed"] if row.failed else []
-    parts += [f"{row.stopped_early} stopped early"] if row.stopped_early else []
-    parts += [f"{row.running} running"] if row.running else []
-    return f"{', '.join(parts)}, of {row.budget_trials}"
+    others = (row.failed, "failed"), (row.stopped_early, "stopped early"), (row.running, "running")
+    told = [f", {count} {state}" for count, state in others if count]
+    return f"{row.complete} completed{''.join(told)}, of {row.budget_trials}"
 
 
 def early_stopping_note(report: Report) -> str:
