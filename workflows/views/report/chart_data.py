@@ -362,15 +362,9 @@ def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
     values = [trial.params.get(item.name) for trial in trials]
     if item.range.choices is None:
         return [short(value, 5) if is_finite(value) else None for value in values]
-    return [_place_of_choice(value, item.range.choices) for value in values]
-
-
-def _place_of_choice(value: Any, choices: Sequence[Any]) -> int | None:
-    """1, 1.0 and True are three choices."""
-    same = (
-        at for at, choice in enumerate(choices) if type(choice) is type(value) and choice == value
-    )
-    return next(same, None)
+    kinds = [(type(choice), choice) for choice in item.range.choices]  # 1, 1.0, True: three choices
+    places = [(type(value), value) for value in values]
+    return [kinds.index(place) if place in kinds else None for place in places]
 
 
 def curve_points(report: Report) -> int:

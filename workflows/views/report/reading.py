@@ -255,7 +255,8 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
     importance, note = importance_of(trials, region.parameters, run.direction)
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
-    paused = paused_within(pauses, *region.span) if region.span else 0.0
+    begin, end = region.span or (0.0, 0.0)
+    paused = paused_within(pauses, begin, end)
     worse, next_step, next_command = analysis.worse_of(objective, report), None, None
     if worse and status.published and region.in_force:
         next_step, next_command = analysis.next_step_on_worse(
@@ -292,7 +293,8 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         best_trial=status.best_trial,
         baseline_trial=None if baseline is None else baseline.trial,
         compute_seconds=sum(seconds or 0.0 for seconds in jobs),
-        wall_seconds=_wall_seconds(region.span, paused),
+        # Optuna's times have no zone: a clock set back during the run must not give a negative time
+        wall_seconds=max(0.0, end - begin - paused) if region.span else None,
         paused_seconds=paused,
         importance=importance,
         importance_note=note,
@@ -313,12 +315,6 @@ def _sum(known: Sequence[float | None]) -> float | None:
     """The sum of those that are known; None if none is."""
     found = [each for each in known if each is not None]
     return sum(found) if found else None
-
-
-def _wall_seconds(span: Span | None, paused: float) -> float | None:
-    """From a region's first trial to its last without pauses; None without any trial."""
-    # Optuna's times have no zone: a clock set back during the run must not give a negative time
-    return None if span is None else max(0.0, span[1] - span[0] - paused)
 
 
 def span_of(trials: Sequence[StoredTrial]) -> Span | None:

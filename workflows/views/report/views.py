@@ -48,9 +48,8 @@ def header(report: Report) -> list[tuple[str, str, str]]:
     left = f"{report.failed:,} failed" if report.failed else "none failed"
     trials = f"of {report.budget_trials:,} · {left}"
     waited = _paused(report.paused_seconds) or "from start to finish"
-    helped = f"{better} of {len(gains)} regions better"
     middle, unit = _median_gain(report)
-    helped = f"{unit}{better} of {len(gains)} better" if unit else helped
+    helped = f"{unit}{better} of {len(gains)} {'' if unit else 'regions '}better"
     return [
         ("Regions tuned", f"{tuned:,}", f"of {f.counted(len(regions), 'region')}")
         if tuned
