@@ -234,7 +234,7 @@ function spread(parameter, trial, at) {
 }
 
 // The objective over the two leading parameters: a smoothed surface where trials are dense enough.
-function pairPicture(data, width, id, kind) {
+function pairPicture(data, width, id, { picture: kind }) {
   const all = objective(data, id);
   const [one, other] = data.pair.map((at) => data.parameters[at]);
   const at = (trial, axis) => spread(data.parameters[data.pair[axis]], trial, data.pair[axis]);
@@ -305,7 +305,7 @@ function smoothed(index, width, height, X, Y, V) {
 }
 
 // The objective over one parameter.
-function slicePicture(data, width, id, place) {
+function slicePicture(data, width, id, { place }) {
   const parameter = data.parameters[place];
   const all = objective(data, id);
   const trials = data.complete.filter((trial) => trial.params[place] !== null);

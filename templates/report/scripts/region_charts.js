@@ -55,7 +55,7 @@ function overviewPicture(data, width, id) {
   const from = (row) => (gains ? (row.gain === null ? null : 0) : row.default);
   const to = (row) => (gains ? row.gain : row.tuned);
   const values = rows.flatMap((row) => [from(row), to(row)]).filter((value) => value !== null);
-  const all = layout(values.length ? values : [0], scale, axisChoice(id, gains ? "gain-" : ""));
+  const all = layout(values.length ? values : [0], scale, id, gains ? "gain-" : "");
   const tone = (row) => `var(--${row.gain < 0 ? "failed" : "tuned"})`;
   const place = (value) => (row) => {
     const at = value(row);
@@ -125,7 +125,7 @@ const LOST = ["failed attempt", "cut off"]; // executions of a job that was star
 
 // Machines as groups of rows, jobs as bars over the time of day. A region's own picture shows only
 // its jobs.
-function timelinePicture(data, width, id, place) {
+function timelinePicture(data, width, id, { place }) {
   const bars = barsOf(data, place);
   if (!bars.length) return [note("HTCondor told no times of the jobs that are shown.")];
   const used = [...new Set(bars.map((bar) => bar.row))].sort((a, b) => a - b);

@@ -169,17 +169,11 @@ function padded(kind, low, high, share = 0.06) {
   return [low - room, high + room];
 }
 
-// How the reader wants an axis laid out: by logarithms, without the values far away, or neither.
-function axisChoice(id, which = "") {
-  return {
-    log: choice(`${which}scale`, id) === "log",
-    near: choice(`${which}range`, id) === "near",
-  };
-}
-
-// How values are laid out: `scale` offers it, the reader chose among that.
-function layout(values, scale, { log, near }) {
-  const kind = log ? "log" : "linear";
+// How values are laid out: `scale` offers it, the reader chose among that by the switches of a block:
+// by logarithms, without the values far away, or neither.
+function layout(values, scale, id, which = "") {
+  const kind = choice(`${which}scale`, id) === "log" ? "log" : "linear";
+  const near = choice(`${which}range`, id) === "near";
   const view = near && scale.view ? scale.view : d3.extent(values);
   const domain = padded(kind, ...view);
   const place = (kind === "log" ? d3.scaleLog() : d3.scaleLinear()).domain(view).clamp(true);

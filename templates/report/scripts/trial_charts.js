@@ -98,7 +98,7 @@ function bestDot(data, trials, channels, style = { r: 5.5, fill: "var(--tuned)" 
 // How the objective is laid out in all of a region's pictures, as its switch says.
 function objective(data, id) {
   const values = data.complete.map((trial) => trial.value);
-  const all = layout(values, data.scale, axisChoice(id));
+  const all = layout(values, data.scale, id);
   const good = (value) =>
     data.better === "higher" ? all.fraction(value) : 1 - all.fraction(value);
   return { ...all, good };
@@ -116,7 +116,8 @@ function curvesPicture(data, width, id) {
   const all = layout(
     points.map((point) => point.value),
     data.curveScale,
-    axisChoice(id, "curves-"),
+    id,
+    "curves-",
   );
   const left = numberAxis("left", all);
   const domain = d3.extent(points, (point) => point.step);
