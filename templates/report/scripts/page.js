@@ -102,10 +102,6 @@ const widths = new ResizeObserver((entries) => {
 
 const hidden = new Set(); // the places in the run of those that it leaves out
 
-function shown(region) {
-  return !hidden.has(region);
-}
-
 // Shows what is of the regions that are wanted, by their names in lower case and their places.
 function showWanted(isWanted) {
   hidden.clear();
@@ -178,7 +174,11 @@ function pointed(picture) {
 
 const seen = new IntersectionObserver(
   (entries) => {
-    for (const { isIntersecting, target } of entries) if (isIntersecting) drawAndWatch(target);
+    for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
+      seen.unobserve(target);
+      draw(target);
+      widths.observe(target);
+    }
   },
   { rootMargin: "200px" },
 );
@@ -186,12 +186,6 @@ const seen = new IntersectionObserver(
 function heightOf({ dataset: { picture, place } }) {
   const [, height] = PICTURES[picture];
   return typeof height === "number" ? height : height(block("regions-data")[picture], place);
-}
-
-function drawAndWatch(figure) {
-  seen.unobserve(figure);
-  draw(figure);
-  widths.observe(figure);
 }
 
 // Begins to look after what is on the page now, or in a part of it.
