@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,13 +9,7 @@ from math import inf, isfinite
 from typing import Any
 
 from trialfleet.errors import OptimizerError
-from trialfleet.optimizer.stored_trials import (
-    STOPPED,
-    Attributes,
-    StoredTrial,
-    is_own,
-    is_stopped_early,
-)
+from trialfleet.optimizer.stored_trials import STOPPED, StoredTrial, is_own, is_stopped_early
 from trialfleet.workflows.cleaning import clean, finite, is_finite
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
@@ -138,21 +131,8 @@ def trials_of(
         now: until when a trial executes that may do so still; None: none does.
     """
     return tuple(
-        trial_of(region, each, unfinished, trial_stays(files, each, study, now))
-        for each in map(_parsed, stored)
+        trial_of(region, each, unfinished, trial_stays(files, each, study, now)) for each in stored
     )
-
-
-def _parsed(trial: StoredTrial) -> StoredTrial:
-    """The trial, all of its attributes parsed at once: one by one takes twice the time."""
-    notes = trial.user_attrs
-    if not isinstance(notes, Attributes):
-        return trial
-    texts = [f'"{name}":{notes.text(name)}' for name in notes]
-    try:
-        return replace(trial, user_attrs=json.loads(f"{{{','.join(texts)}}}"))
-    except ValueError:  # whoever asks for what is damaged is told so
-        return trial
 
 
 def trial_of(
