@@ -32,8 +32,11 @@ def clean(value: Any) -> Any:
     if value is None or type(value) in _NUMBERS:  # most are; what follows takes longer
         return value
     if isinstance(value, Mapping):
-        # interned: the names are the same in thousands of trials
-        return {sys.intern(clean(str(key))): clean(item) for key, item in value.items()}
+        # interned: the names are the same in thousands of trials, and most items are numbers
+        return {
+            sys.intern(clean(str(key))): item if type(item) is float else clean(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [clean(item) for item in value]
     return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -116,14 +116,19 @@ def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
     if decimals is not None and sizes:
         decimals = max(decimals, 2 - _exponent(min(sizes)))
     if decimals is not None and decimals <= ALIKE_DECIMALS:
-        return max((_needed(f"{value:.{decimals}f}", decimals) for value in known), default=0), 0
+        return _needed((f"{value:.{decimals}f}" for value in known), decimals), 0
     shares = (f"{value:.{DIGITS - 1}e}".split("e")[0] for value in known)
-    return None, 1 + max(_needed(share, DIGITS - 1) for share in shares)
+    return None, 1 + _needed(shares, DIGITS - 1)
 
 
-def _needed(text: str, decimals: int) -> int:
-    """How many of a number's decimals are not just zeros at its end."""
-    return decimals - (len(text) - len(text.rstrip("0"))) if decimals else 0
+def _needed(texts: Iterable[str], decimals: int) -> int:
+    """How many of numbers' decimals are not just zeros at the end of all."""
+    needed = 0
+    for text in texts if decimals else ():
+        needed = max(needed, decimals - (len(text) - len(text.rstrip("0"))))
+        if needed == decimals:
+            break
+    return needed
 
 
 def _power(value: float, digits: int) -> str:

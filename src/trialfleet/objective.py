@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Literal, TypeGuard, TypeVar
 
 Direction = Literal["minimize", "maximize"]
@@ -56,9 +57,16 @@ def best(items: Iterable[T], direction: Direction, result: Callable[[T], float |
     return next(iter(ranked(items, direction, result)), None)
 
 
+def best_value(results: Iterable[float], direction: Direction) -> float | None:
+    """Return the best of finite results; None without any."""
+    return max(results, default=None) if direction == "maximize" else min(results, default=None)
+
+
 def ranked(
     items: Iterable[T], direction: Direction, result: Callable[[T], float | None]
 ) -> list[T]:
     """Return the items that have results, the best first; equals in their order."""
-    known = [item for item in items if (value := result(item)) is not None and value == value]
-    return sorted(known, key=lambda item: loss(result(item), direction))
+    found = ((result(item), item) for item in items)
+    known = [(value, item) for value, item in found if value is not None and value == value]
+    known.sort(key=itemgetter(0), reverse=direction == "maximize")
+    return [item for _, item in known]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf, isfinite
 from typing import Any
 
 from trialfleet.errors import OptimizerError
@@ -166,9 +167,7 @@ def trial_of(
         device=clean(str(notes.get("device") or "")),
         error=clean(_error(stored, state)),
         curve=tuple(
-            (step, item)
-            for step, item in sorted(stored.intermediate_values.items())
-            if is_finite(item)
+            [each for each in sorted(stored.intermediate_values.items()) if isfinite(each[1])]
         ),
         stays=tuple(map(_cleaned, stays)),
         attempts=attempts if isinstance(attempts, int) and attempts > 0 else 0,
@@ -196,6 +195,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _amount(value: Any) -> float | None:
+    if type(value) is float and 0.0 <= value < inf:  # most are; what follows takes longer
+        return value
     return float(value) if is_finite(value) and value >= 0 else None
 
 

@@ -216,10 +216,10 @@ class Fitting:
         """Yield the table that fits."""
         from rich.measure import Measurement
 
-        table = self._table(True)  # noqa: FBT003 - its only argument
+        table, room = self._table(True), options.max_width  # noqa: FBT003 - its only argument
         unsqueezed = options.update_width(UNSQUEEZED)
-        needed = Measurement.get(console, unsqueezed, table).maximum
-        yield table if needed <= options.max_width else self._table(False)  # noqa: FBT003
+        fits = room == UNSQUEEZED or Measurement.get(console, unsqueezed, table).maximum <= room
+        yield table if fits else self._table(False)  # noqa: FBT003
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:

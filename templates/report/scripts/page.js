@@ -1,27 +1,19 @@
 // What the report and the live page share: draws pictures when they come into view and anew when the
 // theme, the width or a switch changes; makes the tables of trials and sorts all tables.
 
+// What draws a picture, and about how high that is with its legend, so that the page doesn't jump.
 const PICTURES = {
-  overview: overviewPicture,
-  timeline: timelinePicture,
-  history: historyPicture,
-  curves: curvesPicture,
-  parallel: parallelPicture,
-  contour: (...given) => pairPicture(...given, "contour"),
-  scatter: (...given) => pairPicture(...given, "scatter"),
-  slice: slicePicture,
-};
-
-// About how high pictures are with their legends, so that the page doesn't jump when they are drawn.
-const HEIGHTS = {
-  overview: ({ rows }) => rows.length * rowHeight(rows) + 95,
-  timeline: ({ rows }, place) => (place ? 200 : 76 + Math.min(640, 20 * rows.length)),
-  history: 320,
-  curves: 300,
-  parallel: 380,
-  contour: 360,
-  scatter: 360,
-  slice: 190,
+  overview: [overviewPicture, ({ rows }) => rows.length * rowHeight(rows) + 95],
+  timeline: [
+    timelinePicture,
+    ({ rows }, place) => (place ? 200 : 76 + Math.min(640, 20 * rows.length)),
+  ],
+  history: [historyPicture, 320],
+  curves: [curvesPicture, 300],
+  parallel: [parallelPicture, 380],
+  contour: [pairPicture, 360],
+  scatter: [pairPicture, 360],
+  slice: [slicePicture, 190],
 };
 
 const OF_ALL = ["overview", "timeline"]; // pictures of all regions together
@@ -33,15 +25,15 @@ function isOfAll(figure) {
 }
 
 function draw(figure) {
-  const { picture, place, block: id } = figure.dataset;
+  const { picture, block: id } = figure.dataset;
   const ofAll = isOfAll(figure);
   const data = ofAll ? block("regions-data")[picture] : block(id);
   const width = figure.clientWidth;
   if (!width) return;
   drawn.set(figure, width);
   const drawnWidth = Math.max(LEAST_WIDTH, width);
-  const given = place === undefined ? [] : [place];
-  figure.replaceChildren(...PICTURES[picture](data, drawnWidth, ofAll ? picture : id, ...given));
+  const [made] = PICTURES[picture];
+  figure.replaceChildren(...made(data, drawnWidth, ofAll ? picture : id, figure.dataset));
 }
 
 function redraw(chosen = () => true) {
@@ -109,10 +101,6 @@ const widths = new ResizeObserver((entries) => {
 // ---- The filter of regions ----
 
 const hidden = new Set(); // the places in the run of those that it leaves out
-
-function shown(region) {
-  return !hidden.has(region);
-}
 
 // Shows what is of the regions that are wanted, by their names in lower case and their places.
 function showWanted(isWanted) {
@@ -186,20 +174,18 @@ function pointed(picture) {
 
 const seen = new IntersectionObserver(
   (entries) => {
-    for (const { isIntersecting, target } of entries) if (isIntersecting) drawAndWatch(target);
+    for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
+      seen.unobserve(target);
+      draw(target);
+      widths.observe(target);
+    }
   },
   { rootMargin: "200px" },
 );
 
 function heightOf({ dataset: { picture, place } }) {
-  const height = HEIGHTS[picture];
+  const [, height] = PICTURES[picture];
   return typeof height === "number" ? height : height(block("regions-data")[picture], place);
-}
-
-function drawAndWatch(figure) {
-  seen.unobserve(figure);
-  draw(figure);
-  widths.observe(figure);
 }
 
 // Begins to look after what is on the page now, or in a part of it.

@@ -47,8 +47,7 @@ function colorBar(data, all) {
 // A line per trial across all parameters and the objective, coloured by the objective.
 function parallelPicture(data, width, id) {
   const all = objective(data, id);
-  const trials = data.trials.filter((trial) => trial.value !== null);
-  trials.sort((a, b) => all.good(a.value) - all.good(b.value));
+  const trials = d3.sort(data.complete, (trial) => all.good(trial.value));
   const used = data.parameters.filter((_, at) => trials.some((trial) => trial.params[at] !== null));
   const most = Math.max(2, Math.floor(width / (width < 500 ? 64 : 84)) - 1);
   const drawn = used.slice(0, most);
@@ -235,19 +234,16 @@ function spread(parameter, trial, at) {
 }
 
 // The objective over the two leading parameters: a smoothed surface where trials are dense enough.
-function pairPicture(data, width, id, kind) {
+function pairPicture(data, width, id, { picture: kind }) {
   const all = objective(data, id);
   const [one, other] = data.pair.map((at) => data.parameters[at]);
   const at = (trial, axis) => spread(data.parameters[data.pair[axis]], trial, data.pair[axis]);
-  const trials = data.trials.filter(
-    (trial) => trial.value !== null && at(trial, 0) !== null && at(trial, 1) !== null,
-  );
+  const trials = data.complete.filter((trial) => at(trial, 0) !== null && at(trial, 1) !== null);
   const left = parameterAxis(other, "left", 0.3 * width);
   const bottom = parameterAxis(one, "bottom", width - left.width - 28, width / 80);
   const channels = { x: (trial) => at(trial, 0), y: (trial) => at(trial, 1) };
   const good = (trial) => all.good(trial.value);
   const colors = { type: "linear", domain: [0, 1], clamp: true, interpolate: ramp() };
-  const best = trials.filter((trial) => trial.number === data.best);
   const picture = field({
     width,
     height: 330,
@@ -277,7 +273,7 @@ function pairPicture(data, width, id, kind) {
         stroke: "var(--ink)",
         strokeWidth: 1,
       }),
-      Plot.dot(best, { ...channels, r: 8, stroke: "var(--ink)", strokeWidth: 2 }),
+      bestDot(data, trials, channels, { r: 8, stroke: "var(--ink)", strokeWidth: 2 }),
       ...tip(trials, channels, (trial) => trialLines(data, trial)),
     ],
   });
@@ -309,16 +305,14 @@ function smoothed(index, width, height, X, Y, V) {
 }
 
 // The objective over one parameter.
-function slicePicture(data, width, id, place) {
-  const parameter = data.parameters[Number(place)];
+function slicePicture(data, width, id, { place }) {
+  const parameter = data.parameters[place];
   const all = objective(data, id);
-  const trials = data.trials.filter(
-    (trial) => trial.value !== null && trial.params[Number(place)] !== null,
-  );
+  const trials = data.complete.filter((trial) => trial.params[place] !== null);
   const left = numberAxis("left", all, { most: 4 });
   const margin = [8, 12, 42, left.width + 12];
   const bottom = parameterAxis(parameter, "bottom", width - margin[1] - margin[3], width / 80);
-  const x = (trial) => spread(parameter, trial, Number(place));
+  const x = (trial) => spread(parameter, trial, place);
   const y = (trial) => all.clamp(trial.value);
   return [
     frame({
@@ -331,7 +325,7 @@ function slicePicture(data, width, id, place) {
         ...left.marks,
         ...bottom.marks,
         ...trialDots(trials, x, all),
-        bestDot(data, trials, x, y),
+        bestDot(data, trials, { x, y }),
         axisName(parameter.name, "bottom"),
         ...tip(trials, { x, y }, (trial) => trialLines(data, trial)),
       ],

@@ -49,18 +49,15 @@ function overviewPicture(data, width, id) {
     const group = document.querySelector(`[data-switch="${kind}-${id}"]`);
     if (group) group.hidden = gains !== ofGains;
   }
-  const rows = data.rows.filter((row) => shown(row.region));
+  const rows = data.rows.filter((row) => !hidden.has(row.region));
   rows.sort((a, b) => (a.gain === null) - (b.gain === null) || b.gain - a.gain);
   if (!rows.length) return [note("No region that is shown has a completed trial.")];
   const from = (row) => (gains ? (row.gain === null ? null : 0) : row.default);
   const to = (row) => (gains ? row.gain : row.tuned);
   const values = rows.flatMap((row) => [from(row), to(row)]).filter((value) => value !== null);
-  const all = layout(values.length ? values : [0], scale, axisChoice(id, gains ? "gain-" : ""));
+  const all = layout(values.length ? values : [0], scale, id, gains ? "gain-" : "");
   const tone = (row) => `var(--${row.gain < 0 ? "failed" : "tuned"})`;
-  const place = (value) => (row) => {
-    const at = value(row);
-    return at === null ? null : all.clamp(at);
-  };
+  const place = (value) => (row) => (value(row) === null ? null : all.clamp(value(row)));
   const compared = rows.filter((row) => row.gain !== null);
   const beyond = rows.filter((row) =>
     [from(row), to(row)].some((v) => v !== null && all.outside(v)),
@@ -125,7 +122,7 @@ const LOST = ["failed attempt", "cut off"]; // executions of a job that was star
 
 // Machines as groups of rows, jobs as bars over the time of day. A region's own picture shows only
 // its jobs.
-function timelinePicture(data, width, id, place) {
+function timelinePicture(data, width, id, { place }) {
   const bars = barsOf(data, place);
   if (!bars.length) return [note("HTCondor told no times of the jobs that are shown.")];
   const used = [...new Set(bars.map((bar) => bar.row))].sort((a, b) => a - b);
@@ -201,12 +198,12 @@ function timelinePicture(data, width, id, place) {
 
 // The jobs of the region at `place`, else of all that the filter shows.
 function barsOf(data, place) {
-  const isDrawn = place === undefined ? shown : (region) => region === Number(place);
+  const isDrawn = (at) => (place === undefined ? !hidden.has(at) : at === Number(place));
   return data.bars
-    .filter(([region]) => isDrawn(region))
     .map(([region, trial, state, from, to, row]) => {
       return { region, trial, state: data.states[state], from, to, row };
-    });
+    })
+    .filter((bar) => isDrawn(bar.region));
 }
 
 // The time of day from `start` to `end`, on which a pause takes a thirtieth of the width at most.

@@ -56,12 +56,6 @@ function applyFilter() {
 
 search?.addEventListener("input", applyFilter);
 
-function clearFilter() {
-  search.value = "";
-  press(document.querySelector("[data-chip]"));
-  applyFilter();
-}
-
 // ---- Opening regions ----
 
 function anchor(slug) {
@@ -74,15 +68,18 @@ function go(slug) {
 }
 
 function openNamed() {
-  let id = location.hash.slice(1);
+  let region;
   try {
-    id = decodeURIComponent(id);
+    region = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   } catch {
-    return;
+    return; // no address of ours
   }
-  const region = document.getElementById(id);
-  if (!region || !region.matches("details.region")) return;
-  if (region.hidden) clearFilter();
+  if (!region?.matches("details.region")) return;
+  if (region.hidden) {
+    search.value = "";
+    press(document.querySelector("[data-chip]"));
+    applyFilter();
+  }
   region.open = true;
   fill(region);
   region.scrollIntoView();

@@ -9,7 +9,10 @@ const packed = new Map(); // blocks that the page doesn't have by themselves, by
 function block(id) {
   if (!blocks.has(id)) {
     const data = JSON.parse(packed.get(id) ?? document.getElementById(id).textContent);
-    if (data.number) data.trials = trialsOf(data);
+    if (data.number) {
+      data.trials = trialsOf(data);
+      data.complete = data.trials.filter((trial) => trial.value !== null);
+    }
     blocks.set(id, data);
   }
   return blocks.get(id);
@@ -158,31 +161,19 @@ function apart({ scale, places, texts, room }) {
 }
 
 function padded(kind, low, high, share = 0.06) {
-  if (low === high) return kind === "log" ? [low / 1.1, high * 1.1] : around(low);
-  if (kind !== "log") {
-    const room = share * (high - low);
-    return [low - room, high + room];
+  if (kind === "log") {
+    const factor = low === high ? 1.1 : (high / low) ** share;
+    return [low / factor, high * factor];
   }
-  const room = share * Math.log(high / low);
-  return [low * Math.exp(-room), high * Math.exp(room)];
+  const room = low === high ? Math.abs(low) / 20 || 1 : share * (high - low);
+  return [low - room, high + room];
 }
 
-function around(value) {
-  const room = Math.abs(value) / 20 || 1;
-  return [value - room, value + room];
-}
-
-// How the reader wants an axis laid out: by logarithms, without the values far away, or neither.
-function axisChoice(id, which = "") {
-  return {
-    log: choice(`${which}scale`, id) === "log",
-    near: choice(`${which}range`, id) === "near",
-  };
-}
-
-// How values are laid out: `scale` offers it, the reader chose among that.
-function layout(values, scale, { log, near }) {
-  const kind = log ? "log" : "linear";
+// How values are laid out: `scale` offers it, the reader chose among that by the switches of a block:
+// by logarithms, without the values far away, or neither.
+function layout(values, scale, id, which = "") {
+  const kind = choice(`${which}scale`, id) === "log" ? "log" : "linear";
+  const near = choice(`${which}range`, id) === "near";
   const view = near && scale.view ? scale.view : d3.extent(values);
   const domain = padded(kind, ...view);
   const place = (kind === "log" ? d3.scaleLog() : d3.scaleLinear()).domain(view).clamp(true);
@@ -282,7 +273,7 @@ function label(points, pointer, channels, lines) {
 
 // A ring around the point that is pointed at, and its text.
 function tip(points, channels, lines) {
-  const pointer = coarse ? { ...channels, maxRadius: 60 } : { ...channels, maxRadius: 40 };
+  const pointer = { ...channels, maxRadius: coarse ? 60 : 40 };
   return [
     Plot.dot(points, Plot.pointer({ ...pointer, r: 7, stroke: "var(--ink)", strokeWidth: 1.5 })),
     label(points, Plot.pointer, { ...pointer, lineWidth: 22 }, lines),
@@ -298,8 +289,7 @@ function withRoles(data, { number }, name) {
 function trialLines(data, trial) {
   const lines = [withRoles(data, trial, `trial ${trial.number}`).join(" · ")];
   if (trial.value !== null) lines.push(`${oneLine(data.metric, 40)}: ${number(trial.value, 6)}`);
-  if (trial.value === null)
-    lines.push(trial.error ? `${trial.state}: ${trial.error}` : trial.state);
+  else lines.push(trial.error ? `${trial.state}: ${trial.error}` : trial.state);
   data.parameters.forEach((parameter, at) => {
     const text = parameterText(parameter, trial.params[at]);
     if (text !== null) lines.push(`${oneLine(parameter.name, 40)}: ${text}`);

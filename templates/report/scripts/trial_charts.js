@@ -2,7 +2,7 @@
 
 // Each trial's objective, and the best so far.
 function historyPicture(data, width, id) {
-  const complete = data.trials.filter((trial) => trial.value !== null);
+  const { complete } = data;
   const failed = data.trials.filter((trial) => trial.state === "failed");
   const all = objective(data, id);
   const sign = data.better === "higher" ? 1 : -1;
@@ -50,7 +50,7 @@ function historyPicture(data, width, id) {
         stroke: "var(--failed)",
         strokeWidth: 2,
       }),
-      bestDot(data, complete, "number", y),
+      bestDot(data, complete, { x: "number", y }),
       ...tip([...complete, ...failed], { x: "number", y }, (trial) => trialLines(data, trial)),
     ],
   });
@@ -90,15 +90,15 @@ function trialDots(trials, x, all) {
   ];
 }
 
-function bestDot(data, trials, x, y) {
+function bestDot(data, trials, channels, style = { r: 5.5, fill: "var(--tuned)" }) {
   const best = trials.filter((trial) => trial.number === data.best);
-  return Plot.dot(best, { x, y, r: 5.5, fill: "var(--tuned)" });
+  return Plot.dot(best, { ...channels, ...style });
 }
 
 // How the objective is laid out in all of a region's pictures, as its switch says.
 function objective(data, id) {
-  const values = data.trials.map((trial) => trial.value).filter((value) => value !== null);
-  const all = layout(values, data.scale, axisChoice(id));
+  const values = data.complete.map((trial) => trial.value);
+  const all = layout(values, data.scale, id);
   const good = (value) =>
     data.better === "higher" ? all.fraction(value) : 1 - all.fraction(value);
   return { ...all, good };
@@ -116,7 +116,8 @@ function curvesPicture(data, width, id) {
   const all = layout(
     points.map((point) => point.value),
     data.curveScale,
-    axisChoice(id, "curves-"),
+    id,
+    "curves-",
   );
   const left = numberAxis("left", all);
   const domain = d3.extent(points, (point) => point.step);

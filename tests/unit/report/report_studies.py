@@ -24,7 +24,12 @@ from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, trial_of
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 from trialfleet.workflows.views.report.page import render_page
-from trialfleet.workflows.views.report.reading import RegionFacts, build_report
+from trialfleet.workflows.views.report.reading import (
+    RegionFacts,
+    build_report,
+    span_of,
+    taught_of,
+)
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
 SPACE: dict[str, Tunable] = {
@@ -155,9 +160,11 @@ def region_facts(
         "study_name": f"s/r/{name}",
         "parameters": dict(SPACE),
         "defaults": DEFAULTS,
+        "taught": taught_of(trials),
+        "span": span_of(trials),
     }
     status = _status(name, [each.state for each in made], facts)
-    return RegionFacts(status=status, stored=trials, trials=made, **(default | own))
+    return RegionFacts(status=status, trials=made, **(default | own))
 
 
 def _status(

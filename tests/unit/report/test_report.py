@@ -22,7 +22,7 @@ from tests.unit.report.report_studies import (
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.facts.jobs.job_log import Job
 from trialfleet.workflows.rules import states as state_words
-from trialfleet.workflows.views.report.chart_data import region_data
+from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.model import RegionReport, Report
 from trialfleet.workflows.views.report.summary import summary_table
 from trialfleet.workflows.views.report.tables import region_columns, region_rows
@@ -327,7 +327,7 @@ def test_what_jobs_cost_has_columns_where_it_is_known() -> None:
     assert ("Cost", "1.50 USD", "of all jobs") in header(report)
     place = [column.title for column in region_columns(report)].index("USD")
     assert [cells[place].text for _, cells in region_rows(report)] == ["1.50", ""]
-    assert region_data(report, report.regions[0], 8)["jobs"]["usd"] == [0.25]
+    assert region_data(report, Pictures(report.regions[0]), 8)["jobs"]["usd"] == [0.25]
     unpriced = report_of(free)
     assert unpriced.usd is None
     assert "USD" not in [column.title for column in region_columns(unpriced)]

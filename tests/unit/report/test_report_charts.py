@@ -31,11 +31,10 @@ from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.rules import states
 from trialfleet.workflows.views.report import chart_data as drawing
 from trialfleet.workflows.views.report.chart_data import (
+    Pictures,
     curve_points,
     overview_data,
-    pair_of,
     region_data,
-    scale_of_region,
 )
 from trialfleet.workflows.views.report.groups import groups_of
 from trialfleet.workflows.views.report.model import RegionReport, Report
@@ -67,7 +66,7 @@ def test_a_page_and_a_table_come_of_any_values(values: list[float | None], direc
 
 def test_the_data_of_a_region_are_its_trials_in_columns(tuned: Report) -> None:
     region = tuned.regions[0]
-    data = json.loads(json.dumps(region_data(tuned, region, 10), allow_nan=False))
+    data = json.loads(json.dumps(region_data(tuned, Pictures(region), 10), allow_nan=False))
     assert data["number"] == [t.trial for t in region.trials]
     assert [value is None for value in data["value"]] == [t.value is None for t in region.trials]
     values = [trial.value or 0.0 for trial in region.trials]
@@ -111,8 +110,8 @@ def test_one_wild_value_does_not_flatten_the_others(
 
 
 def test_the_best_is_the_anchor_in_either_direction() -> None:
-    down = scale_of_region(of_values([*BULK, 1e6], direction="minimize"))
-    up = scale_of_region(of_values([*BULK, 1e6], direction="maximize"))
+    down = Pictures(of_values([*BULK, 1e6], direction="minimize")).scale
+    up = Pictures(of_values([*BULK, 1e6], direction="maximize")).scale
     assert down == Scale("clipped", log=True, view=(0.5, 0.64))
     assert up is not None
     assert up.view is None
@@ -161,7 +160,7 @@ def test_two_leading_parameters_are_drawn_as_their_trials_allow(
         for at, t in enumerate(t for t in tuned_trials(40) if t.value is not None)
     ][:trials]
     report = report_of(region_facts("A", done))
-    assert pair_of(only(report)).kind == kind
+    assert Pictures(only(report)).pair.kind == kind
     page = text_of(report)
     assert (f'data-picture="{kind}"' in page) == (kind is not None)
     if kind is None:
@@ -174,7 +173,7 @@ def test_a_trial_without_steps_draws_no_curve() -> None:
     one = [trial(DEFAULTS, 0.5, reports={1: 0.5})]
     assert "Learning curves" not in text_of(report_of(region_facts("A", one)))
     two = report_of(region_facts("A", [trial(DEFAULTS, 0.5, reports={3: 0.4, 9: 0.5})]))
-    assert region_data(two, only(two), 10)["curves"] == {0: [[3, 9], [0.4, 0.5]]}
+    assert region_data(two, Pictures(only(two)), 10)["curves"] == {0: [[3, 9], [0.4, 0.5]]}
     assert "Learning curves" in text_of(two)
 
 
@@ -302,7 +301,7 @@ def test_trials_whose_jobs_told_nothing_have_no_timeline(tuned: Report) -> None:
 def test_an_outlier_takes_no_decimals_off_the_trials_table() -> None:
     trials = [trial(DEFAULTS, v, at=at) for at, v in enumerate([*BULK, -1234567.0])]
     report = report_of(region_facts("A", trials))
-    assert region_data(report, only(report), 8)["decimals"] == 4
+    assert region_data(report, Pictures(only(report)), 8)["decimals"] == 4
 
 
 def test_regions_are_grouped_by_their_outcome() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
@@ -169,6 +171,31 @@ def test_a_storage_that_cannot_be_read_is_told(make_run: MakeRun) -> None:
     folder.database.write_bytes(b"no database at all" * 100)
     with pytest.raises(OptimizerError, match="can't be used: file is not a database"):
         read_report(folder)
+
+
+def test_a_damaged_attribute_is_told_by_its_name_where_it_is_needed(make_run: MakeRun) -> None:
+    folder = tuned(make_run(budget=BUDGET), DEFAULT, BEST)
+    before = read_report(folder)
+    damage(folder.database, "seed")
+    assert read_report(folder).regions == before.regions
+    damage(folder.database, "params")
+    with pytest.raises(OptimizerError, match="'params' in the storage is no JSON"):
+        read_report(folder)
+
+
+def damage(database: Path, attribute: str) -> None:
+    with closing(sqlite3.connect(database)) as connection, connection:
+        words = "UPDATE trial_user_attributes SET value_json = '{' WHERE key = ?"
+        assert connection.execute(words, (attribute,)).rowcount
+
+
+def test_a_run_without_a_fleet_needs_nothing_of_aws(make_run: MakeRun) -> None:
+    folder = tuned(make_run(budget=BUDGET), DEFAULT, BEST)
+    code = "import sys; from trialfleet.workflows.control.scripts.report_node import *; "
+    code += f"write_report(RunFolder(Path({str(folder.root)!r})), None); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "jinja2" in done.stdout.split()
+    assert not {"boto3", "botocore", "optuna"} & {*done.stdout.split()}
 
 
 def test_reading_changes_nothing_in_the_storage(make_run: MakeRun) -> None:

@@ -21,7 +21,7 @@ from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.views.report.chart_data import region_data
+from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.serve.why_answers import Answers
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
@@ -104,7 +104,7 @@ def test_pictures_are_drawn_of_the_report_s_data(run: StoredRun, server: Server)
     page = server.ask("/runs/r1/regions/A").text
     (data,) = re.findall(r'<div id="data-0" hidden>(.*)</div>', page)
     report = read_report(RunFolder(run.run.folder))
-    expected = json.loads(json.dumps(region_data(report, report.regions[0], 100)))
+    expected = json.loads(json.dumps(region_data(report, Pictures(report.regions[0]), 100)))
     assert expected["curves"]
     assert json.loads(data) == expected
     (jobs,) = re.findall(r'<div id="regions-data" hidden>(.*)</div>', server.ask("/").text)

@@ -7,12 +7,13 @@ The script looks up everything else: colours, texts over a point, axes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any, NamedTuple
 
-from trialfleet.objective import Direction, best
+from trialfleet.objective import best_value
 from trialfleet.optimizer.downsampling import thinned
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import (
@@ -28,12 +29,11 @@ from trialfleet.workflows.formatting import (
 from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.views.report.model import (
     Comparison,
-    ParameterRange,
     RegionReport,
     Report,
     Setting,
 )
-from trialfleet.workflows.views.report.scales import Scale, scale_of, short
+from trialfleet.workflows.views.report.scales import Scale, scale_of, short, view_of
 from trialfleet.workflows.views.report.summary import report_decimals
 from trialfleet.workflows.views.report.timeline import Timeline
 
@@ -178,15 +178,71 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def region_data(report: Report, region: RegionReport, points: int) -> dict[str, Any]:
+class Pictures:
+    """A region, and what several of its pictures need: each found once."""
+
+    def __init__(self, region: RegionReport) -> None:
+        self.region = region
+
+    @cached_property
+    def searched(self) -> list[str]:
+        """The parameters that could be drawn: searched ones, most important first."""
+        region = self.region
+        names = [name for name, item in region.ranges.items() if not item.single]
+        order = {item.parameter: at for at, item in enumerate(region.importance)}
+        return sorted(names, key=lambda name: (order.get(name, len(order)), name))
+
+    @cached_property
+    def drawn(self) -> list[str]:
+        """Those of them that are drawn: up to twelve that completed trials had."""
+        having = {name for t in self.region.trials if t.value is not None for name in t.params}
+        return [name for name in self.searched if name in having][:MOST_PARAMETERS]
+
+    @cached_property
+    def pair(self) -> Pair:
+        """The two leading parameters that enough trials have, and how to draw them."""
+        names = self.drawn[:2]
+        if len(names) < 2:
+            return Pair(None, (), 0)
+        trials = sum(
+            t.value is not None and all(name in t.params for name in names)
+            for t in self.region.trials
+        )
+        if trials < SCATTER_TRIALS:
+            return Pair(None, (), trials)
+        ranges = self.region.ranges
+        smooth = trials >= PAIR_TRIALS and all(ranges[name].choices is None for name in names)
+        return Pair("contour" if smooth else "scatter", tuple(names), trials)
+
+    @cached_property
+    def curves(self) -> list[Trial]:
+        """The trials that reported at least two steps: less is no curve."""
+        return [trial for trial in self.region.trials if len(trial.curve) > 1]
+
+    @cached_property
+    def scale(self) -> Scale | None:
+        """How the objective is laid out in all pictures; None without any value."""
+        return self._anchored([t.value for t in self.region.trials if t.value is not None])
+
+    @cached_property
+    def curve_scale(self) -> Scale | None:
+        """How the learning curves are laid out; None without any."""
+        return self._anchored([value for trial in self.curves for _, value in trial.curve])
+
+    def _anchored(self, values: Sequence[float]) -> Scale | None:
+        anchor = best_value(values, self.region.objective.direction)
+        return None if anchor is None else scale_of(values, anchor)
+
+
+def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, Any]:
     """A region's trials as columns, its parameters, and how to lay out its objective.
 
     Args:
         report: of the run.
-        region: the region.
+        pictures: of the region.
         points: how many points of each learning curve to keep.
     """
-    drawn = drawn_parameters(region)
+    region, drawn = pictures.region, pictures.drawn
     known = {item.name: item for item in region.settings}
     trials = region.trials
     reported = [trial.metrics.get(report.report_metric) for trial in trials]
@@ -196,10 +252,10 @@ def region_data(report: Report, region: RegionReport, points: int) -> dict[str, 
         "best": region.best_trial,
         "baseline": region.baseline_trial,
         "default": short(region.objective.default),
-        "scale": _scale(scale_of_region(region)),
-        "curveScale": _scale(scale_of_curves(region)),
+        "scale": _scale(pictures.scale),
+        "curveScale": _scale(pictures.curve_scale),
         "parameters": [_parameter(known[name], trials) for name in drawn],
-        "pair": [drawn.index(name) for name in pair_of(region).names],
+        "pair": [drawn.index(name) for name in pictures.pair.names],
         "number": [trial.trial for trial in trials],
         "state": [trial.state for trial in trials],
         "value": [short(trial.value) for trial in trials],
@@ -209,9 +265,9 @@ def region_data(report: Report, region: RegionReport, points: int) -> dict[str, 
             "value": [short(value) for value in reported],
             "decimals": decimals_of(reported, region.report),
         }
-        if is_apart(report)
+        if report.is_apart
         else None,
-        "params": [[_place(known[name], trial) for trial in trials] for name in drawn],
+        "params": [_places(known[name], trials) for name in drawn],
         "settings": [item.name for item in region.settings],
         "others": {
             name: _texts([trial.params.get(name, "") for trial in trials])
@@ -221,20 +277,15 @@ def region_data(report: Report, region: RegionReport, points: int) -> dict[str, 
         "attempts": [trial.attempts or None for trial in trials],
         "node": [trial.node for trial in trials],
         "errors": {t.trial: shortened(t.error, ERROR_LENGTH) for t in trials if t.error},
-        "curves": _curves(trials, points),
+        "curves": _curves(pictures.curves, points),
     }
-
-
-def is_apart(report: Report) -> bool:
-    """Whether regions are compared by another metric than the objective."""
-    return report.metric != report.report_metric
 
 
 def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int | None:
     """A column's decimals, as the values near the best need them: one far away takes none off."""
     known = [value for value in values if value is not None]
     anchor = comparison.tuned
-    view = scale_of(known, anchor).view if known and anchor is not None else None
+    view = view_of(known, anchor) if known and anchor is not None else None
     return column_decimals([v for v in known if view is None or view[0] <= v <= view[1]])
 
 
@@ -264,7 +315,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
     """Steps and values of the learning curves, in thousandths of what they go through."""
-    curves = {t.trial: thinned(t.curve, points) for t in trials if len(t.curve) > 1}
+    curves = {t.trial: thinned(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0
     decimals = 3 - math.floor(math.log10(reach)) if 0 < reach < math.inf else None
@@ -278,51 +329,11 @@ def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
     }
 
 
-def scale_of_region(region: RegionReport) -> Scale | None:
-    """How the objective is laid out in all pictures of a region; None without any value."""
-    values = [trial.value for trial in region.trials if trial.value is not None]
-    return _anchored(values, region.objective.direction)
-
-
-def scale_of_curves(region: RegionReport) -> Scale | None:
-    """How the learning curves are laid out; None without any."""
-    curves = [trial.curve for trial in region.trials if len(trial.curve) > 1]
-    return _anchored([v for curve in curves for _, v in curve], region.objective.direction)
-
-
-def _anchored(values: Sequence[float], direction: Direction) -> Scale | None:
-    anchor = best(values, direction, lambda value: value)
-    return None if anchor is None else scale_of(values, anchor)
-
-
 def _scale(scale: Scale | None) -> dict[str, Any] | None:
     if scale is None:
         return None
     view = None if scale.view is None else [short(end) for end in scale.view]
     return {"view": view}
-
-
-def drawn_parameters(region: RegionReport) -> list[str]:
-    """The parameters that are drawn: searched ones, most important first, up to twelve."""
-    having = {name for t in region.trials if t.value is not None for name in t.params}
-    names = [name for name, item in region.ranges.items() if not item.single and name in having]
-    order = {item.parameter: at for at, item in enumerate(region.importance)}
-    return sorted(names, key=lambda name: (order.get(name, len(order)), name))[:MOST_PARAMETERS]
-
-
-def pair_of(region: RegionReport) -> Pair:
-    """The two leading parameters that enough trials have, and how to draw them."""
-    names = drawn_parameters(region)[:2]
-    if len(names) < 2:
-        return Pair(None, (), 0)
-    ranges = region.ranges
-    trials = sum(
-        t.value is not None and all(name in t.params for name in names) for t in region.trials
-    )
-    if trials < SCATTER_TRIALS:
-        return Pair(None, (), trials)
-    smooth = trials >= PAIR_TRIALS and all(ranges[name].choices is None for name in names)
-    return Pair("contour" if smooth else "scatter", tuple(names), trials)
 
 
 def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
@@ -345,40 +356,18 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
     }
 
 
-def _place(item: Setting, trial: Trial) -> float | None:
-    if trial.value is None and item.name not in trial.params:
-        return None
+def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
+    """Where the trials lie on a parameter's axis: at its value, or its choice's place."""
     assert item.range is not None, item
-    return coordinate(trial.params.get(item.name), item.range)
-
-
-def coordinate(value: Any, range_: ParameterRange) -> float | None:
-    """Where a parameter's value lies on its axis: itself, or its choice's place; None if nowhere.
-
-    1, 1.0 and True are three choices.
-    """
-    if range_.choices is None:
-        return short(value, 5) if is_finite(value) else None
-    same = (
-        at
-        for at, choice in enumerate(range_.choices)
-        if type(choice) is type(value) and choice == value
-    )
-    return next(same, None)
+    values = [trial.params.get(item.name) for trial in trials]
+    if item.range.choices is None:
+        return [short(value, 5) if is_finite(value) else None for value in values]
+    kinds = [(type(choice), choice) for choice in item.range.choices]  # 1, 1.0, True: three choices
+    places = [(type(value), value) for value in values]
+    return [kinds.index(place) if place in kinds else None for place in places]
 
 
 def curve_points(report: Report) -> int:
     """How many points of each learning curve the page keeps: fewer where there are many curves."""
     curves = sum(len(trial.curve) > 1 for region in report.regions for trial in region.trials)
     return max(CURVE_LEAST, min(CURVE_MOST, CURVE_POINTS // max(1, curves)))
-
-
-def has_curves(region: RegionReport) -> bool:
-    """Whether a trial reported at least two steps: less is no curve."""
-    return any(len(trial.curve) > 1 for trial in region.trials)
-
-
-def parameters_not_drawn(region: RegionReport) -> int:
-    """How many searched parameters are left out of the pictures."""
-    searched: Mapping[str, ParameterRange] = region.ranges
-    return sum(not item.single for item in searched.values()) - len(drawn_parameters(region))

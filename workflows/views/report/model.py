@@ -264,6 +264,11 @@ class Head:
     report_direction: Direction
     notice: str = ""
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether regions are compared by another metric than the objective."""
+        return self.metric != self.report_metric
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Head):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.space import Tunable
@@ -28,7 +28,6 @@ from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
 from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.storage import study_name
-from trialfleet.workflows.status.costs.bill import overhead
 from trialfleet.workflows.status.earlier_model import better_before
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.status.reader import Look, StatusReader
@@ -41,6 +40,9 @@ from trialfleet.workflows.views.report.edges import edges_of
 from trialfleet.workflows.views.report.importance import importance_of
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 
+if TYPE_CHECKING:
+    from trialfleet.workflows.rules.cost_sums import Sum
+
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:
@@ -49,8 +51,9 @@ class RegionFacts:
     Attributes:
         status: where it stands.
         study_name: the name of its study in the storage.
-        stored: its trials as the storage has them.
-        trials: the same as every view has them.
+        trials: as every view has them.
+        taught: what the optimiser learned from former tasks, as `RegionReport` has it.
+        span: when its first trial was asked for, and its last was told; None before that.
         parameters: what its search space tunes.
         defaults: the default settings, without constants and what means nothing in them.
         data: its files.
@@ -65,8 +68,9 @@ class RegionFacts:
 
     status: RegionStatus
     study_name: str
-    stored: Sequence[StoredTrial]
     trials: tuple[Trial, ...]
+    taught: Mapping[str, float]
+    span: Span | None
     parameters: Mapping[str, Tunable]
     defaults: Mapping[str, Any]
     data: Sequence[str] = ()
@@ -109,7 +113,7 @@ def _report(
 ) -> Report:
     """The report of some regions; `is_last` where nobody needs the look's trials behind it."""
     study = frozen.study
-    nodes = overhead(folder, finished or datetime.now(UTC))
+    nodes = _overhead(folder, study, finished or datetime.now(UTC))
     head = Head(
         study=study.name,
         run=frozen.run,
@@ -128,8 +132,8 @@ def _report(
     made = []
     for each in regions:
         made.append(_facts_of(folder, frozen, each, look, now))
-        for trial in look.trials[each.name] if is_last else ():
-            trial.forget()
+        if is_last:
+            look.trials[each.name].clear()
     return build_report(
         head,
         made,
@@ -137,6 +141,15 @@ def _report(
         active=[span for files in folder.all_dags() for span in read_executions(files.log)],
         stops=read_removals(folder.dag_files.log),
     )
+
+
+def _overhead(folder: RunFolder, study: Study, now: datetime) -> Sum | None:
+    """What its part in its fleet's nodes cost; None without a fleet, or where nobody knows."""
+    if study.fleet is None:
+        return None
+    from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
+
+    return overhead(folder, now)
 
 
 def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:
@@ -157,8 +170,9 @@ def _facts_of(
     return RegionFacts(
         status=status,
         study_name=study_name(study, frozen.run, name),
-        stored=stored,
         trials=trials_of(name, stored, look.unfinished[name], files, study, now),
+        taught=taught_of(stored),
+        span=span_of(stored),
         parameters=space.parameters,
         defaults=space.active(space.defaults()),
         data=study.data_of(name),
@@ -241,7 +255,8 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
     importance, note = importance_of(trials, region.parameters, run.direction)
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
-    wall, paused = _wall_seconds(region.stored, pauses)
+    begin, end = region.span or (0.0, 0.0)
+    paused = paused_within(pauses, begin, end)
     worse, next_step, next_command = analysis.worse_of(objective, report), None, None
     if worse and status.published and region.in_force:
         next_step, next_command = analysis.next_step_on_worse(
@@ -278,14 +293,15 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         best_trial=status.best_trial,
         baseline_trial=None if baseline is None else baseline.trial,
         compute_seconds=sum(seconds or 0.0 for seconds in jobs),
-        wall_seconds=wall,
+        # Optuna's times have no zone: a clock set back during the run must not give a negative time
+        wall_seconds=max(0.0, end - begin - paused) if region.span else None,
         paused_seconds=paused,
         importance=importance,
         importance_note=note,
         settings=analysis.settings_of(clean(region.defaults), best, trials, region.parameters),
         cause=clean(str(status.cause)) if status.cause else None,
         failures=analysis.failures_of(trials),
-        taught=_taught(region.stored),
+        taught=dict(region.taught),
         trials=trials,
         final_stays=tuple(region.final_stays),
     )
@@ -295,27 +311,21 @@ def _cleaned(job: Job) -> Job:
     return replace(job, machine=clean(job.machine), slot=clean(job.slot))
 
 
-def _taught(trials: Sequence[StoredTrial]) -> dict[str, float]:
-    """What the model learned from when it was last asked, the most first."""
-    noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
-    found = next((kept for each in noted if each and (kept := finite(each))), {})
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
 def _sum(known: Sequence[float | None]) -> float | None:
     """The sum of those that are known; None if none is."""
     found = [each for each in known if each is not None]
     return sum(found) if found else None
 
 
-def _wall_seconds(
-    trials: Sequence[StoredTrial], pauses: Sequence[Span]
-) -> tuple[float | None, float]:
-    """From a region's first trial to its last without pauses, and these; None without any trial."""
-    starts = [trial.datetime_start.timestamp() for trial in trials if trial.datetime_start]
-    ends = [trial.datetime_complete.timestamp() for trial in trials if trial.datetime_complete]
-    if not starts or not ends:
-        return None, 0.0
-    paused = paused_within(pauses, min(starts), max(ends))
-    # Optuna's times have no zone: a clock set back during the run must not give a negative time
-    return max(0.0, max(ends) - min(starts) - paused), paused
+def span_of(trials: Sequence[StoredTrial]) -> Span | None:
+    """When the first of a region's trials was asked for, and the last was told."""
+    starts = [trial.datetime_start for trial in trials if trial.datetime_start]
+    ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
+    return (min(starts).timestamp(), max(ends).timestamp()) if starts and ends else None
+
+
+def taught_of(trials: Sequence[StoredTrial]) -> dict[str, float]:
+    """What the model learned from when it was last asked, the most first."""
+    noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
+    found = next((kept for each in noted if each and (kept := finite(each))), {})
+    return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -31,13 +31,22 @@ def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scal
     Where one is farther away than `flat` times the median distance, a clipped axis shows those
     that are up to half as far.
     """
-    log = bool(values) and min(values) > 0
+    log, view = bool(values) and min(values) > 0, view_of(values, anchor, flat)
+    if view is None:
+        return Scale("linear", log, None)
+    evens = log and _reach([math.log(v) for v in values], math.log(anchor), flat) is None
+    return Scale("log" if evens else "clipped", log, view)
+
+
+def view_of(
+    values: Sequence[float], anchor: float, flat: float = FLAT
+) -> tuple[float, float] | None:
+    """What a clipped axis of them shows; None if nothing lies outside."""
     reach = _reach(values, anchor, flat)
     if reach is None:
-        return Scale("linear", log, None)
+        return None
     inside = [value for value in values if abs(value - anchor) <= reach]
-    evens = log and _reach([math.log(v) for v in values], math.log(anchor), flat) is None
-    return Scale("log" if evens else "clipped", log, (min(inside), max(inside)))
+    return min(inside), max(inside)
 
 
 def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:

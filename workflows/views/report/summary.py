@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import first_of
 from trialfleet.workflows.facts.runs.causes import in_short
-from trialfleet.workflows.formatting import (
-    BETTER,
-    column_decimals,
-    duration,
-    fixed,
-    signed,
-)
+from trialfleet.workflows.formatting import BETTER, column_decimals, duration, fixed, signed
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.views.output import Fitting, keep_numbers_whole
 from trialfleet.workflows.views.report.analysis import unreported
@@ -30,15 +25,9 @@ _STYLES = {"worse": "red", "kept": "yellow"}
 
 def fitted_summary(report: Report) -> Fitting:
     """The summary for a terminal; a narrow one goes without the objective's best, then times."""
-
-    def narrow(*, with_time: bool) -> Table:
-        return summary_table(report, with_best=False, with_time=with_time)
-
-    return Fitting(
-        lambda whole: (
-            summary_table(report) if whole else Fitting(lambda room: narrow(with_time=room))
-        )
-    )
+    narrow = partial(summary_table, report, with_best=False)
+    without = Fitting(lambda room: narrow(with_time=room))
+    return Fitting(lambda whole: summary_table(report) if whole else without)
 
 
 def summary_table(report: Report, *, with_best: bool = True, with_time: bool = True) -> Table:
@@ -62,7 +51,7 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
 
     decimals = report_decimals(report)
     best_decimals = column_decimals([row.objective.tuned for row in report.regions])
-    with_best = with_best and report.metric != report.report_metric
+    with_best = with_best and report.is_apart
     failed = report.failed > 0
     table = Table(
         header_style="bold",

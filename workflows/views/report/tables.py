@@ -9,7 +9,6 @@ from typing import Any
 
 from trialfleet.workflows import formatting as f
 from trialfleet.workflows.formatting import usd
-from trialfleet.workflows.views.report.chart_data import is_apart
 from trialfleet.workflows.views.report.groups import outcome, tone_of
 from trialfleet.workflows.views.report.model import Comparison, RegionReport, Report, Setting
 from trialfleet.workflows.views.report.summary import report_decimals
@@ -58,14 +57,12 @@ class Column:
 
 def region_columns(report: Report) -> list[Column]:
     """The overview's columns after the region's name; without those that all would leave empty."""
-    columns = [*_compared_columns(report), *_course_columns(report)]
-    if all(row.final_metric is None for row in report.regions):
-        columns = [column for column in columns if column.title != FULL_TRAINING]
-    if all(row.usd is None for row in report.regions):
-        columns = [column for column in columns if column.title != COST]
-    if all(row.published is None for row in report.regions):
-        columns = [column for column in columns if column.title != MODEL]
-    return columns
+    return [
+        column
+        for column in (*_compared_columns(report), *_course_columns(report))
+        if column.title not in {FULL_TRAINING, COST, MODEL}
+        or any(column.cell(row).key is not None for row in report.regions)
+    ]
 
 
 def _compared_columns(report: Report) -> list[Column]:
@@ -82,7 +79,7 @@ def _compared_columns(report: Report) -> list[Column]:
         Column("Default", "number", lambda row: value(row.report.default)),
         Column("Tuned", "number", lambda row: value(row.report.tuned, "strong"), brief=True),
         Column("Gain", "number", gain, brief=True),
-        Column("Status", "text", _status, brief=True),
+        Column("Status", "text", lambda row: Cell(outcome(row), None, tone_of(row)), brief=True),
         Column(FULL_TRAINING, "number", lambda row: value(row.final_metric), hint=FULL_MEANS),
     ]
 
@@ -94,21 +91,17 @@ def _course_columns(report: Report) -> list[Column]:
         return Cell(f.fixed(row.objective.tuned, decimals), row.objective.tuned)
 
     return [
-        *([Column(f"Best {report.metric}", "number", best)] if is_apart(report) else []),
-        Column("Trials", "number", _trials),
+        *([Column(f"Best {report.metric}", "number", best)] if report.is_apart else []),
+        Column(
+            "Trials",
+            "number",
+            lambda row: Cell(f"{row.finished} / {row.budget_trials}", row.finished),
+        ),
         Column("Failed", "number", _failed),
         Column("Time", "number", lambda row: Cell(f.duration(row.wall_seconds), row.wall_seconds)),
         Column(COST, "number", lambda row: Cell(usd(row.usd), row.usd), hint=COST_MEANS),
         Column(MODEL, "text", _model),
     ]
-
-
-def _status(row: RegionReport) -> Cell:
-    return Cell(outcome(row), outcome(row), tone_of(row))
-
-
-def _trials(row: RegionReport) -> Cell:
-    return Cell(f"{row.finished} / {row.budget_trials}", row.finished)
 
 
 def _failed(row: RegionReport) -> Cell:

@@ -139,7 +139,7 @@ def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 
     bars: list[Bar] = []
     for machine in sorted(machines, key=_natural):
         for row in machines[machine].rows:
-            bars += [each._replace(row=len(rows)) for each in row]
+            bars += [Bar(*each[:-1], len(rows)) for each in row]
             rows.append(machine)
     return Timeline(tuple(rows), tuple(bars), pauses, undrawn)
 

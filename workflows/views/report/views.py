@@ -20,8 +20,7 @@ from trialfleet.workflows.views.report.chart_data import (
     PAIR_TRIALS,
     SCATTER_TRIALS,
     Pair,
-    is_apart,
-    parameters_not_drawn,
+    Pictures,
 )
 from trialfleet.workflows.views.report.groups import group_of
 from trialfleet.workflows.views.report.model import Comparison, Importance, RegionReport, Report
@@ -49,9 +48,8 @@ def header(report: Report) -> list[tuple[str, str, str]]:
     left = f"{report.failed:,} failed" if report.failed else "none failed"
     trials = f"of {report.budget_trials:,} · {left}"
     waited = _paused(report.paused_seconds) or "from start to finish"
-    helped = f"{better} of {len(gains)} regions better"
     middle, unit = _median_gain(report)
-    helped = f"{unit}{better} of {len(gains)} better" if unit else helped
+    helped = f"{unit}{better} of {len(gains)} {'' if unit else 'regions '}better"
     return [
         ("Regions tuned", f"{tuned:,}", f"of {f.counted(len(regions), 'region')}")
         if tuned
@@ -173,7 +171,7 @@ def log_of(row: RegionReport) -> str:
 
 def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
     """A region's figures in words: label, text and tone (a CSS class)."""
-    for item in [row.objective, row.report] if is_apart(report) else [row.objective]:
+    for item in [row.objective, row.report] if report.is_apart else [row.objective]:
         if (item.default, item.tuned) != (None, None):
             yield item.metric, _comparison(item), ""
     if row.final is not None:
@@ -207,11 +205,9 @@ def _comparison(item: Comparison) -> str:
 
 
 def _trial_counts(row: RegionReport) -> str:
-    parts = [f"{row.complete} completed"]
-    parts += [f"{row.failed} failed"] if row.failed else []
-    parts += [f"{row.stopped_early} stopped early"] if row.stopped_early else []
-    parts += [f"{row.running} running"] if row.running else []
-    return f"{', '.join(parts)}, of {row.budget_trials}"
+    others = (row.failed, "failed"), (row.stopped_early, "stopped early"), (row.running, "running")
+    told = [f", {count} {state}" for count, state in others if count]
+    return f"{row.complete} completed{''.join(told)}, of {row.budget_trials}"
 
 
 def early_stopping_note(report: Report) -> str:
@@ -256,11 +252,6 @@ def failure_rows(row: RegionReport) -> list[tuple[str, str, str]]:
         )
         for item in row.failures[:MOST_FAILURES]
     ]
-
-
-def failures_left_out(row: RegionReport) -> int:
-    """How many different errors the page leaves to report.json."""
-    return max(0, len(row.failures) - MOST_FAILURES)
 
 
 def _trial_names(trials: Sequence[int]) -> str:
@@ -351,11 +342,6 @@ def importance_note(row: RegionReport) -> str:
     )
 
 
-def pair_title(pair: Pair) -> str:
-    """Over the picture of the two leading parameters."""
-    return " and ".join(pair.names) or "The two leading parameters"
-
-
 def pair_note(pair: Pair) -> str:
     """What the picture of the two leading parameters shows, or why there is none."""
     if pair.kind == "contour":
@@ -370,10 +356,10 @@ def pair_note(pair: Pair) -> str:
     return f"It takes two searched parameters that {SCATTER_TRIALS} completed trials have."
 
 
-def slices_note(row: RegionReport) -> str:
+def slices_note(pictures: Pictures) -> str:
     """Below the pictures of single parameters."""
     best = "The filled dot is the best trial."
-    if not (left_out := parameters_not_drawn(row)):
+    if not (left_out := len(pictures.searched) - len(pictures.drawn)):
         return best
     return f"{best} {f.counted(left_out, 'less important parameter')} in the table alone."
 
@@ -382,10 +368,9 @@ def _moment(time: datetime) -> str:
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def summary_line(report: Report, row: RegionReport) -> str:
+def summary_line(row: RegionReport, decimals: int | None) -> str:
     """A closed region's one line: the tuned report metric and its gain."""
     if row.report.tuned is None:
         return ""
-    decimals = report_decimals(report)
     gain = "" if row.report.gain is None else f" ({f.signed(row.report.gain, decimals)})"
     return f"{f.fixed(row.report.tuned, decimals)}{gain}"

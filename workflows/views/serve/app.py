@@ -242,22 +242,23 @@ def has_report(folder: RunFolder) -> bool:
 def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
     page = details.region_page(snapshot, slug)
     (region,), timeline = page.report.regions, timeline_of(page.report)
+    pictures = chart_data.Pictures(region)
     points = chart_data.curve_points(page.report)
     return render_template(
         "serve/region.html.j2",
         page=page,
         report=page.report,
         region=region,
+        pictures=pictures,
         timeline=timeline,
         regions_json=_regions_json(timeline, [region.name]),
-        region_json=script_json(chart_data.region_data(page.report, region, points)),
+        region_json=script_json(chart_data.region_data(page.report, pictures, points)),
         trial_path=partial(views.trial_path, key, slug),
         run_path=views.run_path(key),
         details=details,
         local_time=local_time,
         views=report_views,
         tables=tables,
-        chart_data=chart_data,
     )
 
 
