@@ -131,11 +131,6 @@ class StoredTrial:
             None if start is None or end is None else (float(start), max(float(start), float(end)))
         )
 
-    def forget(self) -> None:
-        """Free the memory of what was parsed of its attributes; it is parsed again when asked."""
-        if isinstance(self.user_attrs, Attributes):
-            self.user_attrs.forget()
-
 
 class Attributes(Mapping[str, Any]):
     """A trial's attributes, each parsed when it is asked for: most of most trials never are."""
@@ -151,10 +146,6 @@ class Attributes(Mapping[str, Any]):
             except ValueError as error:
                 raise OptimizerError(f"a trial's {key!r} in the storage is no JSON") from error
         return self._parsed[key]
-
-    def forget(self) -> None:
-        """Free the memory of what was parsed."""
-        self._parsed = {}
 
     def text(self, key: str) -> str:
         """Return the JSON of an attribute, not parsed; empty where there is none."""

@@ -1,0 +1,184 @@
+"""Data that comes late: awaited for as long as the study says, told once, tried again."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.study.study_texts import MINIMAL, error_of, write
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.control.daily import day as day_module
+from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.late_data import not_ready
+from trialfleet.workflows.facts.journal.journal import Ending, latest_of
+from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.study.loading import load_day, load_whole
+
+DAY = date(2026, 11, 22)
+BEGINS = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)
+WAITS = "{at: '02:30', zone: UTC, wait_for_data: 3h}"
+TEXT = MINIMAL + f"data: 'data/{{region}}/{{date}}.txt'\ndaily: {WAITS}\nnotify: [{{command: 'false'}}]\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(day_module, "LATE_SECONDS", 0.0)
+    (tmp_path / "go.sh").write_text("exit 0\n")
+    return tmp_path
+
+
+def put(here: Path, region: str, age: float = 100.0) -> Path:
+    file = here / "data" / region / f"{DAY}.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("1")
+    written = time.time() - age
+    os.utime(file, (written, written))
+    return file
+
+
+def clock_of(*moments: timedelta) -> Iterator[datetime]:
+    """The times that a clock shows, one after the other; then always the last."""
+    yield from (BEGINS + moment for moment in moments)
+    while True:
+        yield BEGINS + moments[-1]
+
+
+def late(here: Path, text: str = TEXT) -> dict[str, str]:
+    file = write(here, text)
+    return not_ready(load_day(file, DAY), DAY, load_whole(file).daily)
+
+
+def test_data_is_whole_once_nothing_was_written_for_a_minute(here: Path) -> None:
+    put(here, "A")
+    growing = put(here, "NO", age=5.0)
+    assert late(here) == {"NO": f"data of {DAY} is being written: {growing}"}
+    put(here, "NO", age=61.0)
+    assert late(here) == {}
+    growing.unlink()
+    assert late(here) == {"NO": f"data of {DAY} isn't there: {growing}"}
+
+
+def test_a_study_that_does_not_wait_takes_what_is_there(here: Path) -> None:
+    put(here, "A", age=0.0)
+    put(here, "NO", age=0.0)
+    assert late(here, TEXT.replace(", wait_for_data: 3h", "")) == {}
+
+
+def test_data_is_whole_once_the_ready_file_is_beside_it(here: Path) -> None:
+    text = TEXT.replace("wait_for_data: 3h", "wait_for_data: 3h, ready_file: _SUCCESS")
+    for region in ("A", "NO"):
+        put(here, region, age=0.0)
+    (here / "data/A/_SUCCESS").touch()
+    assert late(here, text) == {
+        "NO": f"data of {DAY} is not whole: there is no {here}/data/NO/_SUCCESS"
+    }
+    folders = text.replace("{date}.txt", "{date}")
+    for region in ("A", "NO"):
+        (here / "data" / region / str(DAY)).mkdir()
+        (here / "data" / region / str(DAY) / "part-0").write_text("1")
+    (here / "data/A" / str(DAY) / "_SUCCESS").touch()
+    assert [*late(here, folders)] == ["NO"]
+
+
+def test_a_folder_s_newest_file_counts(here: Path) -> None:
+    old = time.time() - 1000
+    for region in ("A", "NO"):
+        for part in ("part-0", "part-1"):
+            file = here / "data" / region / str(DAY) / part
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("1")
+            os.utime(file, (old, old))
+    (here / "data/NO" / str(DAY) / "part-1").write_text("2")
+    assert [*late(here, TEXT.replace("{date}.txt", "{date}"))] == ["NO"]
+
+
+def test_what_never_comes_fails_when_the_time_is_over_and_is_told_at_once_and_once(
+    here: Path,
+) -> None:
+    moments = clock_of(*[timedelta(minutes=n) for n in range(0, 190, 1)])
+    days = Days(write(here, TEXT), clock=lambda: next(moments))
+    days.run(DAY)
+    assert {(one.region, one.ending) for one in days.journal.outcomes()} == {
+        ("A", Ending.FAILED),
+        ("NO", Ending.FAILED),
+    }
+    assert all("isn't there" in one.why for one in days.journal.outcomes())
+    [attempt] = days.journal.attempts()
+    assert attempt.ended
+    assert attempt.ended >= BEGINS + timedelta(hours=3)
+    events = [one.event for one in Outbox(days.folder.alerts).deliveries()]
+    assert [event.kind for event in events] == [
+        "attention", "region-failed", "region-failed",
+    ]  # fmt: skip
+    assert events[0].data["regions"] == ["A", "NO"]
+    assert "waits for the data of A, NO until" in events[0].title
+    days.finish_telling()
+    told = [one.event.kind for one in Outbox(days.folder.alerts).deliveries()]
+    assert told.count("attention") == 1
+    assert told.count("region-failed") == 2
+
+
+def test_a_day_that_is_long_past_waits_for_nothing(here: Path) -> None:
+    days = Days(write(here, TEXT), clock=lambda: BEGINS + timedelta(hours=4))
+    days.run(DAY)
+    assert [one.ending for one in days.journal.outcomes()] == [Ending.FAILED, Ending.FAILED]
+
+
+def test_a_day_that_failed_for_want_of_data_is_tried_again_where_that_has_come(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that is refused stands for a run: there is no pool."""
+    from trialfleet.errors import InputError
+
+    days = Days(write(here, TEXT), clock=lambda: BEGINS + timedelta(hours=4))
+    days.run(DAY)
+    days.run(DAY)
+    assert len(days.journal.attempts()) == 1, "there is nothing new"
+    put(here, "NO")
+
+    def refuse(*_given: object) -> None:
+        raise InputError("refused")
+
+    monkeypatch.setattr(day_module, "connect", lambda: None)
+    monkeypatch.setattr(day_module, "plan_day", refuse)
+    days.run(DAY)
+    assert [one.regions for one in days.journal.attempts()] == [("A", "NO"), ("NO",)]
+    assert latest_of(days.journal.outcomes())[DAY, "NO"].why == "not planned: refused"
+    days.run(DAY)
+    assert len(days.journal.attempts()) == 2, "no file of it is new"
+
+
+def test_what_is_awaited_is_shown(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(here, TEXT)
+    days = Days(file, clock=lambda: BEGINS)
+    days._first_attempt(DAY)
+    monkeypatch.setattr(
+        "trialfleet.wall_clock.real_time", lambda: BEGINS + timedelta(minutes=10)
+    )
+    said = CliRunner().invoke(main, ["daily", "status", str(file)]).output
+    assert f"A: awaited until 2026-11-22 05:30 UTC: data of {DAY} isn't there: " in said
+    shown = json.loads(CliRunner().invoke(main, ["daily", "status", str(file), "--json"]).output)
+    assert [*shown["awaited"]] == ["A", "NO"]
+    monkeypatch.setattr("trialfleet.wall_clock.real_time", lambda: BEGINS + timedelta(hours=3))
+    assert "awaited" not in CliRunner().invoke(main, ["daily", "status", str(file)]).output
+
+
+@pytest.mark.parametrize(
+    ("daily", "message"),
+    [
+        ("{at: '02:30', ready_file: _SUCCESS}", "ready_file: needs wait_for_data"),
+        ("{at: '02:30', wait_for_data: 3h, ready_file: a/b}", "must be the name of a file"),
+        ("{at: '02:30', wait_for_data: 3h, ready_file: ..}", "must be the name of a file"),
+        ("{at: '02:30', wait_for_data: soon}", "must be hours and minutes"),
+    ],
+)
+def test_what_is_wrong_with_waiting(here: Path, daily: str, message: str) -> None:
+    assert message in error_of(here, TEXT.replace(WAITS, daily))
