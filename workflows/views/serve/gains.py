@@ -81,7 +81,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
             study = snapshot.frozen.study
             direction = rule_of(study).direction if study.gate else study.objective.direction
             return _gain(sides[0], sides[1], direction, over, verdict.metric)
-    champion = snapshot.champions.of(region.slug)
+    champion = snapshot.champions.get(region.slug)
     if champion and champion.run != snapshot.look.status.run:
         study = snapshot.frozen.study
         metric = study.compared_metric

@@ -25,7 +25,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.reader import Look, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
-from trialfleet.workflows.views.serve.champions import Champions
+from trialfleet.workflows.views.serve.champions import Champion, ChampionsReader, models_folder
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
 
 _CHECK = 0.5  # seconds between two looks at modification times
@@ -54,7 +54,7 @@ class Snapshot:
     frozen: FrozenStudy
     graph: dict[str, RegionGraph]
     look: Look
-    champions: Champions
+    champions: dict[str, Champion]
     nodes: PoolNodes
     seconds: float
 
@@ -124,6 +124,7 @@ class LiveRun:
         self._places = tuple(map(str, self._watched_places()))  # asked for twice a second
         self._reports: tuple[str, ...] = ()  # those of the trials that run
         self._reader: StatusReader | None = None
+        self._champions = ChampionsReader(self._frozen.study, self._graph)
         self._queue = _Queue(folder)
         self._changed = threading.Condition()
         self._snapshot: Snapshot | None = None
@@ -206,7 +207,6 @@ class LiveRun:
     def read(self) -> Snapshot:
         """Return the run as it is now; it is not watched for that."""
         began, last = time.monotonic(), self._snapshot
-        before = last.champions if last else None
         self._reader = self._reader or StatusReader(self.folder)
         look = self._reader.look()
         self._reports = tuple(str(path) for path in self._reports_in(look))
@@ -216,7 +216,7 @@ class LiveRun:
             frozen=self._frozen,
             graph=self._graph,
             look=look,
-            champions=Champions(self._frozen.study, tuple(self._graph), before),
+            champions=self._champions.read(),
             nodes=self._nodes.read(),
             seconds=time.monotonic() - began,
         )
@@ -241,7 +241,7 @@ class LiveRun:
         for slug in self._graph:
             yield folder.region(slug).root
             if study.publishes:
-                yield Path(study.publish) / study.name / slug
+                yield models_folder(study, slug)
 
 
 def _stamp(path: str) -> tuple[int, int]:

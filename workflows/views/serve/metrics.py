@@ -108,7 +108,7 @@ class _Metrics(Collector):
                 found = gain_of(snapshot, region).value
                 if found is not None:
                     gain.add_metric(own, found)
-                champion = snapshot.champions.of(region.slug)
+                champion = snapshot.champions.get(region.slug)
                 if champion and champion.as_of:
                     age.add_metric(own, (now - champion.as_of).total_seconds())
         yield from (state, trials, pending, budget, best, gain, age)

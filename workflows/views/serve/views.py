@@ -163,7 +163,7 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
 
 
 def _age(snapshot: Snapshot, region: RegionStatus) -> str:
-    champion = snapshot.champions.of(region.slug)
+    champion = snapshot.champions.get(region.slug)
     if champion is None:
         return "no model yet"
     return f"model {since(champion, snapshot.now)}"
