@@ -37,7 +37,7 @@ from trialfleet.workflows.facts.jobs.job_facts import JobFacts, may_fail, read_j
 from trialfleet.workflows.facts.journal.outbox import undelivered
 from trialfleet.workflows.facts.models.export_folder import unexported
 from trialfleet.workflows.facts.models.folders import why_kept_out
-from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import check_place
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
 from trialfleet.workflows.facts.runs.causes import cause_of, why_all_fail
@@ -66,6 +66,7 @@ from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunS
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.time_left import begun, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.unfinished_trials import (
+    RunningTrial,
     jobs_without_trial,
     running_trials,
     unfinished_of,
@@ -142,6 +143,7 @@ class _Decided:
 
     Attributes:
         stamp: what changes with the sources.
+        reports: what changes with the reports of trials that run.
         until: when all is decided anew, by the monotonic clock: a stamp doesn't tell everything.
         jobs: of its nodes, in the queue.
         unfinished: the words for its trials that are asked and not told, by name.
@@ -149,6 +151,7 @@ class _Decided:
     """
 
     stamp: object
+    reports: object
     until: float
     jobs: list[JobFacts]
     unfinished: dict[str, TrialState]
@@ -160,12 +163,12 @@ class _AddedUp:
     """The executions of a region's jobs, added up.
 
     Attributes:
-        decided: what was decided of the region then.
+        stamp: of what was decided of the region then.
         until: when they are added up anew, by the monotonic clock.
         usd: what they cost; None without any price.
     """
 
-    decided: _Decided
+    stamp: object
     until: float
     work: Work
     usd: float | None
@@ -192,7 +195,7 @@ class StatusReader:
         self._records = RecordsReader()
         self._decided: dict[str, _Decided] = {}  # by the regions' slugs
         self._added: dict[str, _AddedUp] = {}  # likewise
-        self._words: dict[str, tuple[Path, ...]] = {}  # by the nodes that have had a job
+        self._words: dict[str, TrialFolder] = {}  # by the nodes that have had a job
         self._holdouts: dict[str, str | None] = {}
         self._names = {region.slug: region.name for region in self._graph.regions}
         self._hours = {name: self._frozen.study.budget_of(name).hours for name in self.regions}
@@ -385,15 +388,22 @@ class StatusReader:
     def _decided_of(self, sources: _Sources) -> _Decided:
         """What is decided of a region: as before while its sources are as they were then."""
         region, stamp, now = sources.region, self._stamp(sources), time.monotonic()
+        reports = [job_files.stamp_of(self._words[node].reports) for node in _nodes_of(sources)]
         known = self._decided.get(region.slug)
         if known and known.stamp == stamp and now < known.until:
+            if known.reports != reports:
+                running = self._running_trials(sources, known.unfinished)
+                status = replace(known.status, running_trials=running)
+                known = replace(known, reports=reports, status=status)
+                self._decided[region.slug] = known
             return known
-        files, ads = self._folder.region(region.slug), sources.ads
+        files = self._folder.region(region.slug)
         unfinished = unfinished_of(files, region, sources.trials, sources.state, sources.queued)
         known = _Decided(
             stamp=stamp,
+            reports=reports,
             until=now + _DECIDED_SECONDS * (1 + random.random()),  # noqa: S311 - not all at once
-            jobs=read_jobs(self._folder, ads),
+            jobs=read_jobs(self._folder, sources.ads),
             unfinished=unfinished,
             status=self._region(sources, unfinished),
         )
@@ -416,12 +426,12 @@ class StatusReader:
         Where nothing happens but that jobs execute, it is added up anew every few seconds.
         """
         known = self._added.get(region.slug)
-        if known and known.decided is decided and time.monotonic() < known.until:
+        if known and known.stamp is decided.stamp and time.monotonic() < known.until:
             return known
         names = {region.name: trials}
         work, usd = self._work.read([region], names, decided.jobs, queued, now)
         until = time.monotonic() + _ADDED_SECONDS * (1 + random.random())  # noqa: S311 - likewise
-        known = _AddedUp(decided=decided, until=until, work=work, usd=usd[region.name])
+        known = _AddedUp(stamp=decided.stamp, until=until, work=work, usd=usd[region.name])
         self._added[region.slug] = known
         return known
 
@@ -449,11 +459,12 @@ class StatusReader:
 
     def _stamp_of_job(self, files: RegionFolder, ad: Mapping[str, Any]) -> object:
         """What changes with the words between a node's job and the access point, and its log."""
-        node = ad["TrialfleetNode"]
-        if node not in self._words:
-            place = files.of_node(node)
-            self._words[node] = place.log, place.order, place.said, place.reports, place.saved
-        return may_fail(ad), [job_files.stamp_of(path) for path in self._words[node]]
+        node, is_telling = ad["TrialfleetNode"], may_fail(ad)
+        place = self._words.get(node)
+        if place is None:
+            place = self._words[node] = files.of_node(node)
+        paths = (place.log, place.order, place.said, *([place.saved] if is_telling else []))
+        return is_telling, [job_files.stamp_of(path) for path in paths]
 
     def _seconds_left(
         self, region: RegionStatus, trials: list[StoredTrial], pauses: Sequence[Span]
@@ -509,7 +520,7 @@ class StatusReader:
             drift=(records.published or {}).get("drift"),
             holdout=self._holdout(files) if published else None,
             changed=records.changed,
-            running_trials=running_trials(files, region, queued, self._metric, unfinished),
+            running_trials=self._running_trials(sources, unfinished),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
             cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,
             failing=records.failing,
@@ -524,6 +535,13 @@ class StatusReader:
                 done=len(complete),
             ),
         )
+
+    def _running_trials(
+        self, sources: _Sources, unfinished: Mapping[str, TrialState]
+    ) -> tuple[RunningTrial, ...]:
+        region, queued = sources.region, sources.queued
+        files = self._folder.region(region.slug)
+        return running_trials(files, region, queued, self._metric, unfinished)
 
     def _holdout(self, files: RegionFolder) -> str | None:
         """What a published model's losses say; its files don't change any more."""
@@ -582,6 +600,11 @@ def last_finished(folder: RunFolder) -> datetime | None:
     except OSError:
         return None
     return datetime.fromisoformat(found[1].decode()) if found else None  # it can be written again
+
+
+def _nodes_of(sources: _Sources) -> list[str]:
+    """The nodes of a region that have a job in the queue."""
+    return [ad["TrialfleetNode"] for ad in sources.ads if "TrialfleetNode" in ad]
 
 
 def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]]]:

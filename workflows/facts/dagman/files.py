@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.classads import plain
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.workflows.facts.jobs.executions import events_of
@@ -83,6 +84,12 @@ def read_node_status(path: Path) -> dict[str, NodeStatus]:
 
     DAGMan writes it anew every few seconds, most of it as it was.
     """
+    stamp = job_files.stamp_of(path)
+    return _nodes_in(path, stamp) if any(stamp) else {}
+
+
+@lru_cache(maxsize=1 << 12)  # of the DAGMans of a large run
+def _nodes_in(path: Path, _changed: tuple[int, int]) -> dict[str, NodeStatus]:
     import classad2
 
     try:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
@@ -28,13 +28,43 @@ from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.views.serve.champions import Champion, ChampionsReader, models_folder
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
 
+T = TypeVar("T")
+
 _CHECK = 0.5  # seconds between two looks at modification times
 _QUEUE = 2.0  # … at the states of jobs
 _NO_QUEUE = 15.0  # … after the queue did not answer
 _AGAIN = 20.0  # seconds after which a run is read again, whatever has changed: what logs tell
 _SHARE = 0.008  # of a core that reading takes at most, however much changes
 _LONGEST = 2.0  # seconds between two looks at a run that changes all the time, and costs more
+_SHARE_OF_LATELY = 0.04  # likewise of what pages may show a few seconds later
 _UNWATCHED = 10.0  # seconds after which nobody watches any more
+
+
+class Kept:
+    """What was made of a run, for as long as what it was made of stays the same."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, tuple[object, Any]] = {}
+        self._lately: dict[str, tuple[float, Any]] = {}
+
+    def of(self, name: Hashable, source: object, make: Callable[[], T]) -> T:
+        """Return what was made under a name of what equals the source; else it is made."""
+        known = self._made.get(name)
+        if known is None or known[0] != source:
+            known = self._made[name] = source, make()
+        made: T = known[1]
+        return made
+
+    def lately(self, name: str, make: Callable[[], T]) -> T:
+        """Return what was made lately: making it again and again takes a small part of a core."""
+        known = self._lately.get(name)
+        if known is None or time.monotonic() >= known[0]:
+            cpu = time.thread_time()
+            new = make()
+            cost = time.thread_time() - cpu
+            known = self._lately[name] = time.monotonic() + cost / _SHARE_OF_LATELY, new
+        made: T = known[1]
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +77,7 @@ class Snapshot:
         graph: its regions.
         champions: the model in force of each region, by slug.
         seconds: what the look took.
+        kept: what was made of this look and of those before.
     """
 
     number: int
@@ -57,6 +88,7 @@ class Snapshot:
     champions: dict[str, Champion]
     nodes: PoolNodes
     seconds: float
+    kept: Kept
 
     @property
     def now(self) -> datetime:
@@ -124,6 +156,7 @@ class LiveRun:
         self._places = tuple(map(str, self._watched_places()))  # asked for twice a second
         self._reports: tuple[str, ...] = ()  # those of the trials that run
         self._reader: StatusReader | None = None
+        self._kept = Kept()
         self._champions = ChampionsReader(self._frozen.study, self._graph)
         self._queue = _Queue(folder)
         self._changed = threading.Condition()
@@ -219,6 +252,7 @@ class LiveRun:
             champions=self._champions.read(),
             nodes=self._nodes.read(),
             seconds=time.monotonic() - began,
+            kept=self._kept,
         )
 
     def _reports_in(self, look: Look) -> Iterator[Path]:
