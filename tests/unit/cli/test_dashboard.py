@@ -51,8 +51,10 @@ def add(storage: BaseStorage, value: float) -> None:
     storage.create_new_trial(1, create_trial(value=value))
 
 
-def ask(url: str, path: str, method: str = "GET") -> Any:
-    where = Request(url.removesuffix("/dashboard") + path, method=method)  # noqa: S310
+def ask(url: str, path: str, method: str = "GET", told: Any = None) -> Any:
+    body = None if told is None else json.dumps(told).encode()
+    where = Request(url.removesuffix("/dashboard") + path, body, method=method)  # noqa: S310
+    where.add_header("Content-Type", "application/json")
     with urlopen(where, timeout=60) as answer:  # noqa: S310
         return json.loads(answer.read() or "null")
 
@@ -86,6 +88,8 @@ def test_the_real_dashboard_shows_a_copy_that_follows_the_run(
             assert values(url) == [0.5]
             add(storage, 0.25)
             wait_for(lambda: values(url) == [0.5, 0.25])
+            ask(url, "/api/studies/1/note", "PUT", {"body": "seen", "version": 1})
+            assert ask(url, "/api/studies/1")["note"]["body"] == "seen"
             ask(url, "/api/studies/1", "DELETE")  # a person may do that there
             assert ask(url, "/api/studies")["study_summaries"] == []
             assert len(storage.get_all_trials(1)) == 2
