@@ -64,7 +64,12 @@ from trialfleet.workflows.status.missing_modules import how_to_install
 from trialfleet.workflows.status.pauses import Span, pauses_so_far
 from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
-from trialfleet.workflows.status.time_left import begun, seconds_left, seconds_left_of_run
+from trialfleet.workflows.status.time_left import (
+    begun,
+    first_start,
+    seconds_left,
+    seconds_left_of_run,
+)
 from trialfleet.workflows.status.unfinished_trials import (
     RunningTrial,
     jobs_without_trial,
@@ -148,6 +153,7 @@ class _Decided:
         jobs: of its nodes, in the queue.
         unfinished: the words for its trials that are asked and not told, by name.
         status: where it stands, but for what it costs and the time that is left.
+        first: when the first of its trials was asked for, in Unix seconds.
     """
 
     stamp: object
@@ -156,6 +162,7 @@ class _Decided:
     jobs: list[JobFacts]
     unfinished: dict[str, TrialState]
     status: RegionStatus
+    first: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +254,7 @@ class StatusReader:
             replace(
                 each.status,
                 usd=own.usd,
-                seconds_left=self._seconds_left(each.status, trials[each.status.name], pauses),
+                seconds_left=self._seconds_left(each, pauses),
             )
             for each, own in zip(decided, added, strict=True)
         )
@@ -406,6 +413,7 @@ class StatusReader:
             jobs=read_jobs(self._folder, sources.ads),
             unfinished=unfinished,
             status=self._region(sources, unfinished),
+            first=first_start(sources.trials),
         )
         if known.status.phase in _ENDS or region.gangs:  # files of theirs have no stamp there
             self._decided.pop(region.slug, None)
@@ -466,12 +474,12 @@ class StatusReader:
         paths = (place.log, place.order, place.said, *([place.saved] if is_telling else []))
         return is_telling, [job_files.stamp_of(path) for path in paths]
 
-    def _seconds_left(
-        self, region: RegionStatus, trials: list[StoredTrial], pauses: Sequence[Span]
-    ) -> float | None:
+    def _seconds_left(self, decided: _Decided, pauses: Sequence[Span]) -> float | None:
+        region = decided.status
         if region.state is not RunState.RUNNING or region.phase != "trials":
             return None
-        return seconds_left(trials, region.budget, self._hours[region.name], pauses)
+        hours = self._hours[region.name]
+        return seconds_left(decided.first, region.finished, region.budget, hours, pauses)
 
     def _region(self, sources: _Sources, unfinished: Mapping[str, TrialState]) -> RegionStatus:
         """Where a region stands, but for what it costs and what changes with the clock."""
