@@ -12,7 +12,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -142,7 +142,7 @@ class _Sources:
     by_stop: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Decided:
     """What was decided of a region, which stands while its sources stay as they were.
 
@@ -154,6 +154,9 @@ class _Decided:
         unfinished: the words for its trials that are asked and not told, by name.
         status: where it stands, but for what it costs and the time that is left.
         first: when the first of its trials was asked for, in Unix seconds.
+        work: what its jobs have executed.
+        usd: what that cost; None without any price.
+        added: until when both stand, by the monotonic clock.
     """
 
     stamp: object
@@ -163,22 +166,9 @@ class _Decided:
     unfinished: dict[str, TrialState]
     status: RegionStatus
     first: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _AddedUp:
-    """The executions of a region's jobs, added up.
-
-    Attributes:
-        stamp: of what was decided of the region then.
-        until: when they are added up anew, by the monotonic clock.
-        usd: what they cost; None without any price.
-    """
-
-    stamp: object
-    until: float
-    work: Work
-    usd: float | None
+    work: Work = field(default_factory=Work)
+    usd: float | None = None
+    added: float = float("-inf")
 
 
 class StatusReader:
@@ -201,7 +191,6 @@ class StatusReader:
         self._work = WorkReader(folder, self._frozen.study)
         self._records = RecordsReader()
         self._decided: dict[str, _Decided] = {}  # by the regions' slugs
-        self._added: dict[str, _AddedUp] = {}  # likewise
         self._words: dict[str, TrialFolder] = {}  # by the nodes that have had a job
         self._holdouts: dict[str, str | None] = {}
         self._names = {region.slug: region.name for region in self._graph.regions}
@@ -246,17 +235,15 @@ class StatusReader:
         ]
         unfinished = {each.status.name: each.unfinished for each in decided}
         jobs = [job for each in decided for job in each.jobs]
-        added = [
-            self._added_up(region, trials[region.name], each, queued, now)
-            for region, each in zip(self._graph.regions, decided, strict=True)
-        ]
+        for region, each in zip(self._graph.regions, decided, strict=True):
+            self._add_up(region, trials[region.name], each, queued, now)
         regions = tuple(
             replace(
                 each.status,
-                usd=own.usd,
+                usd=each.usd,
                 seconds_left=self._seconds_left(each, pauses),
             )
-            for each, own in zip(decided, added, strict=True)
+            for each in decided
         )
         errors, awaited = self._failing(regions, trouble)
         objective = self._frozen.study.objective
@@ -291,7 +278,7 @@ class StatusReader:
             ),
             failing=tuple(errors),
             job_troubles=tuple(troubled),
-            work=Work.of((each.work.seconds, each.work.lost_seconds) for each in added),
+            work=Work.of((each.work.seconds, each.work.lost_seconds) for each in decided),
             mends=tuple(self._mends()),
             seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
             if is_running
@@ -400,9 +387,7 @@ class StatusReader:
         if known and known.stamp == stamp and now < known.until:
             if known.reports != reports:
                 running = self._running_trials(sources, known.unfinished)
-                status = replace(known.status, running_trials=running)
-                known = replace(known, reports=reports, status=status)
-                self._decided[region.slug] = known
+                known.reports, known.status = reports, replace(known.status, running_trials=running)
             return known
         files = self._folder.region(region.slug)
         unfinished = unfinished_of(files, region, sources.trials, sources.state, sources.queued)
@@ -421,27 +406,21 @@ class StatusReader:
             self._decided[region.slug] = known
         return known
 
-    def _added_up(
+    def _add_up(
         self,
         region: RegionGraph,
         trials: list[StoredTrial],
         decided: _Decided,
         queued: QueuedRun | None,
         now: float,
-    ) -> _AddedUp:
-        """What a region's jobs have executed, and what that cost.
-
-        Where nothing happens but that jobs execute, it is added up anew every few seconds.
-        """
-        known = self._added.get(region.slug)
-        if known and known.stamp is decided.stamp and time.monotonic() < known.until:
-            return known
+    ) -> None:
+        """Add up what a region's jobs have executed: after a change, else every few seconds."""
+        if time.monotonic() < decided.added:
+            return
         names = {region.name: trials}
-        work, usd = self._work.read([region], names, decided.jobs, queued, now)
-        until = time.monotonic() + _ADDED_SECONDS * (1 + random.random())  # noqa: S311 - likewise
-        known = _AddedUp(stamp=decided.stamp, until=until, work=work, usd=usd[region.name])
-        self._added[region.slug] = known
-        return known
+        decided.work, usd = self._work.read([region], names, decided.jobs, queued, now)
+        decided.usd = usd[region.name]
+        decided.added = time.monotonic() + _ADDED_SECONDS * (1 + random.random())  # noqa: S311
 
     def _stamp(self, sources: _Sources) -> object:
         """What changes with anything that is decided of a region."""
