@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
@@ -220,6 +221,9 @@ def timeless(status: RunStatus) -> RunStatus:
 def scraped(snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float]]:
     """The samples of /metrics, by name and labels but the study."""
     text = exposition([snapshot], PoolNodes(), "")[0].decode()
+    other = exposition([snapshot], PoolNodes(), "application/openmetrics-text; version=1.0.0")[0]
+    families = openmetrics(other.decode())  # type: ignore[no-untyped-call]
+    assert len(list(families)) == text.count("# TYPE")
     return {
         family.name: {
             tuple(value for label, value in sorted(sample.labels.items()) if label != "study"):

@@ -49,14 +49,16 @@ class Kept:
 
     def of(self, name: Hashable, source: object, make: Callable[[], T]) -> T:
         """Return what was made under a name of what equals the source; else it is made."""
-        if not self.has(name, source):
-            self._made[name] = source, make()
-        made: T = self._made[name][1]
+        known = self._made.get(name)
+        if known is None or known[0] != source:
+            known = self._made[name] = source, make()
+        made: T = known[1]
         return made
 
     def has(self, name: Hashable, source: object) -> bool:
         """Return whether something was made under a name of what equals the source."""
-        return name in self._made and self._made[name][0] == source
+        known = self._made.get(name)
+        return known is not None and known[0] == source
 
     def lately(self, name: str, make: Callable[[], T]) -> T:
         """Return what was made lately: making it again and again takes a small part of a core."""
