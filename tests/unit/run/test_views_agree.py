@@ -45,6 +45,7 @@ from trialfleet.workflows.views.why.witnesses import RunWitnesses
 
 NAMES = ("A", "B")
 BEGAN = datetime.now() - timedelta(hours=1)
+TIMED: dict[str, dict[tuple[str, ...], float]] = {"trialfleet_run_look_seconds": {}}
 UNWELL = {Stage.FAILED, Stage.STOPPED, Stage.HELD, Stage.LOST}
 
 
@@ -159,7 +160,7 @@ class Views:
     text: str
     metrics: dict[str, dict[tuple[str, ...], float]]
     snapshot: Snapshot
-    again: RunStatus
+    again: Snapshot
     blames: dict[str, Blame]
     events: list[str]
     failed: set[str]
@@ -204,7 +205,7 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
         text=capture.get(),
         metrics=scraped(snapshot),
         snapshot=snapshot,
-        again=again.look.status,
+        again=again,
         blames=answers,
         events=[event.kind for event in told],
         failed={str(event.region) for event in told if event.kind == "region-failed"},
@@ -258,7 +259,9 @@ def live(run: Run) -> LiveRun:
 def test_no_view_of_a_run_contradicts_another(run: Run, live: LiveRun, scene: Scene) -> None:
     views = seen(RunFolder(run.folder), scene, live)
     status, metrics = views.status, views.metrics
-    assert timeless(views.again) == timeless(status)
+    assert timeless(views.again.look.status) == timeless(status)
+    assert tiles(views.again) == tiles(views.snapshot)
+    assert {**scraped(views.again), **TIMED} == {**metrics, **TIMED}
     plain: dict[str, Any] = status.to_json()
     states = {labels[0]: value for labels, value in metrics["trialfleet_run_state"].items()}
     assert {state for state, value in states.items() if value} == {status.state} == {plain["state"]}
