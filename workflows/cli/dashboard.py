@@ -34,5 +34,5 @@ def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
         listening(HOST, port) as socket,
     ):
         if not pressed.is_set():
-            tell(f"http://{HOST}:{socket.getsockname()[1]}/dashboard")
-            answer_requests(Starlette(routes=list(routes)), socket)
+            url = f"http://{HOST}:{socket.getsockname()[1]}/dashboard"
+            answer_requests(Starlette(routes=list(routes)), socket, lambda: tell(url))

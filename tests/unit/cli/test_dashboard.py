@@ -63,6 +63,28 @@ def values(url: str) -> list[float]:
     return [trial["values"][0] for trial in ask(url, "/api/studies/1?after=0")["trials"]]
 
 
+@pytest.mark.parametrize("command", [["dashboard"], ["serve", "--port", "0", "--dashboard"]])
+def test_no_copy_is_left_behind(
+    run: Run, storage: BaseStorage, tmp_path: Path, command: list[str]
+) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    before = set(tmp_path.iterdir())
+    shown = subprocess.Popen(
+        [TRIALFLEET, *command, run.folder], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    with shown:
+        try:
+            assert shown.stdout is not None
+            assert any("http://" in line for line in iter(shown.stdout.readline, ""))
+            assert any("trialfleet-dashboard-" in path.name for path in tmp_path.iterdir())
+            shown.send_signal(signal.SIGTERM)
+            assert shown.wait(60) == 0
+            left = {path for path in tmp_path.iterdir() if "dashboard" in path.name}
+            assert left <= before
+        finally:
+            shown.kill()
+
+
 def test_the_real_dashboard_shows_a_copy_that_follows_the_run(
     run: Run, storage: BaseStorage, tmp_path: Path, wait_for: Callable[..., None]
 ) -> None:

@@ -77,12 +77,14 @@ def serve(
         pages.warm_up()
         where = f"[{host}]" if ":" in host else host
         query = f"?token={token}" if token and token_file is None else ""
-        tell(f"http://{where}:{port}/{query}")
-        answer_requests(app, socket)
+        answer_requests(app, socket, lambda: tell(f"http://{where}:{port}/{query}"))
 
 
-def answer_requests(app: ASGIApp, socket: Socket) -> None:
-    """Have an application answer what comes to a socket, until Ctrl-C or SIGTERM."""
+def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> None:
+    """Have an application answer what comes to a socket, until Ctrl-C or SIGTERM.
+
+    `begin` is called once either ends it.
+    """
     config = uvicorn.Config(
         app,
         access_log=False,  # addresses may hold the token
@@ -97,6 +99,7 @@ def answer_requests(app: ASGIApp, socket: Socket) -> None:
         server.should_exit = True
 
     with taken_by(end):  # else whoever asks for the end cuts off what is to follow it
+        begin()
         server.run(sockets=[socket])
 
 
