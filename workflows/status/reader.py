@@ -7,18 +7,21 @@ None of the three has to be reachable, so that a run can be read after its pool 
 
 from __future__ import annotations
 
+import random
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.errors import InputError, PoolError
 from trialfleet.optimizer.stored_trials import (
+    FAILURES,
     StoredTrial,
     best_trial,
     count_cut_off,
@@ -30,11 +33,11 @@ from trialfleet.workflows.facts.dagman.files import NodeStatus, exit_code, read_
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.facts.dagman.running_scripts import script_facts
 from trialfleet.workflows.facts.disk_space import lack_of_space
-from trialfleet.workflows.facts.jobs.job_facts import read_jobs
+from trialfleet.workflows.facts.jobs.job_facts import JobFacts, may_fail, read_jobs
 from trialfleet.workflows.facts.journal.outbox import undelivered
 from trialfleet.workflows.facts.models.export_folder import unexported
 from trialfleet.workflows.facts.models.folders import why_kept_out
-from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import check_place
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
 from trialfleet.workflows.facts.runs.causes import cause_of, why_all_fail
@@ -61,17 +64,26 @@ from trialfleet.workflows.status.missing_modules import how_to_install
 from trialfleet.workflows.status.pauses import Span, pauses_so_far
 from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
-from trialfleet.workflows.status.time_left import begun, seconds_left, seconds_left_of_run
+from trialfleet.workflows.status.time_left import (
+    begun,
+    first_start,
+    seconds_left,
+    seconds_left_of_run,
+)
 from trialfleet.workflows.status.unfinished_trials import (
+    RunningTrial,
     jobs_without_trial,
     running_trials,
     unfinished_of,
 )
 from trialfleet.workflows.status.waiting import Waiting
-from trialfleet.workflows.status.work import WorkReader
+from trialfleet.workflows.status.work import Work, WorkReader
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
 from trialfleet.workflows.study.spec import Study
 
+_ENDS = {"best", "gate", "publish"}  # phases of which files tell that are read each time
+_DECIDED_SECONDS = 30.0  # for which what is decided of a region stands at least
+_ADDED_SECONDS = 10.0  # likewise of what its jobs have executed while nothing else happens
 _HEAD = 65_536  # bytes of a report's data: it begins with what is of the whole run
 _FINISHED = re.compile(rb'(?<!\\)"finished": ?"(\d{4}-\d\d-\d\dT[\d:.]+[+-]\d\d:\d\d)"')
 
@@ -105,6 +117,60 @@ class Look:
     no_space: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Sources:
+    """What a region's status is decided by, beside its own files.
+
+    Attributes:
+        state: where the region stands.
+        node: of the region in the whole run's graph.
+        records: what its folder says.
+        queued: what the job queue has of the run; None where that is out of reach.
+        ads: of that, what is of the region.
+        trouble: why the optimiser's service does not answer; empty: it does.
+        by_stop: whether a person stopped the run.
+    """
+
+    region: RegionGraph
+    state: RunState
+    node: NodeStatus | None
+    records: RegionRecords
+    trials: list[StoredTrial]
+    queued: QueuedRun | None
+    ads: Sequence[Mapping[str, Any]]
+    trouble: str
+    by_stop: bool
+
+
+@dataclass(kw_only=True)
+class _Decided:
+    """What was decided of a region, which stands while its sources stay as they were.
+
+    Attributes:
+        stamp: what changes with the sources.
+        reports: what changes with the reports of trials that run.
+        until: when all is decided anew, by the monotonic clock: a stamp doesn't tell everything.
+        jobs: of its nodes, in the queue.
+        unfinished: the words for its trials that are asked and not told, by name.
+        status: where it stands, but for what it costs and the time that is left.
+        first: when the first of its trials was asked for, in Unix seconds.
+        work: what its jobs have executed.
+        usd: what that cost; None without any price.
+        added: until when both stand, by the monotonic clock.
+    """
+
+    stamp: object
+    reports: object
+    until: float
+    jobs: list[JobFacts]
+    unfinished: dict[str, TrialState]
+    status: RegionStatus
+    first: float | None
+    work: Work = field(default_factory=Work)
+    usd: float | None = None
+    added: float = float("-inf")
+
+
 class StatusReader:
     """Reads a run's status again and again; finished trials are fetched from the storage once.
 
@@ -124,8 +190,11 @@ class StatusReader:
         self._waiting = Waiting(folder, self._frozen)
         self._work = WorkReader(folder, self._frozen.study)
         self._records = RecordsReader()
+        self._decided: dict[str, _Decided] = {}  # by the regions' slugs
+        self._words: dict[str, TrialFolder] = {}  # by the nodes that have had a job
         self._holdouts: dict[str, str | None] = {}
         self._names = {region.slug: region.name for region in self._graph.regions}
+        self._hours = {name: self._frozen.study.budget_of(name).hours for name in self.regions}
 
     def read(self) -> RunStatus:
         """Return where the run stands now; what can't be reached is said in the notice."""
@@ -141,41 +210,40 @@ class StatusReader:
         state = self._state(queued, records, is_lost=any(fault.job is None for fault in found))
         nodes = read_node_status(self._folder.dag_files.node_status)
         trouble = service_trouble(self._folder)
-        states = {
-            region.slug: state_of(
-                records[region.slug], region, queued, nodes.get(region.slug), state
-            )
-            for region in self._graph.regions
-        }
         is_running = state is RunState.RUNNING
         log, all_trials = self._folder.dag_files.log, chain.from_iterable(trials.values())
         pauses = pauses_so_far(log, all_trials) if is_running else ()
-        unfinished = {
-            region.name: unfinished_of(
-                self._folder.region(region.slug),
-                region,
-                trials[region.name],
-                states[region.slug],
-                queued,
+        now, ads = time.time(), _ads_by_region(queued)
+        by_stop = self._folder.stopped.exists()
+        decided = [
+            self._decided_of(
+                _Sources(
+                    region=region,
+                    state=state_of(
+                        records[region.slug], region, queued, nodes.get(region.slug), state
+                    ),
+                    node=nodes.get(region.slug),
+                    records=records[region.slug],
+                    trials=trials[region.name],
+                    queued=queued,
+                    ads=ads.get(region.slug, []),
+                    trouble=trouble,
+                    by_stop=by_stop,
+                )
             )
             for region in self._graph.regions
-        }
-        now, jobs = time.time(), read_jobs(self._folder, queued.ads) if queued else []
-        work, usd = self._work.read(self._graph.regions, trials, jobs, queued, now)
+        ]
+        unfinished = {each.status.name: each.unfinished for each in decided}
+        jobs = [job for each in decided for job in each.jobs]
+        for region, each in zip(self._graph.regions, decided, strict=True):
+            self._add_up(region, trials[region.name], each, queued, now)
         regions = tuple(
-            self._region(
-                region,
-                trials[region.name],
-                unfinished[region.name],
-                queued,
-                nodes.get(region.slug),
-                states[region.slug],
-                pauses,
-                usd[region.name],
-                records[region.slug],
-                trouble,
+            replace(
+                each.status,
+                usd=each.usd,
+                seconds_left=self._seconds_left(each, pauses),
             )
-            for region in self._graph.regions
+            for each in decided
         )
         errors, awaited = self._failing(regions, trouble)
         objective = self._frozen.study.objective
@@ -210,7 +278,7 @@ class StatusReader:
             ),
             failing=tuple(errors),
             job_troubles=tuple(troubled),
-            work=work,
+            work=Work.of((each.work.seconds, each.work.lost_seconds) for each in decided),
             mends=tuple(self._mends()),
             seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
             if is_running
@@ -278,6 +346,8 @@ class StatusReader:
         """Why no trial can succeed, until regions are given up for it and say so themselves."""
         if any(own.stopped is not None for own in records.values()):
             return None
+        if any(trial.state is StoredState.COMPLETE for own in trials.values() for trial in own):
+            return None
         regions = self._graph.regions
         return why_all_fail([(trials[r.name], self._folder.region(r.slug)) for r in regions])
 
@@ -309,19 +379,91 @@ class StatusReader:
         files = self._folder.dag_files
         return exit_code(files) is not None and not files.lock.exists()
 
-    def _region(
+    def _decided_of(self, sources: _Sources) -> _Decided:
+        """What is decided of a region: as before while its sources are as they were then."""
+        region, stamp, now = sources.region, self._stamp(sources), time.monotonic()
+        reports = [job_files.stamp_of(self._words[node].reports) for node in _nodes_of(sources)]
+        known = self._decided.get(region.slug)
+        if known and known.stamp == stamp and now < known.until:
+            if known.reports != reports:
+                running = self._running_trials(sources, known.unfinished)
+                known.reports, known.status = reports, replace(known.status, running_trials=running)
+            return known
+        files = self._folder.region(region.slug)
+        unfinished = unfinished_of(files, region, sources.trials, sources.state, sources.queued)
+        known = _Decided(
+            stamp=stamp,
+            reports=reports,
+            until=now + _DECIDED_SECONDS * (1 + random.random()),  # noqa: S311 - not all at once
+            jobs=read_jobs(self._folder, sources.ads),
+            unfinished=unfinished,
+            status=self._region(sources, unfinished),
+            first=first_start(sources.trials),
+        )
+        if known.status.phase in _ENDS or region.gangs:  # files of theirs have no stamp there
+            self._decided.pop(region.slug, None)
+        else:
+            self._decided[region.slug] = known
+        return known
+
+    def _add_up(
         self,
         region: RegionGraph,
         trials: list[StoredTrial],
-        unfinished: Mapping[str, TrialState],
+        decided: _Decided,
         queued: QueuedRun | None,
-        node: NodeStatus | None,
-        state: RunState,
-        pauses: Sequence[Span],
-        usd: float | None,
-        records: RegionRecords,
-        trouble: str,
-    ) -> RegionStatus:
+        now: float,
+    ) -> None:
+        """Add up what a region's jobs have executed: after a change, else every few seconds."""
+        if time.monotonic() < decided.added:
+            return
+        names = {region.name: trials}
+        decided.work, usd = self._work.read([region], names, decided.jobs, queued, now)
+        decided.usd = usd[region.name]
+        decided.added = time.monotonic() + _ADDED_SECONDS * (1 + random.random())  # noqa: S311
+
+    def _stamp(self, sources: _Sources) -> object:
+        """What changes with anything that is decided of a region."""
+        records, files = sources.records, self._folder.region(sources.region.slug)
+        return (
+            sources.state,
+            sources.node,
+            records,
+            records.published and why_kept_out(records.published),
+            sources.trouble,
+            sources.by_stop,
+            sources.queued is None,
+            [
+                (trial.number, trial.state)
+                if trial.state.is_finished()
+                else (trial.number, trial.state, trial.user_attrs.get(FAILURES))
+                for trial in sources.trials
+            ],
+            sources.ads,
+            [self._stamp_of_job(files, ad) for ad in sources.ads if "TrialfleetNode" in ad],
+            job_files.stamp_of(files.best.failures),
+        )
+
+    def _stamp_of_job(self, files: RegionFolder, ad: Mapping[str, Any]) -> object:
+        """What changes with the words between a node's job and the access point, and its log."""
+        node, is_telling = ad["TrialfleetNode"], may_fail(ad)
+        place = self._words.get(node)
+        if place is None:
+            place = self._words[node] = files.of_node(node)
+        paths = (place.log, place.order, place.said, *([place.saved] if is_telling else []))
+        return is_telling, [job_files.stamp_of(path) for path in paths]
+
+    def _seconds_left(self, decided: _Decided, pauses: Sequence[Span]) -> float | None:
+        region = decided.status
+        if region.state is not RunState.RUNNING or region.phase != "trials":
+            return None
+        hours = self._hours[region.name]
+        return seconds_left(decided.first, region.finished, region.budget, hours, pauses)
+
+    def _region(self, sources: _Sources, unfinished: Mapping[str, TrialState]) -> RegionStatus:
+        """Where a region stands, but for what it costs and what changes with the clock."""
+        region, records, queued = sources.region, sources.records, sources.queued
+        state, node, trials = sources.state, sources.node, sources.trials
         files = self._folder.region(region.slug)
         complete = [t for t in trials if t.state is StoredState.COMPLETE]
         failed = sum(t.state is StoredState.FAIL for t in trials)
@@ -333,11 +475,11 @@ class StatusReader:
         phase = phase_of(records, region, queued, finished, lambda: read_end_files(files))
         published = str(records.published["path"]) if records.published else None
         not_latest = why_kept_out(records.published) if records.published else None
-        is_tuning = state is RunState.RUNNING and phase == "trials"
         budget = self._frozen.study.budget_of(region.name)
         stage = stage_of(state, phase, published=published is not None, kept=not_latest is not None)
-        error = last_error(records, node, files.scripts_log, trouble, self._folder.service_log)
-        by_stop = state is RunState.STOPPED and self._folder.stopped.exists()
+        service_log, trouble = self._folder.service_log, sources.trouble
+        error = last_error(records, node, files.scripts_log, trouble, service_log)
+        by_stop = state is RunState.STOPPED and sources.by_stop
         reason = reason_of(records, node, state, by_stop=by_stop, error=error)
         return RegionStatus(
             name=region.name,
@@ -356,9 +498,6 @@ class StatusReader:
             budget=region.trials,
             best=best.value if best else None,
             best_trial=best.number if best else None,
-            seconds_left=(
-                seconds_left(trials, region.trials, budget.hours, pauses) if is_tuning else None
-            ),
             reason=reason,
             published=published,
             spent=records.spent,
@@ -368,8 +507,7 @@ class StatusReader:
             drift=(records.published or {}).get("drift"),
             holdout=self._holdout(files) if published else None,
             changed=records.changed,
-            running_trials=running_trials(files, region, queued, self._metric, unfinished),
-            usd=usd,
+            running_trials=self._running_trials(sources, unfinished),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
             cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,
             failing=records.failing,
@@ -384,6 +522,13 @@ class StatusReader:
                 done=len(complete),
             ),
         )
+
+    def _running_trials(
+        self, sources: _Sources, unfinished: Mapping[str, TrialState]
+    ) -> tuple[RunningTrial, ...]:
+        region, queued = sources.region, sources.queued
+        files = self._folder.region(region.slug)
+        return running_trials(files, region, queued, self._metric, unfinished)
 
     def _holdout(self, files: RegionFolder) -> str | None:
         """What a published model's losses say; its files don't change any more."""
@@ -447,6 +592,20 @@ def last_finished(folder: RunFolder) -> datetime | None:
     except OSError:
         return None
     return datetime.fromisoformat(found[1].decode()) if found else None  # it can be written again
+
+
+def _nodes_of(sources: _Sources) -> list[str]:
+    """The nodes of a region that have a job in the queue."""
+    return [ad["TrialfleetNode"] for ad in sources.ads if "TrialfleetNode" in ad]
+
+
+def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]]]:
+    """A run's jobs in the queue, by the slugs of their regions."""
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for ad in queued.ads if queued else ():
+        if "TrialfleetRegion" in ad:
+            found[ad["TrialfleetRegion"]].append(ad)
+    return found
 
 
 def _blamed(regions: Iterable[RegionStatus]) -> str | None:

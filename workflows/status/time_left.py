@@ -15,13 +15,23 @@ if TYPE_CHECKING:
 
 
 def seconds_left(
-    trials: list[StoredTrial], budget: int, hours: float | None, pauses: Sequence[Span] = ()
+    first: float | None,
+    finished: int,
+    budget: int,
+    hours: float | None,
+    pauses: Sequence[Span] = (),
 ) -> float | None:
     """Remaining trials at the pace so far, finished trials / time since the first was asked.
 
     The time while the run was paused is none in which a trial could have finished.
+
+    Args:
+        first: when the first of a region's trials was asked for, in Unix seconds.
+        finished: trials that are over.
+        budget: trials that the region may run.
+        hours: for which it may.
+        pauses: when the run was paused.
     """
-    first, finished = _first_start(trials), sum(t.state.is_finished() for t in trials)
     if first is None or not finished:
         return None
     now = time.time()
@@ -53,10 +63,10 @@ def seconds_left_of_run(
 
 def begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
     """Return when the first trial of all regions was asked for, in Unix seconds."""
-    return _first_start(chain.from_iterable(trials.values()))
+    return first_start(chain.from_iterable(trials.values()))
 
 
-def _first_start(trials: Iterable[StoredTrial]) -> float | None:
-    """When the first of some trials was asked for, in Unix seconds."""
+def first_start(trials: Iterable[StoredTrial]) -> float | None:
+    """Return when the first of some trials was asked for, in Unix seconds."""
     first = min(filter(None, (trial.datetime_start for trial in trials)), default=None)
     return first.timestamp() if first else None

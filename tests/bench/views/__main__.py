@@ -3,7 +3,7 @@
 Runs that have ended, 3 regions of 20 trials and 300 of 100, are written (`stored.py`), and each
 command is started as people start it. Beside it stands a Python that does nothing. Memory is the
 most that the command's process had resident; its processor time tells more than the clock where
-other work goes on.
+other work goes on. Then the live page of a run that goes on is measured (`live.py`).
 """
 
 from __future__ import annotations
@@ -30,19 +30,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     sizes = [(3, 20), (300, 100)]
     parser.add_argument("sizes", nargs="*", help="REGIONSxTRIALS (default: 3x20 300x100)")
+    parser.add_argument(
+        "--live", help="of the run that goes on (default: 1000x20; none where sizes are given)"
+    )
     parser.add_argument("--keep", type=Path, help="make the runs in this folder and keep them")
     given = parser.parse_args()
-    if given.sizes:
-        sizes = [(int(r), int(t)) for r, _, t in (size.partition("x") for size in given.sizes)]
+    live = given.live or (None if given.sizes else "1000x20")
+    if given.sizes or given.live:
+        sizes = [_parsed(size) for size in given.sizes]
     base = given.keep or platformdirs.user_cache_path("trialfleet") / "bench-views"
     os.environ["TRIALFLEET_POOL"] = str(base / "pool")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # people have compiled modules
     try:
         for regions, trials in sizes:
             _measure(base / f"{regions}x{trials}", regions, trials)
+        if live:
+            _measure_live(base / "live", *_parsed(live))
     finally:
         if not given.keep:
             shutil.rmtree(base, ignore_errors=True)
+
+
+def _parsed(size: str) -> tuple[int, int]:
+    regions, _, trials = size.partition("x")
+    return int(regions), int(trials)
+
+
+def _measure_live(place: Path, regions: int, trials: int) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    print(f"the page of {regions} regions x {trials} trials that go on", flush=True)
+    live = [sys.executable, "-m", "tests.bench.views.live", str(place), str(regions), str(trials)]
+    subprocess.run(live, check=True)
 
 
 def _measure(place: Path, regions: int, trials: int) -> None:

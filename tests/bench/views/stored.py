@@ -1,4 +1,4 @@
-"""A run that has ended, of any size: its studies' rows and its folders, without a pool.
+"""A run of any size, over or under way: its studies' rows and its folders, without a pool.
 
 Rows are written straight into Optuna's tables: through Optuna 300 regions of 100 trials take seven
 minutes.
@@ -11,6 +11,7 @@ import math
 import random
 import sqlite3
 import sys
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -54,34 +55,41 @@ _TABLES = {
 }  # fmt: skip
 
 
-def stored_run(place: Path, regions: int, trials: int) -> Run:
-    """Make a run of so many regions and trials of each, all over and published."""
+def stored_run(place: Path, regions: int, trials: int, *, goes_on: bool = False) -> Run:
+    """Make a run of so many regions and trials of each, all over and published.
+
+    One that goes on has three fifths of its trials behind it, and on each of two lanes one runs.
+    """
     (place / "go.sh").write_text("#!/bin/sh\n")
     study = {
         "name": "views", "regions": [f"R{at:03}" for at in range(regions)],
         "objective": {"metric": "val_auc", "direction": "maximize"}, "report_metric": "test_auc",
         "search_space": SPACE, "accelerator": "cpu", "publish": "models",
-        "budget": {"trials": trials, "lanes": LANES, "failures": trials, "trials_per_job": "all"},
+        "budget": {"trials": trials, "lanes": 2 if goes_on else LANES, "failures": trials,
+                   "trials_per_job": "all"},
         "trainer": {"command": ["sh", "go.sh"], "files": [str(place / "go.sh")]},
         "resources": {"memory": "100MB", "disk": "20MB"},
     }  # fmt: skip
     run = plan(Study.model_validate(study).resolve(place), run="r1", out=place / "runs/views/r1")
     folder, rows = RunFolder(run.folder), _Rows(run)
-    began = datetime.now(UTC) - timedelta(days=1)
+    over = trials * 3 // 5 if goes_on else trials
+    ago = timedelta(seconds=SECONDS * over / 2 + 30) if goes_on else timedelta(days=1)
+    began = datetime.now(UTC) - ago
     for at, region in enumerate(graph_of(run.study).regions):
-        _Region(rows, folder.region(region.slug), region, at).write(trials, began)
+        _Region(rows, folder.region(region.slug), region, at).write(over, began, goes_on=goes_on)
     rows.write()
     folder.dag_files.submit.touch()
-    _dagman(folder.dag_files.log, began, trials)
+    _dagman(folder.dag_files.log, began, None if goes_on else SECONDS * (trials / LANES + 3))
     return run
 
 
-def _dagman(log: Path, began: datetime, trials: int) -> None:
-    """The event log of a DAGMan that executed until all trials were over."""
+def _dagman(log: Path, began: datetime, ended: float | None) -> None:
+    """The event log of a DAGMan that executed until then; None: it does."""
     job = JobLog(log, begin=began.astimezone().replace(tzinfo=None))
     job.submitted(0)
     job.executes(1, priced=False)
-    job.terminated(SECONDS * (trials / LANES + 3))
+    if ended is not None:
+        job.terminated(ended)
 
 
 class _Rows:
@@ -120,8 +128,8 @@ class _Region:
     region: RegionGraph
     at: int
 
-    def write(self, trials: int, began: datetime) -> None:
-        """Write all of it."""
+    def write(self, trials: int, began: datetime, *, goes_on: bool) -> None:
+        """Write all of it: so many trials that are over, and one of each lane if it goes on."""
         rng = random.Random(self.at)  # noqa: S311
         study = self.at + 1
         name = study_name(self.rows.run.study, self.rows.run.run_id, self.region.name)
@@ -135,23 +143,41 @@ class _Region:
             logs[lane].submitted(0)
             logs[lane].executes(2, f"node-{(self.at + lane) % 40}.fleet")
         names: set[str] = set()
-        for number in range(trials):
-            lane, turn = number % LANES, number // LANES
+        lanes = len(self.region.lanes)
+        for number in range(trials + lanes * goes_on):
+            lane, turn = number % lanes, number // lanes
             made = (self.region.next_trial(each, names) for each in self.region.lanes[lane])
             names.add(name := next(filter(None, made)))
             start = 4 + SECONDS * turn
             logs[lane].marks(start, f"{name} begins")
-            logs[lane].marks(start + 55, f"{name} ends code=0 cpu=51.5 memory=231.0")
-            self._trial(rng, study, number, name, began + timedelta(seconds=start))
+            if number < trials:
+                logs[lane].marks(start + 55, f"{name} ends code=0 cpu=51.5 memory=231.0")
+                self._trial(rng, study, number, name, began + timedelta(seconds=start))
+            else:
+                self._running(rng, study, number, name, began + timedelta(seconds=start))
+        if goes_on:
+            return
         for lane, log in logs.items():
-            log.terminated(6 + SECONDS * math.ceil(trials / LANES))
+            log.terminated(6 + SECONDS * math.ceil(trials / lanes))
             note_log(self.files.trial(self.region.lanes[lane][0]).log)  # as POST does
         self._publish()
+
+    def _running(
+        self, rng: random.Random, study: int, number: int, name: str, start: datetime
+    ) -> None:
+        """A trial that runs, with the words between its job and the access point."""
+        key, params = trial_id(study, number), self._params(rng, number)
+        local = start.astimezone().replace(tzinfo=None)
+        self.rows.add("trials", key, number, study, "RUNNING", str(local), None)
+        notes: dict[str, Any] = {"node": name, "params": params, "seed": number, "attempts": 0}
+        for attribute, content in notes.items():
+            self.rows.add("trial_user_attributes", key, attribute, json.dumps(content))
+        begin_words(self.files, name, params)
 
     def _trial(
         self, rng: random.Random, study: int, number: int, name: str, start: datetime
     ) -> None:
-        key = (study - 1) * 10_000 + number + 1
+        key = trial_id(study, number)
         params = self._params(rng, number)
         fails = number % 12 == 7
         value = 0.8 - 0.02 * abs(math.log10(params["learning_rate"]) + 2) + 0.01 * rng.random()
@@ -226,6 +252,34 @@ class _Region:
         (model / "provenance.json").write_text(json.dumps(origin))
         (model.parent / "latest").symlink_to(model.name)
         self.files.published.write_text(json.dumps({"path": str(model)}))
+
+
+def trial_id(study: int, number: int) -> int:
+    """The id of a study's trial in the tables."""
+    return (study - 1) * 10_000 + number + 1
+
+
+def begin_words(files: RegionFolder, name: str, params: dict[str, Any]) -> None:
+    """Write what access point and agent say as a lane's job begins a trial, and a report."""
+    place = files.trial(name)
+    place.root.mkdir(parents=True, exist_ok=True)
+    place.words.mkdir(parents=True, exist_ok=True)
+    place.trial_json.write_text(json.dumps({"params": params}))
+    turn = int(name.rpartition(".t")[2])
+    answers = {"schema": 1, "token": "agent", "turn": turn}
+    place.order.write_text(
+        json.dumps({**answers, "do": "train", "trial": {"params": params}, "name": name})
+    )
+    words = {"job": "12.0", "say": "begun", "trial": name, "time": time.time()}
+    place.said.write_text(json.dumps({**answers, **words}))
+    place.reports.write_text("")
+    report(files, name, 1)
+
+
+def report(files: RegionFolder, name: str, step: int) -> None:
+    """Have a trial that runs report."""
+    with files.trial(name).reports.open("a") as reports:
+        reports.write(f'{{"step": {step}, "metrics": {{"val_auc": 0.7, "val_loss": 0.6}}}}\n')
 
 
 if __name__ == "__main__":

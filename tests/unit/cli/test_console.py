@@ -25,7 +25,7 @@ from trialfleet.workflows.status.best_settings import BestSettings
 from trialfleet.workflows.status.pauses import pauses_so_far
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial
-from trialfleet.workflows.status.time_left import seconds_left, seconds_left_of_run
+from trialfleet.workflows.status.time_left import first_start, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.status.work import Work
 from trialfleet.workflows.views.output import LongTable, keep_numbers_whole, plain_table, show
@@ -149,7 +149,9 @@ def test_a_pause_is_no_time_in_which_trials_could_have_finished(make_run: MakeRu
     done: list[Any] = [
         SimpleNamespace(datetime_start=asked, state=over, user_attrs={"job": job})
     ] * 2
-    assert seconds_left(done, 4, None, [pause]) == pytest.approx(200, rel=0.05)
+    assert seconds_left(first_start(done), len(done), 4, None, [pause]) == pytest.approx(
+        200, rel=0.05
+    )
     assert seconds_left_of_run([region(10)], now - 800, [pause]) == (
         pytest.approx(200 / 10 * 11, rel=0.05)
     )

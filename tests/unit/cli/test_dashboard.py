@@ -51,14 +51,38 @@ def add(storage: BaseStorage, value: float) -> None:
     storage.create_new_trial(1, create_trial(value=value))
 
 
-def ask(url: str, path: str, method: str = "GET") -> Any:
-    where = Request(url.removesuffix("/dashboard") + path, method=method)  # noqa: S310
+def ask(url: str, path: str, method: str = "GET", told: Any = None) -> Any:
+    body = None if told is None else json.dumps(told).encode()
+    where = Request(url.removesuffix("/dashboard") + path, body, method=method)  # noqa: S310
+    where.add_header("Content-Type", "application/json")
     with urlopen(where, timeout=60) as answer:  # noqa: S310
         return json.loads(answer.read() or "null")
 
 
 def values(url: str) -> list[float]:
     return [trial["values"][0] for trial in ask(url, "/api/studies/1?after=0")["trials"]]
+
+
+@pytest.mark.parametrize("command", [["dashboard"], ["serve", "--port", "0", "--dashboard"]])
+def test_no_copy_is_left_behind(
+    run: Run, storage: BaseStorage, tmp_path: Path, command: list[str]
+) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    before = set(tmp_path.iterdir())
+    shown = subprocess.Popen(
+        [TRIALFLEET, *command, run.folder], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    with shown:
+        try:
+            assert shown.stdout is not None
+            assert any("http://" in line for line in iter(shown.stdout.readline, ""))
+            assert any("trialfleet-dashboard-" in path.name for path in tmp_path.iterdir())
+            shown.send_signal(signal.SIGTERM)
+            assert shown.wait(60) == 0
+            left = {path for path in tmp_path.iterdir() if "dashboard" in path.name}
+            assert left <= before
+        finally:
+            shown.kill()
 
 
 def test_the_real_dashboard_shows_a_copy_that_follows_the_run(
@@ -86,6 +110,8 @@ def test_the_real_dashboard_shows_a_copy_that_follows_the_run(
             assert values(url) == [0.5]
             add(storage, 0.25)
             wait_for(lambda: values(url) == [0.5, 0.25])
+            ask(url, "/api/studies/1/note", "PUT", {"body": "seen", "version": 1})
+            assert ask(url, "/api/studies/1")["note"]["body"] == "seen"
             ask(url, "/api/studies/1", "DELETE")  # a person may do that there
             assert ask(url, "/api/studies")["study_summaries"] == []
             assert len(storage.get_all_trials(1)) == 2

@@ -24,7 +24,10 @@ from trialfleet.workflows.study.loading import load_day, load_whole
 DAY = date(2026, 11, 22)
 BEGINS = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)
 WAITS = "{at: '02:30', zone: UTC, wait_for_data: 3h}"
-TEXT = MINIMAL + f"data: 'data/{{region}}/{{date}}.txt'\ndaily: {WAITS}\nnotify: [{{command: 'false'}}]\n"
+TEXT = (
+    MINIMAL
+    + f"data: 'data/{{region}}/{{date}}.txt'\ndaily: {WAITS}\nnotify: [{{command: 'false'}}]\n"
+)
 
 
 @pytest.fixture
@@ -160,9 +163,7 @@ def test_what_is_awaited_is_shown(here: Path, monkeypatch: pytest.MonkeyPatch) -
     file = write(here, TEXT)
     days = Days(file, clock=lambda: BEGINS)
     days._first_attempt(DAY)
-    monkeypatch.setattr(
-        "trialfleet.wall_clock.real_time", lambda: BEGINS + timedelta(minutes=10)
-    )
+    monkeypatch.setattr("trialfleet.wall_clock.real_time", lambda: BEGINS + timedelta(minutes=10))
     said = CliRunner().invoke(main, ["daily", "status", str(file)]).output
     assert f"A: awaited until 2026-11-22 05:30 UTC: data of {DAY} isn't there: " in said
     shown = json.loads(CliRunner().invoke(main, ["daily", "status", str(file), "--json"]).output)

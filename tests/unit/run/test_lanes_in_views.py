@@ -254,6 +254,47 @@ def test_the_page_changes_with_the_reports_of_what_runs(views: Views) -> None:
     assert views.files.trial("A.l1").reports in live._reports_in(look)
 
 
+def test_what_is_decided_of_a_region_stands_until_something_of_it_changes(
+    views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = [replace(QUEUED, root="1.0", regions=frozenset({"A"}))]
+    monkeypatch.setattr(status, "look_up", lambda _: queue[0])
+    monkeypatch.setattr(status, "faults", lambda *_: [])  # the mock of a queue has no DAGMan
+    reader, place = status.StatusReader(views.folder), views.files.trial("A.l1")
+    failure = {"1": {"time": "2026-11-22T09:00:00", "node": "A.best", "error": "x", "blame": ""}}
+    held = HeldJob(job="13.0", node="A.l1", reason="x")
+
+    def move() -> None:
+        queue[0] = replace(queue[0], ads=({**AD, "RemoteHost": "slot1_1@b"}, WAITS))
+
+    def hold() -> None:
+        ads = ({**AD, "JobStatus": 5}, WAITS)
+        queue[0] = replace(queue[0], ads=ads, running=frozenset(), held=(held,))
+
+    last = None
+    for change in (
+        lambda: None,
+        lambda: place.reports.write_text('{"step": 5, "metrics": {"loss": 0.75}}\n'),
+        lambda: views.stored.add("A", stored_trial("A.l1.t03", BEGIN, None, state=Stored.RUNNING)),
+        lambda: views.order("A.l1", "A.l1.t03"),
+        lambda: views.stored.tell(2, 0.4),
+        lambda: views.log.marks(40, "A.l1.t03 begins"),
+        move,
+        hold,
+        lambda: write_json(views.files.best.failures, failure),
+        lambda: write_json(views.files.changed, {"reason": "data changed"}),
+    ):
+        change()
+        look, fresh = reader.look(), status.StatusReader(views.folder).look()
+        region, again = (
+            replace(each.status.regions[0], seconds_left=None, usd=None) for each in (look, fresh)
+        )
+        assert (region, look.unfinished) == (again, fresh.unfinished)
+        assert region != last
+        assert reader.look().unfinished["A"] is look.unfinished["A"]
+        last = region
+
+
 def test_why_takes_the_names_of_trials_and_of_nodes(
     views: Views, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from tests.conftest import MakeRun
 from trialfleet import Run
+from trialfleet.classads import JobStatus
 from trialfleet.errors import PoolError
 from trialfleet.files import write_json
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
@@ -42,6 +45,7 @@ from trialfleet.workflows.views.why.witnesses import RunWitnesses
 
 NAMES = ("A", "B")
 BEGAN = datetime.now() - timedelta(hours=1)
+TIMED: dict[str, dict[tuple[str, ...], float]] = {"trialfleet_run_look_seconds": {}}
 UNWELL = {Stage.FAILED, Stage.STOPPED, Stage.HELD, Stage.LOST}
 
 
@@ -106,6 +110,7 @@ def trials_of(region: str, states: tuple[TrialState, ...]) -> list[StoredTrial]:
 
 def queued(scene: Scene, nodes: set[str]) -> QueuedRun:
     runs = scene.queue == "runs"
+    common = {"JobUniverse": 5, "ProcId": 0, "EnteredCurrentStatus": time.time()}
     return QueuedRun(
         root="1.0" if runs else None,
         root_held=None,
@@ -113,8 +118,14 @@ def queued(scene: Scene, nodes: set[str]) -> QueuedRun:
         idle=frozenset(nodes - scene.jobs if runs else ()),
         held=(),
         regions=frozenset(NAMES if runs else ()),
-        ads=(),
-    )
+        ads=tuple(
+            {
+                **common, "ClusterId": job, "TrialfleetNode": node, "TrialfleetRegion": node[0],
+                "JobStatus": JobStatus.RUNNING if node in scene.jobs else JobStatus.IDLE,
+            }
+            for job, node in enumerate(sorted(nodes), start=1) if runs
+        ),
+    )  # fmt: skip
 
 
 def write_records(folder: RunFolder, scene: Scene) -> None:
@@ -149,14 +160,15 @@ class Views:
     text: str
     metrics: dict[str, dict[tuple[str, ...], float]]
     snapshot: Snapshot
+    again: Snapshot
     blames: dict[str, Blame]
     events: list[str]
     failed: set[str]
     is_over: bool
 
 
-def seen(folder: RunFolder, scene: Scene) -> Views:
-    """All views of a run whose sources say so."""
+def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
+    """All views of a run whose sources say so; `live` has looked at it before."""
     write_records(folder, scene)
     graph = graph_of(load_frozen(folder.study).study)
     trials = {
@@ -177,7 +189,7 @@ def seen(folder: RunFolder, scene: Scene) -> Views:
             (RunWitnesses, "_waiting", lambda *_: None),
         ):
             stack.enter_context(patch.object(place, name, value))
-        snapshot = LiveRun(folder, NodeReader()).read()
+        snapshot, again = (one.read() for one in (LiveRun(folder, NodeReader()), live))
         witnesses, events = RunWitnesses(folder.root), RunEvents(folder)
         run = witnesses.run()
         answers = {
@@ -193,6 +205,7 @@ def seen(folder: RunFolder, scene: Scene) -> Views:
         text=capture.get(),
         metrics=scraped(snapshot),
         snapshot=snapshot,
+        again=again,
         blames=answers,
         events=[event.kind for event in told],
         failed={str(event.region) for event in told if event.kind == "region-failed"},
@@ -200,9 +213,18 @@ def seen(folder: RunFolder, scene: Scene) -> Views:
     )
 
 
+def timeless(status: RunStatus) -> RunStatus:
+    """A status without what changes with the clock."""
+    regions = tuple(replace(region, seconds_left=None) for region in status.regions)
+    return replace(status, regions=regions, seconds_left=None)
+
+
 def scraped(snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float]]:
     """The samples of /metrics, by name and labels but the study."""
     text = exposition([snapshot], PoolNodes(), "")[0].decode()
+    other = exposition([snapshot], PoolNodes(), "application/openmetrics-text; version=1.0.0")[0]
+    families = openmetrics(other.decode())  # type: ignore[no-untyped-call]
+    assert len(list(families)) == text.count("# TYPE")
     return {
         family.name: {
             tuple(value for label, value in sorted(sample.labels.items()) if label != "study"):
@@ -225,13 +247,21 @@ def run(make_run: MakeRun, work: Path) -> Iterator[Run]:
     shutil.rmtree(made.folder)
 
 
+@pytest.fixture
+def live(run: Run) -> LiveRun:
+    return LiveRun(RunFolder(run.folder), NodeReader())
+
+
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(scene=SCENES)
-def test_no_view_of_a_run_contradicts_another(run: Run, scene: Scene) -> None:
-    views = seen(RunFolder(run.folder), scene)
+def test_no_view_of_a_run_contradicts_another(run: Run, live: LiveRun, scene: Scene) -> None:
+    views = seen(RunFolder(run.folder), scene, live)
     status, metrics = views.status, views.metrics
+    assert timeless(views.again.look.status) == timeless(status)
+    assert tiles(views.again) == tiles(views.snapshot)
+    assert {**scraped(views.again), **TIMED} == {**metrics, **TIMED}
     plain: dict[str, Any] = status.to_json()
     states = {labels[0]: value for labels, value in metrics["trialfleet_run_state"].items()}
     assert {state for state, value in states.items() if value} == {status.state} == {plain["state"]}

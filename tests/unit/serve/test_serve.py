@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote, urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +26,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.serve.live import Kept
 from trialfleet.workflows.views.serve.why_answers import Answers
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 
@@ -320,6 +324,33 @@ def test_the_dashboard_can_be_read_and_none_of_its_writing_routes_answers(
         assert len(json.loads(server.ask("/api/studies").text)["study_summaries"]) == 2
 
 
+def test_a_part_is_compressed_for_those_who_take_it_so(server: Server) -> None:
+    place = f"{server.url.rstrip('/')}/?seen=former"
+    with urlopen(Request(place, headers={"Accept-Encoding": "gzip"})) as answer:  # noqa: S310
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert answer.headers["Vary"] == "Accept-Encoding"
+        packed = gzip.decompress(answer.read()).decode()
+    plain = server.ask("/?seen=former")
+    assert "content-encoding" not in plain.headers
+    assert packed.startswith('<div id="live"')
+    assert re.sub(r"seen=\w+", "", packed) == re.sub(r"seen=\w+", "", plain.text)
+
+
+def test_what_is_dear_is_made_again_after_a_while() -> None:
+    kept, made = Kept(), iter(range(9))
+
+    def make() -> int:
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+        return next(made)
+
+    assert [kept.lately("name", make) for _ in range(3)] == [0, 0, 0]
+    time.sleep(0.7)
+    assert kept.lately("name", make) == 1
+    assert [kept.of("name", source, lambda: next(made)) for source in (1, 1, 2, 1)] == [2, 2, 3, 4]
+
+
 def test_why_is_asked_once_for_what_looks_the_same_and_twice_at_most_in_a_drawing() -> None:
     asked: list[str] = []
 
@@ -329,12 +360,12 @@ def test_why_is_asked_once_for_what_looks_the_same_and_twice_at_most_in_a_drawin
             raise InputError("there is no such thing")
         return Answer(subject=word, kind=Kind.MATCH, blame=Blame.USER, why=f"why {word}")
 
-    answers, run = Answers(why), Path("/runs/r1")
-    answers.begin()
-    found = [answers.of(word, run, "failed") for word in ("a", "gone", "b", "a")]
+    kept = Kept()
+    answers = Answers(kept, "/runs/r1", why)
+    found = [answers.of(word, "failed") for word in ("a", "gone", "b", "a")]
     assert [each and each.why for each in found] == ["why a", None, None, "why a"]
-    answers.begin()
-    assert answers.of("gone", run, "failed") is None
-    assert (answers.of("b", run, "failed") or answers.of("a", run, "")) is not None
-    assert answers.of("a", run, "held") is not None
+    answers = Answers(kept, "/runs/r1", why)
+    assert answers.of("gone", "failed") is None
+    assert (answers.of("b", "failed") or answers.of("a", "")) is not None
+    assert answers.of("a", "held") is not None
     assert asked == ["a", "gone", "b", "a"]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from trialfleet import job_files
 from trialfleet.classads import plain
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.workflows.facts.jobs.executions import events_of
 from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
 
+_BEFORE_AD, _OF_NODE = re.compile(r"\n(?=\[)"), '"NodeStatus"'  # in a node status file
 # STATUS_PRERUN, _SUBMITTED, _POSTRUN, _ERROR of a node status file
 _PRE, _SUBMITTED, _POST, _FAILED = 2, 3, 4, 6
 _SUBMIT = re.compile(rb'000 \(.*?DAGNodeName = "([^"\n]+)"', re.DOTALL)
@@ -77,16 +80,32 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
-    """Return the nodes of a node status file by name; empty while there is none."""
-    if (text := unless_damaged(path.read_text, None)) is None:
-        return {}
-    import classad2  # not before: of a run that has ended nothing else needs HTCondor
+    """Return the nodes of a node status file by name; empty while there is none.
+
+    DAGMan writes it anew every few seconds, most of it as it was.
+    """
+    stamp = job_files.stamp_of(path)
+    return _nodes_in(path, stamp) if any(stamp) else {}
+
+
+@lru_cache(maxsize=1 << 12)  # of the DAGMans of a large run
+def _nodes_in(path: Path, _changed: tuple[int, int]) -> dict[str, NodeStatus]:
+    import classad2
 
     try:
-        ads = [plain(ad) for ad in classad2.parseAds(text)]
-    except (ValueError, classad2.ClassAdException):
-        return {}  # DAGMan replaces it every few seconds
-    return {str(ad["Node"]): _node(ad) for ad in ads if ad.get("Type") == "NodeStatus"}
+        ads = _BEFORE_AD.split(path.read_text())
+        return dict(_node_of(ad) for ad in ads if _OF_NODE in ad)
+    except (OSError, ValueError, classad2.ClassAdException):
+        return {}
+
+
+@lru_cache(maxsize=1 << 13)  # of all that a look at a large run reads
+def _node_of(ad: str) -> tuple[str, NodeStatus]:
+    """A node's name, and where it stands, by its ad."""
+    import classad2
+
+    found = plain(classad2.ClassAd(ad))
+    return str(found["Node"]), _node(found)
 
 
 def _node(ad: Any) -> NodeStatus:

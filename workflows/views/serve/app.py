@@ -6,12 +6,14 @@ version that it has, and gets 204 and nothing else as long as that is still so.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -46,6 +48,8 @@ _ASSETS = {
 }
 # A page of its own that can ask for none of the others; the file's own policy names its scripts.
 _REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
+_PACKING = 4  # gzip's level
+_PACKED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
 _KEPT = 64  # rendered parts
 _TURN = 15.0  # seconds after which a part is rendered anew: ages, and how far what runs has come
 
@@ -61,7 +65,7 @@ class Pages:
     def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
         self.runs, self.live, self._dashboard = runs, LiveRuns(), dashboard
         self._lock = threading.Lock()
-        self._rendered: OrderedDict[tuple[object, ...], tuple[str, str]] = OrderedDict()
+        self._rendered: OrderedDict[tuple[object, ...], _Rendered] = OrderedDict()
 
     def warm_up(self) -> None:
         """Read the run that the first page shows, so that nobody waits for what is slow at first.
@@ -155,15 +159,19 @@ class Pages:
         )
 
     def _run_part(self, snapshot: Snapshot, run: KnownRun) -> str:
-        status, timeline = snapshot.look.status, timeline_of_run(snapshot)
+        status = snapshot.look.status
+        tiles = views.tiles(snapshot)
+        places = {region.slug: at for at, region in enumerate(status.regions)}
+        made = partial(_timeline, snapshot)
+        note, regions_json = made() if status.ended else snapshot.kept.lately("timeline", made)
         return render_template(
             "serve/run.html.j2",
             snapshot=snapshot,
             status=status,
-            tiles=views.tiles(snapshot),
-            places={region.slug: at for at, region in enumerate(status.regions)},
-            timeline=timeline,
-            regions_json=_regions_json(timeline, [region.name for region in status.regions]),
+            tiles=tiles,
+            tile_html=lambda tile: _tile(snapshot, tile, places[tile.slug], run.key),
+            timeline_note=note,
+            regions_json=regions_json,
             days=details.days_of(status.study),
             key=run.key,
             only=self.runs.only,
@@ -171,7 +179,6 @@ class Pages:
             dashboard=self._dashboard == run.folder.root,
             details=details,
             views=views,
-            report_views=report_views,
         )
 
     def _called(self, request: Request) -> KnownRun:
@@ -203,35 +210,54 @@ class Pages:
             render: makes the living part.
             polls: whether the page asks for it again.
         """
-        part, version = self._part(key, render)
+        found = self._part(key, partial(_Rendered.of, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")
-        if seen == version:
+        if seen == found.version:
             return Response(status_code=204)
-        body = render_template(
-            "serve/live.html.j2",
-            part=Markup(part),  # noqa: S704 - a template's, which escapes
-            path=request.url.path,
-            version=version if polls else "",
-        )
+        if seen is not None and "gzip" in request.headers.get("accept-encoding", ""):
+            return HTMLResponse(found.packed, headers=_PACKED)
         if seen is not None:
-            return HTMLResponse(body)
+            return HTMLResponse(found.html)
         page = render_template(
-            "serve/page.html.j2",
-            title=title,
-            body=Markup(body),  # noqa: S704 - a template's, which escapes
-            assets=_versions(),
+            "serve/page.html.j2", title=title, body=found.html, assets=_versions()
         )
         return HTMLResponse(page)
 
-    def _part(self, key: object, render: Callable[[], str]) -> tuple[str, str]:
+    def _part(self, key: object, render: Callable[[], _Rendered]) -> _Rendered:
         if key is None:
-            return _with_version(render())
+            return render()
         with self._lock:  # a second page waits for what the first has rendered
-            found = self._rendered.pop((key,), None) or _with_version(render())
+            found = self._rendered.pop((key,), None) or render()
             self._rendered[(key,)] = found
             while len(self._rendered) > _KEPT:
                 self._rendered.popitem(last=False)
             return found
+
+
+@dataclass(frozen=True)
+class _Rendered:
+    """The living part of a page, and which version of it that is."""
+
+    html: Markup
+    version: str
+
+    @staticmethod
+    def of(path: str, render: Callable[[], str], *, polls: bool) -> _Rendered:
+        """Render the part of the page at a path."""
+        part = render()
+        version = hashlib.sha256(part.encode()).hexdigest()[:16]
+        html = render_template(
+            "serve/live.html.j2",
+            part=Markup(part),  # noqa: S704 - a template's, which escapes
+            path=path,
+            version=version if polls else "",
+        )
+        return _Rendered(Markup(html), version)  # noqa: S704 - likewise
+
+    @cached_property
+    def packed(self) -> bytes:
+        """Compressed, once for all who look at it."""
+        return gzip.compress(self.html.encode(), _PACKING)
 
 
 def has_report(folder: RunFolder) -> bool:
@@ -262,13 +288,28 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
     )
 
 
+def _tile(snapshot: Snapshot, tile: views.Tile, place: int, key: str) -> Markup:
+    """A region's tile, rendered when it changes."""
+
+    def made() -> Markup:
+        path = views.region_path(key, tile.slug)
+        html = render_template("serve/tile.html.j2", tile=tile, place=place, path=path)
+        return Markup(html)  # noqa: S704 - a template's, which escapes
+
+    return snapshot.kept.of(("tile", tile.slug), (tile, place, key), made)
+
+
+def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
+    """What stands below the timeline of a run, and its numbers; an empty text without any job."""
+    timeline = timeline_of_run(snapshot)
+    names = [region.name for region in snapshot.look.status.regions]
+    note = report_views.timeline_note(timeline) if timeline.bars else ""
+    return note, _regions_json(timeline, names)
+
+
 def _regions_json(timeline: Timeline, names: Sequence[str]) -> Markup:
     """What the pictures of all regions together draw."""
     return script_json({"names": names, "timeline": chart_data.timeline_data(timeline)})
-
-
-def _with_version(part: str) -> tuple[str, str]:
-    return part, hashlib.sha256(part.encode()).hexdigest()[:16]
 
 
 def _turn(snapshot: Snapshot) -> int:
@@ -318,7 +359,7 @@ def application(
             Route("/assets/{name}", _asset),
             *routes,
         ],
-        middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)],
+        middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=_PACKING)],
         exception_handlers={InputError: _not_found, TrialfleetError: _trouble},
     )
     return Guard(app, hosts, token, cookie)

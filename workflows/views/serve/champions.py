@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -29,37 +30,30 @@ class Champion:
     metrics: dict[str, float]
 
 
-class Champions:
-    """The models in force of a study's regions.
+class ChampionsReader:
+    """Reads the models in force again and again, those of a folder that changed.
 
     Args:
         study: theirs.
-        slugs: those of the regions.
-        before: what was read before: a folder that is as it was then isn't read again.
+        slugs: those of its regions.
     """
 
-    def __init__(
-        self, study: Study, slugs: tuple[str, ...], before: Champions | None = None
-    ) -> None:
-        self._study = study
-        self._changed = {slug: folder_stamp(self.folder(slug)) for slug in slugs}
-        self._found: dict[str, Champion | None] = {
-            slug: before._found[slug]
-            if before and changed and before._changed[slug] == changed
-            else self._read(slug)
-            for slug, changed in self._changed.items()
-        }
+    def __init__(self, study: Study, slugs: Iterable[str]) -> None:
+        self._study = study.name
+        places = slugs if study.publishes else ()
+        self._folders = {slug: models_folder(study, slug) for slug in places}
+        self._known: dict[str, tuple[int, Champion | None]] = {}
 
-    def of(self, slug: str) -> Champion | None:
-        """Return the model in force of a region; None where there is none."""
-        return self._found.get(slug)
+    def read(self) -> dict[str, Champion]:
+        """Return the models in force, by the slugs of the regions that have one."""
+        for slug, folder in self._folders.items():
+            changed, known = folder_stamp(folder), self._known.get(slug)
+            if not (known and changed and known[0] == changed):
+                self._known[slug] = changed, self._champion(folder)
+        return {slug: found for slug, (_, found) in self._known.items() if found}
 
-    def folder(self, slug: str) -> Path:
-        """Return the folder of a region's models, there or not."""
-        return Path(self._study.publish) / self._study.name / slug
-
-    def _read(self, slug: str) -> Champion | None:
-        model = champion_of(self.folder(slug), self._study.name) if self._study.publishes else None
+    def _champion(self, folder: Path) -> Champion | None:
+        model = champion_of(folder, self._study) if folder.exists() else None
         if model is None:
             return None
         metrics = card_of(model).get("metrics")
@@ -69,3 +63,8 @@ class Champions:
             created=created_of(model),
             metrics=metrics if isinstance(metrics, dict) else {},
         )
+
+
+def models_folder(study: Study, slug: str) -> Path:
+    """Return the folder of a region's models, there or not."""
+    return Path(study.publish) / study.name / slug

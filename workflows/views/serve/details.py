@@ -32,6 +32,7 @@ from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.reading import report_of_region
 from trialfleet.workflows.views.serve import gains, views
+from trialfleet.workflows.views.serve.champions import models_folder
 from trialfleet.workflows.views.serve.live import Snapshot
 from trialfleet.workflows.views.serve.runs import Runs, key_of
 from trialfleet.workflows.views.terminal.days import DayView, overview
@@ -83,7 +84,7 @@ def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
         report=report_of_region(snapshot.folder, snapshot.frozen, snapshot.look, slug),
         facts=tuple(_facts(snapshot, region, tile)),
         progress=_progress(region),
-        models=_models(snapshot.champions.folder(slug)),
+        models=_models(models_folder(snapshot.frozen.study, slug)),
     )
 
 
@@ -98,7 +99,7 @@ def _facts(
     gain = tile.gain
     if gain.value is not None:
         yield f"Against {gain.over}", f"{gain.text} by {gain.metric}", gain.tone
-    champion = snapshot.champions.of(region.slug)
+    champion = snapshot.champions.get(region.slug)
     if champion:
         since = views.since(champion, snapshot.now)
         yield "Model in force", f"of run {champion.run}, {since}", ""

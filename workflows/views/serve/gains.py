@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trialfleet.files import read_json, unless_damaged
+from trialfleet.job_files import stamp_of
 from trialfleet.objective import Direction
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
@@ -71,6 +72,13 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     best and default settings are compared, as tuning ran them: a trial isn't a model yet. All but
     the gate compare by the report's metric.
     """
+    files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
+    words = stamp_of(files.verdict), stamp_of(files.best.result)
+    source = region.finished, region.best_trial, champion, words
+    return snapshot.kept.of(("gain", region.slug), source, lambda: _found(snapshot, region))
+
+
+def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
     verdict = verdict_of(snapshot, region.slug)
     if verdict and verdict.champion:
         sides = [
@@ -81,7 +89,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
             study = snapshot.frozen.study
             direction = rule_of(study).direction if study.gate else study.objective.direction
             return _gain(sides[0], sides[1], direction, over, verdict.metric)
-    champion = snapshot.champions.of(region.slug)
+    champion = snapshot.champions.get(region.slug)
     if champion and champion.run != snapshot.look.status.run:
         study = snapshot.frozen.study
         metric = study.compared_metric

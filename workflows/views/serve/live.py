@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
@@ -25,8 +25,10 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
 from trialfleet.workflows.status.reader import Look, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
-from trialfleet.workflows.views.serve.champions import Champions
+from trialfleet.workflows.views.serve.champions import Champion, ChampionsReader, models_folder
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
+
+T = TypeVar("T")
 
 _CHECK = 0.5  # seconds between two looks at modification times
 _QUEUE = 2.0  # … at the states of jobs
@@ -34,7 +36,40 @@ _NO_QUEUE = 15.0  # … after the queue did not answer
 _AGAIN = 20.0  # seconds after which a run is read again, whatever has changed: what logs tell
 _SHARE = 0.008  # of a core that reading takes at most, however much changes
 _LONGEST = 2.0  # seconds between two looks at a run that changes all the time, and costs more
+_SHARE_OF_LATELY = 0.04  # likewise of what pages may show a few seconds later
 _UNWATCHED = 10.0  # seconds after which nobody watches any more
+
+
+class Kept:
+    """What was made of a run, for as long as what it was made of stays the same."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, tuple[object, Any]] = {}
+        self._lately: dict[str, tuple[float, Any]] = {}
+
+    def of(self, name: Hashable, source: object, make: Callable[[], T]) -> T:
+        """Return what was made under a name of what equals the source; else it is made."""
+        known = self._made.get(name)
+        if known is None or known[0] != source:
+            known = self._made[name] = source, make()
+        made: T = known[1]
+        return made
+
+    def has(self, name: Hashable, source: object) -> bool:
+        """Return whether something was made under a name of what equals the source."""
+        known = self._made.get(name)
+        return known is not None and known[0] == source
+
+    def lately(self, name: str, make: Callable[[], T]) -> T:
+        """Return what was made lately: making it again and again takes a small part of a core."""
+        known = self._lately.get(name)
+        if known is None or time.monotonic() >= known[0]:
+            cpu = time.thread_time()
+            new = make()
+            cost = time.thread_time() - cpu
+            known = self._lately[name] = time.monotonic() + cost / _SHARE_OF_LATELY, new
+        made: T = known[1]
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +82,7 @@ class Snapshot:
         graph: its regions.
         champions: the model in force of each region, by slug.
         seconds: what the look took.
+        kept: what was made of this look and of those before.
     """
 
     number: int
@@ -54,9 +90,10 @@ class Snapshot:
     frozen: FrozenStudy
     graph: dict[str, RegionGraph]
     look: Look
-    champions: Champions
+    champions: dict[str, Champion]
     nodes: PoolNodes
     seconds: float
+    kept: Kept
 
     @property
     def now(self) -> datetime:
@@ -124,6 +161,8 @@ class LiveRun:
         self._places = tuple(map(str, self._watched_places()))  # asked for twice a second
         self._reports: tuple[str, ...] = ()  # those of the trials that run
         self._reader: StatusReader | None = None
+        self._kept = Kept()
+        self._champions = ChampionsReader(self._frozen.study, self._graph)
         self._queue = _Queue(folder)
         self._changed = threading.Condition()
         self._snapshot: Snapshot | None = None
@@ -206,7 +245,6 @@ class LiveRun:
     def read(self) -> Snapshot:
         """Return the run as it is now; it is not watched for that."""
         began, last = time.monotonic(), self._snapshot
-        before = last.champions if last else None
         self._reader = self._reader or StatusReader(self.folder)
         look = self._reader.look()
         self._reports = tuple(str(path) for path in self._reports_in(look))
@@ -216,9 +254,10 @@ class LiveRun:
             frozen=self._frozen,
             graph=self._graph,
             look=look,
-            champions=Champions(self._frozen.study, tuple(self._graph), before),
+            champions=self._champions.read(),
             nodes=self._nodes.read(),
             seconds=time.monotonic() - began,
+            kept=self._kept,
         )
 
     def _reports_in(self, look: Look) -> Iterator[Path]:
@@ -241,7 +280,7 @@ class LiveRun:
         for slug in self._graph:
             yield folder.region(slug).root
             if study.publishes:
-                yield Path(study.publish) / study.name / slug
+                yield models_folder(study, slug)
 
 
 def _stamp(path: str) -> tuple[int, int]:

@@ -1,18 +1,21 @@
-"""optuna-dashboard beside the page, to be read alone: it sees a copy, and no route of it writes.
+"""optuna-dashboard on a copy of a run's studies, beside the page or by itself.
 
 Its page asks for `/dashboard`, `/api` and `/static`, wherever it lies, so those are its addresses
-here too. The guard lets GET and HEAD pass alone, which shuts every route of its that writes.
+here too. Beside the page it is to be read alone: the guard lets GET and HEAD pass, which shuts
+every route of its that writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,6 +28,7 @@ _POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )  # its libraries write styles of their own; no script but its files runs
+_METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 
 
 @contextmanager
@@ -38,23 +42,20 @@ def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
     with TemporaryDirectory(prefix="trialfleet-dashboard-") as place:
         copy = copy_of(RunFolder(folder), RunFolder(Path(place)).database)
         answer = _answering(optuna_dashboard(copy))
-        yield (
-            Route("/dashboard{rest:path}", answer),
-            Route("/api/{rest:path}", answer),
-            Route("/static/{rest:path}", answer),
-        )
+        paths = "/dashboard{rest:path}", "/api/{rest:path}", "/static/{rest:path}"
+        yield tuple(Route(path, answer, methods=_METHODS) for path in paths)
 
 
-def _answering(application: Application) -> Callable[[Request], Response]:
-    """What answers a request by a WSGI application; there is no body to read."""
+def _answering(application: Application) -> Callable[[Request], Awaitable[Response]]:
+    """What answers a request by a WSGI application."""
 
-    def answer(request: Request) -> Response:
+    def answer(environ: dict[str, Any]) -> Response:
         started: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
             started.append((status, headers))
 
-        body = application(_environ(request), start)
+        body = application(environ, start)
         try:
             content = b"".join(body)
         finally:
@@ -67,14 +68,21 @@ def _answering(application: Application) -> Callable[[Request], Response]:
         response.headers["Content-Security-Policy"] = _POLICY
         return response
 
-    return answer
+    async def answered(request: Request) -> Response:
+        return await run_in_threadpool(answer, _environ(request, await request.body()))
+
+    return answered
 
 
-def _environ(request: Request) -> dict[str, Any]:
+def _environ(request: Request, body: bytes) -> dict[str, Any]:
     environ: dict[str, Any] = {
+        "REQUEST_METHOD": request.method,
         "PATH_INFO": request.url.path.encode().decode("latin-1"),
         "QUERY_STRING": request.url.query,
+        "CONTENT_TYPE": request.headers.get("content-type", ""),
+        "CONTENT_LENGTH": str(len(body)),
         "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", "identity"),
+        "wsgi.input": BytesIO(body),
     }
-    setup_testing_defaults(environ)  # a GET without a body, from this machine
+    setup_testing_defaults(environ)  # what else WSGI asks for
     return environ

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
+from socket import AF_INET, AF_INET6, create_server
+from socket import socket as Socket  # noqa: N812 - a class
 
 import uvicorn
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
+from trialfleet.ctrl_c import taken_by
 from trialfleet.errors import InputError
 from trialfleet.infra.pool import connection
 from trialfleet.workflows.views.serve.app import Pages, application
@@ -61,8 +64,8 @@ def serve(
         shown = runs.newest().folder.root if dashboard else None
         if shown:
             routes = held.enter_context(optuna_routes(shown))
-        listening = held.enter_context(_listening(host, port))
-        port = listening.getsockname()[1]
+        socket = held.enter_context(listening(host, port))
+        port = socket.getsockname()[1]
         pages = Pages(runs, shown)
         app = application(
             pages,
@@ -71,25 +74,43 @@ def serve(
             cookie=cookie_name(port),
             routes=routes,
         )
-        config = uvicorn.Config(
-            app,
-            access_log=False,  # addresses may hold the token
-            log_level="warning",
-            server_header=False,
-            lifespan="off",
-            timeout_graceful_shutdown=2,
-        )
         pages.warm_up()
         where = f"[{host}]" if ":" in host else host
         query = f"?token={token}" if token and token_file is None else ""
-        tell(f"http://{where}:{port}/{query}")
-        uvicorn.Server(config).run(sockets=[listening])
+        answer_requests(app, socket, lambda: tell(f"http://{where}:{port}/{query}"))
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> None:
+    """Have an application answer what comes to a socket, until Ctrl-C or SIGTERM.
+
+    `begin` is called once either ends it.
+    """
+    config = uvicorn.Config(
+        app,
+        access_log=False,  # addresses may hold the token
+        log_level="warning",
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
+
+    def end(*_: object) -> None:
+        server.should_exit = True
+
+    with taken_by(end):  # else whoever asks for the end cuts off what is to follow it
+        begin()
+        server.run(sockets=[socket])
+
+
+def listening(host: str, port: int) -> Socket:
+    """Return a socket that listens at a port of an address, 0 for one that is free.
+
+    Raises:
+        InputError: it can't.
+    """
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
+        return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
     except (OSError, OverflowError) as error:
         raise InputError(
             f"port {port} of {host} can't be used: {error}; --port 0 takes one that is free"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -25,8 +24,6 @@ _TONES = {
 }  # fmt: skip
 _RUN_TONES = {RunState.RUNNING: "busy", RunState.DONE: "good", RunState.PLANNED: "idle"}
 _REASON = 160  # characters of a reason on a tile; its region's page has it whole
-
-_ANSWERS = Answers()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +145,7 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
     under_way += [f"{region.failed} failed"] if region.failed else []
     under_way += [f"{region.stopped_early} stopped early"] if region.stopped_early else []
     parts = (region.done + region.stopped_early, region.failed + region.pruned, region.running)
-    in_force = was_rolled_back(Path(region.published)) if region.published else None
+    in_force = _in_force_instead(snapshot, region)
     return Tile(
         name=region.name,
         slug=region.slug,
@@ -162,8 +159,16 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
     )
 
 
+def _in_force_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
+    """The run whose model is in force in place of the region's own, if that was rolled back."""
+    champion = snapshot.champions.get(region.slug)
+    if region.published is None or (champion and champion.run == snapshot.look.status.run):
+        return None
+    return was_rolled_back(Path(region.published))
+
+
 def _age(snapshot: Snapshot, region: RegionStatus) -> str:
-    champion = snapshot.champions.of(region.slug)
+    champion = snapshot.champions.get(region.slug)
     if champion is None:
         return "no model yet"
     return f"model {since(champion, snapshot.now)}"
@@ -197,8 +202,8 @@ def counts(made: list[Tile]) -> list[tuple[str, int]]:
 
 def concerns(snapshot: Snapshot) -> list[Concern]:
     """What a person should look at, the whole run first."""
-    _ANSWERS.begin()
     status = snapshot.look.status
+    answers = Answers(snapshot.kept, str(snapshot.folder.root))
     found = [Concern(why=status.notice)] if status.notice else []
     if status.money and (status.money.trouble or status.money.ended):
         found.append(Concern(why=status.money.ended or status.money.trouble or ""))
@@ -211,7 +216,7 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
     ]
     found += [
         _explained(
-            snapshot,
+            answers,
             Concern(
                 what=region.name,
                 region=region.slug,
@@ -225,7 +230,7 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
     ]
     found += [
         _explained(
-            snapshot,
+            answers,
             Concern(
                 what=held.node,
                 region=_region_of(snapshot, held.node),
@@ -240,9 +245,9 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
     return found
 
 
-def _explained(snapshot: Snapshot, concern: Concern, word: str, seen: Hashable) -> Concern:
+def _explained(answers: Answers, concern: Concern, word: str, seen: object) -> Concern:
     """What `trialfleet why` says of it, and the command that mends it."""
-    answer = _ANSWERS.of(word, snapshot.folder.root, seen)
+    answer = answers.of(word, seen)
     if answer is None:
         return concern
     return replace(concern, why=answer.why, command=answer.command or concern.command)

@@ -6,48 +6,40 @@ drawing asks for two at most; what has no answer yet gets it at the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from pathlib import Path
+from collections.abc import Callable
 
 from trialfleet.errors import TrialfleetError
+from trialfleet.workflows.views.serve.live import Kept
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.explain import why
 
 AT_ONCE = 2  # answers that one drawing waits for
-MOST = 1_000  # that are kept
-
-Ask = Callable[[str, str], Answer]
 
 
 class Answers:
-    """Keeps answers for as long as what they are about looks the same."""
+    """Tells one drawing why something stands where it stands.
 
-    def __init__(self, ask: Ask = why) -> None:
-        self._ask = ask
-        self._known: dict[Hashable, Answer | None] = {}
-        self._left = 0
+    Args:
+        kept: what was made of the run so far.
+        run: its folder.
+    """
 
-    def begin(self) -> None:
-        """Let another drawing ask."""
-        self._left = AT_ONCE
+    def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = why) -> None:
+        self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
-    def of(self, word: str, run: Path, seen: Hashable) -> Answer | None:
-        """Return why something stands where it stands; None where that isn't known yet.
+    def of(self, word: str, seen: object) -> Answer | None:
+        """Return why a region, or a node of its graph, stands; None where that isn't known yet.
 
-        Args:
-            word: a region, or a node of its graph.
-            run: the folder of its run.
-            seen: how it looks; another look of it is asked for anew.
+        It is asked for anew when what was `seen` of it is another.
         """
-        key = (run, word, seen)
-        if key not in self._known:
-            if not self._left:
-                return None
-            self._left -= 1
-            if len(self._known) >= MOST:
-                self._known.clear()
-            try:
-                self._known[key] = self._ask(word, str(run))
-            except (TrialfleetError, OSError):  # what the status says is shown in its place
-                self._known[key] = None
-        return self._known[key]
+        name = "why", word
+        if not self._left and not self._kept.has(name, seen):
+            return None
+        return self._kept.of(name, seen, lambda: self._asked(word))
+
+    def _asked(self, word: str) -> Answer | None:
+        self._left -= 1
+        try:
+            return self._ask(word, self._run)
+        except (TrialfleetError, OSError):  # what the status says is shown in its place
+            return None
