@@ -71,6 +71,8 @@ DAILY: dict[str, Any] = {
         "at": "02:30",
         "zone": "Europe/Oslo",
         "deadline": "1h30m",
+        "wait_for_data": "3h",
+        "ready_file": "_SUCCESS",
         "missed": "all",
         "unchanged": "skip",
     },

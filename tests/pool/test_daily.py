@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -91,6 +93,54 @@ def test_days_end_region_by_region_and_latest_never_goes_back(here: Path) -> Non
     assert f"{SECOND}, which is of a later day; to change" in last.why
     assert (latest(here, "A"), latest(here, "B")) == (str(FIRST), str(SECOND))
     assert days.backfill(FIRST, SECOND, only_missing=True) == []
+
+
+def test_data_that_comes_late_is_a_run_beside_the_first_and_nothing_is_doubled(
+    here: Path, wait_for: Callable[..., None]
+) -> None:
+    """While the region whose data was there trains; whoever works on the day is killed between."""
+    program = Path(__file__).with_name("daily_program.py")
+    daily = {"at": "02:30", "zone": "UTC", "wait_for_data": "3h", "ready_file": "_SUCCESS"}
+    file = write_study(here, regions=["A", "B", "C"], daily=daily, trainer=slow_trainer(here))
+    put_data(here, FIRST, A="1", B="2")
+    (here / "data/A/_SUCCESS").touch()
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, str(program), str(file), f"{FIRST}T02:31+00:00"])
+
+    days = Days(file)
+    first = start()
+    place = days.folder.run(str(FIRST))
+    wait_for((place / "study.yaml").exists, 60)
+    wait_for(lambda: Run(place).status().regions[0].running, 120)
+    assert "C: awaited" not in CliRunner().invoke(main, ["daily", "status", str(file)]).output
+    put_data(here, FIRST, C="3")
+    for region in "BC":
+        (here / "data" / region / "_SUCCESS").touch()
+    wait_for(lambda: len(days.journal.attempts()) == 2, 240)
+    first.kill()
+    first.wait()
+    assert not days.journal.attempts()[0].ended, "the first run goes on beside the second"
+    (here / "go").touch()
+    second = start()
+    assert second.wait(400) == 0
+    assert [(one.attempt, one.regions) for one in days.journal.attempts()] == [
+        (1, ("A", "B", "C")),
+        (2, ("B", "C")),
+    ]
+    assert [(one.region, one.run) for one in days.journal.outcomes()] == [
+        ("A", str(FIRST)),
+        ("B", f"{FIRST}-2"),
+        ("C", f"{FIRST}-2"),
+    ]
+    assert set(endings(days, FIRST).values()) == {Ending.PUBLISHED}
+
+
+def slow_trainer(here: Path) -> dict[str, object]:
+    """A trainer that waits for a file before it reports."""
+    text = f"while [ ! -e '{here}/go' ]; do sleep 0.2; done; exec python3 {MOODY.name}\n"
+    (here / "slow.sh").write_text(text)
+    return {"command": ["sh", "slow.sh"], "files": ["slow.sh", str(MOODY)]}
 
 
 def test_a_table_that_cant_be_trained_on_fails_its_region_alone(here: Path) -> None:

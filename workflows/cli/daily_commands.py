@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from trialfleet import ctrl_c
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.arguments import date_option, day_option
 from trialfleet.workflows.views.output import json_option, print_json, say, show
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.facts.journal.folder import DailyFolder
 
 _SHOWN_DAYS = 14
 
@@ -117,7 +120,12 @@ def status(study: Path, most: int, as_json: bool) -> None:
     from trialfleet.wall_clock import real_time
     from trialfleet.workflows.control.daily.clock import clock_of
     from trialfleet.workflows.control.daily.days import journal_of
-    from trialfleet.workflows.control.daily.missed import next_start, next_start_text
+    from trialfleet.workflows.control.daily.late_data import awaited_now
+    from trialfleet.workflows.control.daily.missed import (
+        next_start,
+        next_start_text,
+        waits_until_text,
+    )
     from trialfleet.workflows.views.terminal.days import (
         days_table,
         newest_table,
@@ -130,7 +138,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
     settings = whole.daily
     now = real_time()
     begins = next_start(settings, now) if settings else None
-    shown = overview(whole.name, journal, begins, clock_of(whole.name, folder), most)
+    awaited = awaited_now(study, journal, now) if settings else {}
+    shown = overview(whole.name, journal, begins, clock_of(whole.name, folder), most, awaited)
     if as_json:
         print_json(shown.to_json())
         return
@@ -142,26 +151,29 @@ def status(study: Path, most: int, as_json: bool) -> None:
         say("a study's days lie below the folder in which they are run: is this the right one?")
     if reasons := reasons_table(shown):
         show(reasons)
+    for region, reason in shown.awaited.items():
+        say(f"{region}: awaited until {waits_until_text(settings, shown.days[0].date)}: {reason}")
     for line in to_copy(shown):
         say(line)
     for line in shown.undelivered:
         say(line)
-    if settings:
-        when = next_start_text(settings, now)
-        if shown.clock:
-            say(f"next day begins {when}")
-            say(f"started by {shown.clock}")
-        elif folder.start.exists():  # what a clock starts; removed with it
-            say(f"next day begins {when}")
-            from trialfleet.infra.pool.connection import start_command
+    _say_what_comes(study, next_start_text(settings, now) if settings else "", shown.clock, folder)
 
-            say(f"HTCondor, which was to start it, can't be asked: {start_command()}")
-        else:
-            say("no clock of ours is installed: nothing will start by itself")
-            say(
-                f"to have it start, first at {when}: trialfleet daily install {shell_quoted(study)}"
-            )
-    else:
+
+def _say_what_comes(study: Path, begins: str, clock: str | None, folder: DailyFolder) -> None:
+    """Say when the next day begins and what starts it; an empty time: none does any more."""
+    if not begins:
         say("no further day begins: the study has no daily: table any more")
-        if shown.clock:
-            say(f"{shown.clock} goes on all the same; to end it: trialfleet daily remove {study}")
+        if clock:
+            say(f"{clock} goes on all the same; to end it: trialfleet daily remove {study}")
+    elif clock:
+        say(f"next day begins {begins}")
+        say(f"started by {clock}")
+    elif folder.start.exists():  # what a clock starts; removed with it
+        from trialfleet.infra.pool.connection import start_command
+
+        say(f"next day begins {begins}")
+        say(f"HTCondor, which was to start it, can't be asked: {start_command()}")
+    else:
+        say("no clock of ours is installed: nothing will start by itself")
+        say(f"to have it start, first at {begins}: trialfleet daily install {shell_quoted(study)}")

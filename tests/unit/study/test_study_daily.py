@@ -49,7 +49,13 @@ def put(folder: Path, day: date, *regions: str) -> None:
         ("{at: 02:30, missed: some}", ["daily.missed", "'latest', 'all' or 'none'"]),
         ("{at: 02:30, unchanged: no}", ["daily.unchanged", "'skip' or 'train'"]),
         ("{at: 02:30, when: x}", ["daily", "unknown key 'when'", "missed"]),
-        ("02:30", ["daily", "must be a table; its keys: at, zone, deadline, missed"]),
+        (
+            "02:30",
+            [
+                "daily",
+                "must be a table; its keys: at, zone, deadline, wait_for_data, ready_file, missed",
+            ],
+        ),
     ],
 )
 def test_a_wrong_daily_is_told_with_its_place(folder: Path, daily: str, words: list[str]) -> None:

@@ -463,7 +463,10 @@ def test_a_study_of_python_is_told_the_same_without_a_line(folder: Path) -> None
             "early_stopping:",
             ":9: early_stopping: early_stopping is empty: write early_stopping: {}",
         ),
-        ("daily:", "daily is empty: give it keys (at, zone, deadline, missed"),
+        (
+            "daily:",
+            "daily is empty: give it keys (at, zone, deadline, wait_for_data, ready_file, missed",
+        ),
         ("keep:", "keep is empty: give it keys (count, days), or leave it out"),
         ("export:", "export is empty: give it keys (s3, mlflow), or leave it out"),
         ("export: {s3: s3://b/c, mlflow: }", ":9: export.mlflow: mlflow is empty: give it keys (u"),

@@ -8,9 +8,10 @@ from datetime import date, datetime
 from pathlib import Path
 
 from trialfleet.workflows.control.daily.region_outcomes import data_not_there
+from trialfleet.workflows.facts.journal.journal import Journal, latest_of
 from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.daily import Daily
-from trialfleet.workflows.study.loading import DaysStudy
+from trialfleet.workflows.study.loading import DaysStudy, load_day
 
 UNCHANGED_SECONDS = 60.0  # since data was written last, after which it counts as whole
 
@@ -29,6 +30,20 @@ def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str
         if why := next(filter(None, (_why_not_whole(place, daily) for place in places)), None):
             late[name] = f"data of {day} {why}"
     return late
+
+
+def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
+    """Return the regions for whose data the newest day still waits, and why."""
+    newest = journal.attempts()[-1:]
+    if not newest or newest[0].ended:
+        return {}
+    day = newest[0].date
+    found = load_day(file, day)
+    if not is_awaited(found.whole.daily, day, now):
+        return {}
+    ended = latest_of(journal.outcomes(day, day))
+    late = not_ready(found, day, found.whole.daily)
+    return {name: why for name, why in late.items() if (day, name) not in ended}
 
 
 def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:

@@ -29,6 +29,12 @@ def next_start_text(daily: Daily, now: datetime) -> str:
     return f"{next_start(daily, now).astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}"
 
 
+def waits_until_text(daily: Daily | None, day: date) -> str:
+    """Return until when a day waits for data, in the study's zone; empty if it doesn't."""
+    until = daily.waits_until(day) if daily else None
+    return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
+
+
 def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
     """Return the days that a clock is installed for, today first."""
     today = daily.today(now)

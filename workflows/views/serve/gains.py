@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trialfleet import job_files
 from trialfleet.files import read_json, unless_damaged
-from trialfleet.job_files import stamp_of
 from trialfleet.objective import Direction
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
@@ -73,7 +73,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     the gate compare by the report's metric.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
-    words = stamp_of(files.verdict), stamp_of(files.best.result)
+    words = job_files.stamp_of(files.verdict), stamp_of(files.best.result)
     source = region.finished, region.best_trial, champion, words
     return snapshot.kept.of(("gain", region.slug), source, lambda: _found(snapshot, region))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,7 @@ class Overview:
         newest: what became of each region on the newest day.
         next_start: when the next day begins; None where the study has no `daily:` table any more.
         clock: what starts it; None if nothing of ours does.
+        awaited: the regions for whose data the newest day waits, and why it can't be used yet.
         undelivered: the alerts of its days that wait or were given up, a line for each channel.
     """
 
@@ -69,6 +70,7 @@ class Overview:
     newest: tuple[Outcome, ...]
     next_start: datetime | None
     clock: str | None
+    awaited: dict[str, str] = field(default_factory=dict)
     undelivered: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -77,9 +79,14 @@ class Overview:
 
 
 def overview(
-    study: str, journal: Journal, next_start: datetime | None, clock: str | None, most: int
+    study: str,
+    journal: Journal,
+    next_start: datetime | None,
+    clock: str | None,
+    most: int,
+    awaited: Mapping[str, str] | None = None,
 ) -> Overview:
-    """Return a study's days, the newest `most` of them."""
+    """Return a study's days, the newest `most` of them; `awaited` as `Overview` has it."""
     attempts = journal.attempts()
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
@@ -90,6 +97,7 @@ def overview(
         newest=days[0].outcomes if days else (),
         next_start=next_start,
         clock=clock,
+        awaited=dict(awaited or {}),
         undelivered=undelivered(DailyFolder(journal.file.parent).alerts),
     )
 
