@@ -73,7 +73,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     the gate compare by the report's metric.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
-    words = job_files.stamp_of(files.verdict), stamp_of(files.best.result)
+    words = job_files.stamp_of(files.verdict), job_files.stamp_of(files.best.result)
     source = region.finished, region.best_trial, champion, words
     return snapshot.kept.of(("gain", region.slug), source, lambda: _found(snapshot, region))
 
