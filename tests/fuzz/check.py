@@ -28,14 +28,14 @@ from trialfleet.optimizer.region_types import Complete
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.control.daily.day import Work
-from trialfleet.workflows.control.daily.missed import DAY, EARLY, days_to_do, due_day, next_start
+from trialfleet.workflows.control.daily.missed import DAY, days_to_do, next_start
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.run.new_run import plan
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import graph_of
 from trialfleet.workflows.names import TURNING
 from trialfleet.workflows.status.attempts.outcome import outcome_of
-from trialfleet.workflows.study.daily import Daily
+from trialfleet.workflows.study.daily import EARLY, Daily
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
 from trialfleet.workflows.study.loading import load_day, load_fleet
 from trialfleet.workflows.study.loading import load_study as load
@@ -97,7 +97,7 @@ def _read_for_a_day(path: Path, day: date, expected: Study | None) -> None:
 
 
 def _days_follow_each_other(daily: Daily, now: datetime) -> None:
-    due = due_day(daily, now)
+    due = daily.due(now)
     assert daily.begins(due) <= now + EARLY < daily.begins(due + 2 * DAY)
     assert next_start(daily, now) > now
     assert days_to_do(daily, {due - 3 * DAY}, now)[-1] == due

@@ -50,7 +50,8 @@ def test_a_channel_that_is_away_gets_its_alerts_when_it_is_back(
 
     def senders() -> list[int]:
         words = ["notify", "send", str(file)]
-        return [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"][-3:] == words]
+        found = psutil.process_iter(["cmdline"])
+        return [each.pid for each in found if (each.info["cmdline"] or [])[-3:] == words]
 
     wait_for(senders)
     [first] = senders()

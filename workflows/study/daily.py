@@ -20,6 +20,7 @@ from trialfleet.sections import Section, matches, refusal, refuse, schema_of
 from trialfleet.spelling import did_you_mean
 
 DATE = "{date}"  # in data patterns
+EARLY = timedelta(minutes=5)  # another scheduler's clock may be ahead
 _TIME = r"([01]?[0-9]|2[0-3]):[0-5][0-9]"
 _NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}"
 _LASTS = r"(?=[0-9])([0-9]{1,3}h)?([0-9]{1,4}m)?"
@@ -125,6 +126,11 @@ class Daily(Section):
     def today(self, now: datetime) -> date:
         """Return the date in the study's zone."""
         return now.astimezone(self.tzinfo).date()
+
+    def due(self, now: datetime) -> date:
+        """Return the newest day that has begun: yesterday until the time of day has come."""
+        today = self.today(now)
+        return today if self.begins(today) <= now + EARLY else today - timedelta(days=1)
 
     @property
     def tzinfo(self) -> tzinfo | None:

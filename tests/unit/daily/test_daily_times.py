@@ -15,7 +15,7 @@ import pytest
 
 from trialfleet.errors import PoolError
 from trialfleet.workflows.control.daily.crontab import cron_keys
-from trialfleet.workflows.control.daily.missed import days_to_do, due_day, next_start
+from trialfleet.workflows.control.daily.missed import days_to_do, next_start
 from trialfleet.workflows.control.daily.start import write_start
 from trialfleet.workflows.control.daily.units import Units, calendar
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -46,7 +46,7 @@ def at(text: str) -> datetime:
     ],
 )
 def test_a_day_is_due_from_its_time_on_in_its_zone(now: str, day: str) -> None:
-    assert due_day(daily(), at(now)) == date.fromisoformat(day)
+    assert daily().due(at(now)) == date.fromisoformat(day)
 
 
 def test_the_next_start_is_after_now_also_where_clocks_change() -> None:

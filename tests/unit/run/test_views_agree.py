@@ -221,8 +221,10 @@ def timeless(status: RunStatus) -> RunStatus:
 
 def scraped(snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float]]:
     """The samples of /metrics, by name and labels but the study."""
-    text = exposition([snapshot], PoolNodes(), "")[0].decode()
-    other = exposition([snapshot], PoolNodes(), "application/openmetrics-text; version=1.0.0")[0]
+    text = exposition([snapshot], [], PoolNodes(), "")[0].decode()
+    other = exposition([snapshot], [], PoolNodes(), "application/openmetrics-text; version=1.0.0")[
+        0
+    ]
     families = openmetrics(other.decode())  # type: ignore[no-untyped-call]
     assert len(list(families)) == text.count("# TYPE")
     return {

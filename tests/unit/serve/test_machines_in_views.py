@@ -49,7 +49,7 @@ def test_page_and_metrics_tell_the_same_of_machines(monkeypatch: pytest.MonkeyPa
         "n2": ["sick its GPU failed the probe: ECC", NOTHING, "8", "1", NOTHING, NOTHING],
         "n3": ["draining idle", NOTHING, "8", "1", NOTHING, NOTHING],
     }
-    metrics = exposition([], found, "")[0].decode()
+    metrics = exposition([], [], found, "")[0].decode()
     for line in (
         'trialfleet_nodes{state="well"} 1.0',
         'trialfleet_nodes{state="sick"} 1.0',

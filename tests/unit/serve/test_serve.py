@@ -12,9 +12,11 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
+import promql_parser
 import pytest
 from click.testing import CliRunner
 from optuna.trial import TrialState
+from ruamel.yaml import YAML
 
 from tests.conftest import MakeRun
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
@@ -33,6 +35,7 @@ from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 pytestmark = pytest.mark.slow  # each starts a server
 
 ROOT = Path(__file__).parents[3]
+_KEYS_OF_A_RULE = {"alert", "expr", "for", "labels", "annotations"}
 HOSTILE = '"><script>alert(1)</script>'
 BEGAN = datetime.now() - timedelta(minutes=20)
 
@@ -255,7 +258,7 @@ VERDICT = {
 }  # fmt: skip
 
 
-def test_every_metric_of_the_dashboard_exists_and_names_keep_prometheus_conventions(
+def test_every_metric_of_dashboard_and_alerts_exists_and_names_keep_prometheus_conventions(
     run: StoredRun, server: Server
 ) -> None:
     from prometheus_client.parser import text_string_to_metric_families as parsed
@@ -267,6 +270,14 @@ def test_every_metric_of_the_dashboard_exists_and_names_keep_prometheus_conventi
     declared = set(re.findall(r"^# TYPE (\S+)", scraped.text, re.M))
     dashboard = json.loads((ROOT / "docs/assets/grafana.json").read_text())
     asked = [t["expr"] for panel in dashboard["panels"] for t in panel.get("targets", [])]
+    rules = YAML(typ="safe").load(ROOT / "docs/assets/prometheus-alerts.yaml")["groups"][0]["rules"]
+    asked += [rule["expr"] for rule in rules]
+    for expression in asked:
+        promql_parser.parse(expression)  # raises
+    for rule in rules:
+        assert {"alert", "expr", "labels", "annotations"} <= set(rule) <= _KEYS_OF_A_RULE
+        assert promql_parser.parse_duration(rule.get("for", "1m"))
+        assert set(re.findall(r"\$labels\.(\w+)", str(rule))) <= {"study", "region"}
     used = {name for expr in asked for name in re.findall(r"trialfleet_\w+", expr)}
     assert len(used) > 8
     assert used <= declared | samples

@@ -14,7 +14,7 @@ from trialfleet.workflows.control.daily.day import Clock, Say, Work
 from trialfleet.workflows.control.daily.day_lock import turn
 from trialfleet.workflows.control.daily.digest import awaited_event, tell_days
 from trialfleet.workflows.control.daily.late_data import not_ready, written
-from trialfleet.workflows.control.daily.missed import days_to_do, due_day
+from trialfleet.workflows.control.daily.missed import days_to_do
 from trialfleet.workflows.control.daily.pool_watch import TurnWatch
 from trialfleet.workflows.control.daily.region_outcomes import data_not_there
 from trialfleet.workflows.control.daily.sending import Sender, left_over
@@ -89,7 +89,7 @@ class Days:
             self._bring_to_its_end(day)
             return [day]
         done: list[date] = []
-        while not done or due_day(self._daily, self._clock()) > done[-1]:
+        while not done or self._daily.due(self._clock()) > done[-1]:
             begun = {attempt.date for attempt in self.journal.attempts()}
             for each in days_to_do(self._daily, begun, self._clock()):
                 self._bring_to_its_end(each)

@@ -7,15 +7,8 @@ from datetime import date, datetime, timedelta
 
 from trialfleet.workflows.study.daily import Daily
 
-EARLY = timedelta(minutes=5)  # another scheduler's clock may be ahead
 DAY = timedelta(days=1)
 _COMING = 20 * 366  # days that a clock is installed for
-
-
-def due_day(daily: Daily, now: datetime) -> date:
-    """Return the newest day that has begun: yesterday until the time of day has come."""
-    today = daily.today(now)
-    return today if daily.begins(today) <= now + EARLY else today - DAY
 
 
 def next_start(daily: Daily, now: datetime) -> datetime:
@@ -43,7 +36,7 @@ def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
 
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
     """Return the days to work on now, the oldest first."""
-    due = due_day(daily, now)
+    due = daily.due(now)
     newest = max(begun, default=due)
     if daily.missed != "all" or newest >= due:
         return [due]

@@ -27,6 +27,7 @@ from starlette.routing import BaseRoute, Route
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.render import render_template
+from trialfleet.workflows.facts.journal.last_days import days_of
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.views.report import chart_data, tables
@@ -139,13 +140,14 @@ class Pages:
         return FileResponse(run.folder.report_page, media_type="text/html", headers=headers)
 
     def metrics(self, request: Request) -> Response:
-        """The newest run of each study, for Prometheus."""
+        """The newest run of each study, and its days, for Prometheus."""
         snapshots = []
         for run in self.runs.newest_of_each():
             with suppress(TrialfleetError):  # one that can't be read has no metrics
                 snapshots.append(self.live.of(run.folder).snapshot())
         accept = request.headers.get("accept", "")
-        body, kind = exposition(snapshots, self.live.nodes.read(), accept)
+        days = filter(None, map(days_of, self.runs.daily_folders()))
+        body, kind = exposition(snapshots, days, self.live.nodes.read(), accept)
         return Response(body, headers={"Content-Type": kind})
 
     def _run(self, request: Request, run: KnownRun, path: str) -> Response:

@@ -1,169 +1,177 @@
-"""/metrics for Prometheus: the newest run of each study, and the nodes of the pool.
+"""/metrics for Prometheus: the newest run of each study, its days, and the nodes of the pool.
 
 Names and units follow Prometheus' conventions. Labels are study, region and state: as many series
-as there are regions, however many runs and trials. `docs/assets/grafana.json` is a dashboard of
-them.
+as there are regions, however many runs and trials. The series of days have every region, whichever
+of them the newest run has. `docs/assets/` has a dashboard for Grafana and rules for alerts.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from functools import partial
-from itertools import zip_longest
-from types import MappingProxyType
-from typing import Any
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from trialfleet.infra.pool.machines import State
+from trialfleet.workflows.facts.journal.journal import Ending
+from trialfleet.workflows.facts.journal.last_days import StudyDays
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.views.serve.gains import gain_of
 from trialfleet.workflows.views.serve.live import Snapshot
 from trialfleet.workflows.views.serve.nodes import PoolNodes
 
-_FAMILY = re.compile(rb"(# HELP.*\n(?:# (?!HELP|EOF).*\n)*)((?:[^#].*\n)*)")  # head, samples
-_EOF = b"# EOF\n"
 _NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
 
 
-@dataclass
-class _Metrics(Collector):
-    """Metrics to be written."""
-
-    metrics: Iterable[Metric]
-
-    def collect(self) -> Iterable[Metric]:
-        """Return them; one that nothing is known of has no samples."""
-        return self.metrics
-
-
-def exposition(snapshots: Sequence[Snapshot], nodes: PoolNodes, accept: str) -> tuple[bytes, str]:
+def exposition(
+    snapshots: Iterable[Snapshot], days: Iterable[StudyDays], nodes: PoolNodes, accept: str
+) -> tuple[bytes, str]:
     """Return the metrics in the form that a scraper accepts, and that form's name.
-
-    What is told of a region is written when it changes.
 
     Args:
         snapshots: the runs, one of each study.
+        days: of the studies that have some.
         nodes: the pool's.
         accept: the scraper's header.
     """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Metrics(list(snapshots), list(days), nodes))
     encode, content_type = choose_encoder(accept)
-    whole = encode(_Metrics([*_of_runs(snapshots), _ages(snapshots), *_of_nodes(nodes)]))
-    found = _FAMILY.findall(whole) + _written(encode)
-    for snapshot in snapshots:
-        study = snapshot.look.status.study
-        for region in snapshot.look.status.regions:
-            figures = region.budget, region.best, gain_of(snapshot, region).value
-            counts = _finished(region), _under_way(region)
-            told = study, region.name, region.stage, *counts, figures
-            name = "metrics", region.slug, accept
-            found += snapshot.kept.of(name, told, partial(_written, encode, *told))
-    families: dict[bytes, list[bytes]] = defaultdict(list)
-    for head, samples in found:
-        families[head].append(samples)
-    parts = [part for head, samples in families.items() for part in (head, *samples)]
-    return b"".join([*parts, _EOF if whole.endswith(_EOF) else b""]), content_type
+    return encode(registry), content_type
 
 
-def _written(encode: Callable[[Collector], bytes], *told: Any) -> list[tuple[bytes, bytes]]:
-    """The heads and the samples of what is told of a region."""
-    return _FAMILY.findall(encode(_Metrics(_of_region(*told))))
+class _Metrics(Collector):
+    """What one scrape gets."""
+
+    def __init__(self, snapshots: list[Snapshot], days: list[StudyDays], nodes: PoolNodes) -> None:
+        self._snapshots, self._days, self._nodes = snapshots, days, nodes
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric; one that nothing is known of has no samples."""
+        yield from self._of_runs()
+        yield from self._of_regions()
+        yield from self._of_days()
+        yield self._ages()
+        yield from self._of_nodes()
+
+    def _of_runs(self) -> Iterator[Metric]:
+        state = _gauge("run_state", "1 for the state that the study's newest run is in.", "state")
+        info = _gauge("run_info", "The study's newest run: 1, with its id.", "run")
+        troubles = _gauge("run_troubles", "What keeps parts of the run from going on.")
+        nowhere = _gauge("run_trials_in_trouble", "Trials that get nowhere.")
+        lost = _gauge("run_lost_work_ratio", "The part of all executed time that was thrown away.")
+        held = _gauge("run_held_jobs", "Jobs that wait for a person.")
+        spent = _gauge("run_spent_usd", "What the run has cost: its fleet, or else its jobs.")
+        cap = _gauge("run_cap_usd", "What it may cost.")
+        look = _gauge("run_look_seconds", "How long reading the run's state took.")
+        for snapshot in self._snapshots:
+            status = snapshot.look.status
+            labels = [status.study]
+            for each in RunState:
+                state.add_metric([*labels, each.value], status.state is each)
+            info.add_metric([*labels, status.run], 1)
+            troubles.add_metric(labels, len(status.troubles))
+            nowhere.add_metric(labels, len(status.job_troubles))
+            lost.add_metric(labels, status.work.lost_share)
+            held.add_metric(labels, len(status.held))
+            look.add_metric(labels, snapshot.seconds)
+            if (usd := _spent(status)) is not None:
+                spent.add_metric(labels, usd)
+            if status.money and status.money.cap is not None:
+                cap.add_metric(labels, status.money.cap)
+        yield from (state, info, troubles, nowhere, lost, held, spent, cap, look)
+
+    def _of_regions(self) -> Iterator[Metric]:
+        labels = ("region",)
+        state = _gauge("region_state", "1 for the state that the region is in.", "region", "state")
+        trials = CounterMetricFamily(
+            "trialfleet_trials",
+            "Trials of the newest run that are over, by what became of them.",
+            labels=("study", "region", "state"),
+        )
+        pending = _gauge("trials_pending", "Trials that are not over.", "region", "state")
+        budget = _gauge("trials_budget", "Trials that the region may run.", *labels)
+        best = _gauge("region_best_value", "The objective's best value so far.", *labels)
+        gain = _gauge("region_gain", "How much better that is than what was before.", *labels)
+        for snapshot in self._snapshots:
+            for region in snapshot.look.status.regions:
+                own = [snapshot.look.status.study, region.name]
+                for stage in Stage:
+                    state.add_metric([*own, stage.value], region.stage is stage)
+                for word, count in _finished(region).items():
+                    trials.add_metric([*own, word], count)
+                for word, count in _under_way(region).items():
+                    pending.add_metric([*own, word], count)
+                budget.add_metric(own, region.budget)
+                if region.best is not None:
+                    best.add_metric(own, region.best)
+                found = gain_of(snapshot, region).value
+                if found is not None:
+                    gain.add_metric(own, found)
+        yield from (state, trials, pending, budget, best, gain)
+
+    def _of_days(self) -> Iterator[Metric]:
+        ended = _gauge("region_day", "1 for how the region's last day ended.", "region", "outcome")
+        failed = _gauge("region_failed_days", "Days in a row that failed, the last one.", "region")
+        missed = _gauge("missed_days", "Days that should have begun since the last that did.")
+        end = _gauge("day_end_timestamp_seconds", "When a day of the study ended last.")
+        now = datetime.now(UTC)
+        for days in self._days:
+            for region, last in days.regions.items():
+                for each in Ending:
+                    own = [days.study, region, each.value]
+                    ended.add_metric(own, last.ending is each)
+                failed.add_metric([days.study, region], last.failed)
+            if days.daily:
+                missed.add_metric([days.study], max(0, (days.daily.due(now) - days.begun).days))
+            if days.ended:
+                end.add_metric([days.study], days.ended.timestamp())
+        yield from (ended, failed, missed, end)
+
+    def _ages(self) -> Metric:
+        """The ages of all models in force: those of the newest runs, and of their studies' days."""
+        found = {
+            (days.study, region): as_of
+            for days in self._days
+            for region, as_of in days.models.items()
+        }
+        for snapshot in self._snapshots:
+            study = snapshot.look.status.study
+            for region in snapshot.look.status.regions:
+                champion = snapshot.champions.get(region.slug)
+                if champion and champion.as_of:
+                    found[study, region.name] = champion.as_of
+        age = _gauge("model_age_seconds", "Age of the region's model in force.", "region")
+        now = datetime.now(UTC)
+        for own, as_of in found.items():
+            age.add_metric(own, (now - as_of).total_seconds())
+        return age
+
+    def _of_nodes(self) -> Iterator[Metric]:
+        nodes = GaugeMetricFamily("trialfleet_nodes", "Nodes in the pool.", labels=("state",))
+        counts = Counter(node.state() for node in self._nodes.nodes)
+        for state in _NODE_STATES:
+            nodes.add_metric([state], counts[state])
+        price = GaugeMetricFamily(
+            "trialfleet_nodes_price_usd_per_hour", "Price of all nodes whose price is known."
+        )
+        price.add_metric([], self._nodes.price)
+        jobs = GaugeMetricFamily("trialfleet_nodes_jobs", "Jobs that the nodes run.")
+        jobs.add_metric([], sum(len(node.jobs) for node in self._nodes.nodes))
+        yield from (nodes, price, jobs)
 
 
-def _of_runs(snapshots: Iterable[Snapshot]) -> Iterator[Metric]:
-    state = _gauge("run_state", "1 for the state that the study's newest run is in.", "state")
-    info = _gauge("run_info", "The study's newest run: 1, with its id.", "run")
-    troubles = _gauge("run_troubles", "What keeps parts of the run from going on.")
-    nowhere = _gauge("run_trials_in_trouble", "Trials that get nowhere.")
-    lost = _gauge("run_lost_work_ratio", "The part of all executed time that was thrown away.")
-    held = _gauge("run_held_jobs", "Jobs that wait for a person.")
-    spent = _gauge("run_spent_usd", "What the run's fleet has cost.")
-    cap = _gauge("run_cap_usd", "What it may cost.")
-    look = _gauge("run_look_seconds", "How long reading the run's state took.")
-    for snapshot in snapshots:
-        status = snapshot.look.status
-        labels = [status.study]
-        for each in RunState:
-            state.add_metric([*labels, each.value], status.state is each)
-        info.add_metric([*labels, status.run], 1)
-        troubles.add_metric(labels, len(status.troubles))
-        nowhere.add_metric(labels, len(status.job_troubles))
-        lost.add_metric(labels, status.work.lost_share)
-        held.add_metric(labels, len(status.held))
-        look.add_metric(labels, snapshot.seconds)
-        if status.money:
-            spent.add_metric(labels, status.money.spent)
-        if status.money and status.money.cap is not None:
-            cap.add_metric(labels, status.money.cap)
-    yield from (state, info, troubles, nowhere, lost, held, spent, cap, look)
-
-
-def _ages(snapshots: Iterable[Snapshot]) -> Metric:
-    age = _gauge("model_age_seconds", "Age of the region's model in force.", "region")
-    now = datetime.now(UTC)
-    for snapshot in snapshots:
-        for region in snapshot.look.status.regions:
-            champion = snapshot.champions.get(region.slug)
-            if champion and champion.as_of:
-                seconds = (now - champion.as_of).total_seconds()
-                age.add_metric([snapshot.look.status.study, region.name], seconds)
-    return age
-
-
-def _of_region(
-    study: str = "",
-    name: str = "",
-    stage: Stage | None = None,
-    finished: Mapping[str, int] = MappingProxyType({}),
-    under_way: Mapping[str, int] = MappingProxyType({}),
-    figures: Iterable[float | None] = (),
-) -> Iterator[Metric]:
-    """What is told of a region, its budget, best value and gain last; without it no samples."""
-    state = _gauge("region_state", "1 for the state that the region is in.", "region", "state")
-    trials = CounterMetricFamily(
-        "trialfleet_trials",
-        "Trials of the newest run that are over, by what became of them.",
-        labels=("study", "region", "state"),
-    )
-    pending = _gauge("trials_pending", "Trials that are not over.", "region", "state")
-    for each in Stage if stage else ():
-        state.add_metric([study, name, each.value], stage is each)
-    for family, counts in ((trials, finished), (pending, under_way)):
-        for word, count in counts.items():
-            family.add_metric([study, name, word], count)
-    yield from (state, trials, pending)
-    for family, figure in zip_longest(
-        (
-            _gauge("trials_budget", "Trials that the region may run.", "region"),
-            _gauge("region_best_value", "The objective's best value so far.", "region"),
-            _gauge("region_gain", "How much better that is than what was before.", "region"),
-        ),
-        figures,
-    ):
-        if figure is not None:
-            family.add_metric([study, name], figure)
-        yield family
-
-
-def _of_nodes(pool: PoolNodes) -> Iterator[Metric]:
-    nodes = GaugeMetricFamily("trialfleet_nodes", "Nodes in the pool.", labels=("state",))
-    counts = Counter(node.state() for node in pool.nodes)
-    for state in _NODE_STATES:
-        nodes.add_metric([state], counts[state])
-    price = GaugeMetricFamily(
-        "trialfleet_nodes_price_usd_per_hour", "Price of all nodes whose price is known."
-    )
-    price.add_metric([], pool.price)
-    jobs = GaugeMetricFamily("trialfleet_nodes_jobs", "Jobs that the nodes run.")
-    jobs.add_metric([], sum(len(node.jobs) for node in pool.nodes))
-    yield from (nodes, price, jobs)
+def _spent(status: RunStatus) -> float | None:
+    """What a run has cost, by its fleet; without one by its jobs, where a price is known."""
+    if status.money:
+        return status.money.spent
+    known = [region.usd for region in status.regions if region.usd is not None]
+    return sum(known) if known else None
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

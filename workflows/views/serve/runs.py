@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import InputError
+from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.lookup import FoundRun, find_run, runs_here
+from trialfleet.workflows.facts.runs.lookup import RUNS, FoundRun, find_run, runs_here
 from trialfleet.workflows.status.reader import open_run
 
 _LOOK_EVERY = 2.0  # seconds between two looks at which run is the newest
@@ -85,6 +86,12 @@ class Runs:
             with suppress(InputError):  # moved, say: another may be well
                 runs.append(KnownRun(key_of(run), open_run(run.folder)))
         return runs
+
+    def daily_folders(self) -> list[DailyFolder]:
+        """Return the folders of the studies that run each day: of all, or of the one run's."""
+        if self._only:
+            return [DailyFolder(self._only.folder.root.parent)]
+        return [DailyFolder(place) for place in sorted(RUNS.absolute().glob("*"))]
 
     def all(self) -> list[FoundRun]:
         """Return the runs in `./runs`, the newest first."""

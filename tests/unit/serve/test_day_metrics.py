@@ -1,0 +1,123 @@
+"""/metrics of a study's days: every region, whichever of them the newest run has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parsed
+
+from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.files import write_json
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.facts.journal.last_days import RegionDays, days_of
+from trialfleet.workflows.views.serve.metrics import exposition
+from trialfleet.workflows.views.serve.nodes import PoolNodes
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+TODAY = NOW.date()
+_LABELS = ("study", "region", "outcome")
+DAILY = "daily: {at: '00:00', zone: UTC}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DailyFolder:
+    """Three days of two regions: A failed twice, and NO once before it was made up for."""
+    folder = DailyFolder(tmp_path / "runs" / "demo")
+    folder.root.mkdir(parents=True)
+    (tmp_path / "go.sh").touch()
+    folder.study.write_text(f"{write(tmp_path, MINIMAL + DAILY)}\n")
+    day = TODAY - timedelta(days=2)
+    end(folder, day, 1, A=Ending.PUBLISHED, NO=Ending.KEPT)
+    end(folder, day + timedelta(days=1), 1, A=Ending.FAILED, NO=Ending.UNCHANGED)
+    end(folder, TODAY, 1, A=Ending.FAILED, NO=Ending.FAILED)
+    end(folder, TODAY, 2, NO=Ending.PUBLISHED)
+    for region, age in (("A", 48), ("NO", 1)):
+        model = tmp_path / "models" / "demo" / region / "r"
+        model.mkdir(parents=True)
+        created = (NOW - timedelta(hours=age)).isoformat()
+        origin = {"study": "demo", "region": region, "run": "r", "created": created}
+        write_json(model / "provenance.json", origin)
+        (model.parent / "latest").symlink_to("r")
+    return folder
+
+
+def end(folder: DailyFolder, day: date, number: int, **endings: Ending) -> None:
+    journal = Journal(folder.journal)
+    attempt = Attempt(
+        date=day,
+        attempt=number,
+        run=f"{day}-{number}",
+        regions=tuple(endings),
+        started=NOW,
+        deadline=None,
+    )
+    journal.begin(attempt)
+    journal.record(
+        [
+            Outcome(date=day, region=region, attempt=number, ending=ending)
+            for region, ending in endings.items()
+        ],
+        NOW,
+    )
+    journal.end(attempt, NOW)
+
+
+def samples(folders: Iterable[DailyFolder]) -> dict[tuple[str, ...], float]:
+    days = [found for each in folders if (found := days_of(each))]
+    nodes = PoolNodes()
+    text = exposition([], days, nodes, "text/plain")[0].decode()
+    return {
+        (
+            sample.name.removeprefix("trialfleet_"),
+            *(sample.labels[label] for label in _LABELS if label in sample.labels),
+        ): sample.value
+        for family in parsed(text)
+        for sample in family.samples
+    }
+
+
+def test_each_region_has_its_last_day_and_the_age_of_its_model(folder: DailyFolder) -> None:
+    found = samples([folder])
+    assert found["region_day", "demo", "A", "failed"] == 1
+    assert found["region_day", "demo", "A", "published"] == 0
+    assert found["region_day", "demo", "NO", "published"] == 1, "it was made up for"
+    assert found["region_failed_days", "demo", "A"] == 2
+    assert found["region_failed_days", "demo", "NO"] == 0
+    assert found["missed_days", "demo"] == 0
+    assert found["day_end_timestamp_seconds", "demo"] == NOW.timestamp()
+    assert found["model_age_seconds", "demo", "A"] == pytest.approx(48 * 3600, abs=600)
+    assert found["model_age_seconds", "demo", "NO"] == pytest.approx(3600, abs=600)
+
+
+def test_days_that_did_not_begin_are_counted(folder: DailyFolder) -> None:
+    found = days_of(folder)
+    assert found
+    assert found.daily
+    later = found.daily.due(NOW + timedelta(days=3))
+    assert (later - found.begun).days == 3
+
+
+def test_without_its_study_s_file_the_days_are_told_all_the_same(folder: DailyFolder) -> None:
+    folder.study.write_text("/nowhere/study.yaml\n")
+    found = samples([folder])
+    assert found["region_failed_days", "demo", "A"] == 2
+    assert ("missed_days", "demo") not in found
+    assert ("model_age_seconds", "demo", "A") not in found
+
+
+def test_a_folder_without_days_or_with_a_damaged_journal_has_none(tmp_path: Path) -> None:
+    assert days_of(DailyFolder(tmp_path)) is None
+    DailyFolder(tmp_path).journal.write_text("no database")
+    assert days_of(DailyFolder(tmp_path)) is None
+
+
+def test_a_region_that_failed_once_and_then_ended_well_has_no_failed_days(
+    folder: DailyFolder,
+) -> None:
+    found = days_of(folder)
+    assert found
+    assert found.regions["NO"] == RegionDays(TODAY, Ending.PUBLISHED, 0)

@@ -1,0 +1,103 @@
+"""How a study's regions stand by its days: how the last one ended, and how many failed in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import unless_damaged
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Ending, Journal
+from trialfleet.workflows.facts.models.folders import as_of_model, champion_of, region_of
+from trialfleet.workflows.study.daily import Daily
+from trialfleet.workflows.study.loading import load_published
+from trialfleet.workflows.study.spec import Study
+
+_BACK = timedelta(days=31)  # a region that had no day for longer has left the study
+
+
+@dataclass(frozen=True)
+class RegionDays:
+    """A region's last day that has ended for it.
+
+    Attributes:
+        failed: days in a row that have failed, this one last; 0 where it ended well.
+    """
+
+    date: date
+    ending: Ending
+    failed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyDays:
+    """A study's days.
+
+    Attributes:
+        begun: the newest that has begun.
+        ended: when a day ended last; None before one has.
+        regions: by name, all that had a day within a month.
+        daily: when days begin; None where the study's file can't be read, or says so no more.
+        models: how new the model in force of each region is, by name.
+    """
+
+    study: str
+    begun: date
+    ended: datetime | None
+    regions: Mapping[str, RegionDays]
+    daily: Daily | None
+    models: Mapping[str, datetime] = field(default_factory=dict)
+
+
+def days_of(folder: DailyFolder) -> StudyDays | None:
+    """Return how a study stands by its days; None where none has begun, or none can be read."""
+    if not folder.journal.exists():
+        return None
+    try:
+        journal = Journal(folder.journal)
+        attempts = journal.attempts()
+        if not attempts:
+            return None
+        begun = attempts[-1].date
+        found = journal.endings(begun - _BACK)
+    except TrialfleetError:
+        return None
+    study = _study_of(folder)
+    return StudyDays(
+        study=folder.root.name,
+        begun=begun,
+        ended=max((one.ended for one in attempts if one.ended), default=None),
+        regions=_by_region(found),
+        daily=study.daily if study else None,
+        models=_models_of(study) if study else {},
+    )
+
+
+def _by_region(endings: list[tuple[date, str, Ending]]) -> dict[str, RegionDays]:
+    found: dict[str, RegionDays] = {}
+    for day, region, ending in endings:
+        before = found[region].failed if region in found else 0
+        failed = before + 1 if ending is Ending.FAILED else 0
+        found[region] = RegionDays(day, ending, failed)
+    return found
+
+
+def _study_of(folder: DailyFolder) -> Study | None:
+    text = unless_damaged(lambda: folder.study.read_text(encoding="utf-8"), "")
+    try:
+        return load_published(Path(text.removesuffix("\n"))) if text else None
+    except (TrialfleetError, OSError):
+        return None
+
+
+def _models_of(study: Study) -> dict[str, datetime]:
+    root = Path(study.publish) / study.name
+    found = {}
+    for place in root.iterdir() if study.publishes and root.is_dir() else ():
+        model = champion_of(place, study.name) if place.is_dir() else None
+        if model and (as_of := as_of_model(model)):
+            found[region_of(place)] = as_of
+    return found
