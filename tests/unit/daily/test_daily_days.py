@@ -83,6 +83,8 @@ def test_a_day_without_any_data_ends_without_a_run(here: Path) -> None:
     }
     assert not (here / "runs/demo" / str(DAY)).exists()
     assert [attempt.ended for attempt in days.journal.attempts()] == [NOON]
+    [shown] = overview("demo", days.journal, None, None, 14).days
+    assert shown.runs == (), "no run was planned"
 
 
 def trained(here: Path, days: Days, day: date) -> None:

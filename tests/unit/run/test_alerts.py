@@ -340,7 +340,8 @@ def test_data_that_is_missing_is_told_while_the_day_goes_on_and_once(day: Day) -
     today = NOW.date()
     attempt = day.begin(today, [outcome(today, "Rio", Ending.FAILED, "no such file", run=None)])
     [failed] = day.tell()
-    assert (failed.kind, failed.region) == ("region-failed", "Rio")
+    assert (failed.kind, failed.region, failed.run) == ("region-failed", "Rio", None)
+    assert failed.data == {"date": "2026-11-22", "attempt": 1, "why": "no such file"}
     day.journal.end(attempt, NOW)
     assert [event.kind for event in day.tell()] == ["day-done"]
 

@@ -87,7 +87,7 @@ def test_daily_status_names_it_in_short_too(
         ([later, one], []),  # nobody wants the older one back
     ):
         days = tuple(
-            DayView(date=each.date, counts={}, open=0, attempts=(), outcomes=(each,))
+            DayView(date=each.date, counts={}, open=0, attempts=(), runs=(), outcomes=(each,))
             for each in outcomes
         )
         seen = Overview(study="one", days=days, newest=(), next_start=None, clock=None)

@@ -1,7 +1,8 @@
-"""/metrics of a study's days: every region, whichever of them the newest run has."""
+"""A study's days in /metrics and on the page: every region, whichever the newest run has."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -9,13 +10,17 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
+from tests.unit.serve.page_server import serving
 from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet import load_study, plan
 from trialfleet.files import write_json
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.last_days import RegionDays, days_of
+from trialfleet.workflows.views.serve import details
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.nodes import PoolNodes
+from trialfleet.workflows.views.terminal.days import overview
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 TODAY = NOW.date()
@@ -121,3 +126,45 @@ def test_a_region_that_failed_once_and_then_ended_well_has_no_failed_days(
     found = days_of(folder)
     assert found
     assert found.regions["NO"] == RegionDays(TODAY, Ending.PUBLISHED, 0)
+
+
+@pytest.mark.slow
+def test_the_page_of_a_day_s_run_tells_of_the_regions_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "go.sh").write_text("exit 0\n")
+    for region in ("A", "NO"):
+        (tmp_path / f"{region}.txt").write_text("1")
+    text = MINIMAL + DAILY + "data: '{region}.txt'\n"
+    study = load_study(write(tmp_path, text)).without(["NO"])
+    folder = DailyFolder(tmp_path / "runs" / "demo")
+    plan(study, run=str(TODAY), out=folder.run(str(TODAY)), day=TODAY)
+    journal = Journal(folder.journal)
+    attempt = Attempt(
+        date=TODAY, attempt=1, run=str(TODAY), regions=("A", "NO"), started=NOW, deadline=None
+    )
+    journal.begin(attempt)
+    why = f"data of {TODAY} isn't there: /data/<b>.txt"
+    journal.record([attempt.outcome("NO", Ending.FAILED, why)], NOW)
+    with serving(tmp_path) as server:
+        page = server.ask("/").text
+    assert "0 of 2" in page
+    concern = f"data of {TODAY} isn&#39;t there: /data/&lt;b&gt;.txt"
+    assert re.search(rf"Needs attention.*<bdi>NO</bdi></b> <bdi>{re.escape(concern)}", page, re.S)
+    row = re.search(r'<tr><th scope="row"><bdi>NO</bdi></th>.*?</tr>', page)
+    assert row
+    assert f'title="{TODAY}: failed: {concern}">✕' in row[0]
+
+
+def test_the_matrix_has_first_what_failed_last(folder: DailyFolder) -> None:
+    end(folder, TODAY, 3, B=Ending.KEPT)
+    shown = overview("demo", Journal(folder.journal), None, None, 14)
+    rows = details.matrix(shown.days)
+    assert [row.region for row in rows] == ["A", "B", "NO"]
+    endings = [[one.ending if one else None for one in row.outcomes] for row in rows]
+    assert endings == [
+        [Ending.PUBLISHED, Ending.FAILED, Ending.FAILED],
+        [None, None, Ending.KEPT],
+        [Ending.KEPT, Ending.UNCHANGED, Ending.PUBLISHED],
+    ]

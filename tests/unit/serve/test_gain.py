@@ -113,6 +113,17 @@ def test_a_full_training_is_held_against_the_model_in_force(run: StoredRun) -> N
     assert gain(run).text == "no better"
 
 
+def test_a_model_that_the_gate_kept_out_is_no_gain(run: StoredRun) -> None:
+    """Today's rows may be garbage, on which a new model does better."""
+    sides = {"champion": {"run": "r0", "metrics": {"loss": 6.0}}}
+    sides["challenger"] = {"run": run.run.run_id, "metrics": {"loss": 0.25}}
+    rest = {"why": "no better than a constant", "metric": "loss", "baseline": None}
+    for verdict, tone in (("promoted", "good"), ("kept", "")):
+        noted = {"verdict": verdict, **sides, **rest, "interval": None}
+        write_json(RunFolder(run.run.folder).region("A").verdict, noted)
+        assert gain(run).tone == tone
+
+
 def test_a_tile_says_that_its_model_was_rolled_back(run: StoredRun) -> None:
     files = RunFolder(run.run.folder)
     models = Path(run.run.study.publish) / "demo" / "A"

@@ -61,7 +61,7 @@ def _events(
             continue
         found = journal.outcomes(attempt.date, attempt.date)
         outcomes = [one for one in found if one.attempt == attempt.attempt]
-        yield from _without_run(study.name, folder, outcomes)
+        yield from _without_run(study.name, folder, attempt, outcomes)
         digest = event_id(folder.root, "day-done", attempt.date, attempt.attempt)
         if attempt.ended and not outbox.has(digest):
             yield _digest(study, folder, digest, attempt, outcomes, _moves(study, journal, attempt))
@@ -87,18 +87,25 @@ def awaited_event(
     )
 
 
-def _without_run(study: str, folder: DailyFolder, outcomes: list[Outcome]) -> Iterator[Event]:
-    """The regions that failed before there was a run, which would have reported it."""
+def _without_run(
+    study: str, folder: DailyFolder, attempt: Attempt, outcomes: list[Outcome]
+) -> Iterator[Event]:
+    """The regions that failed before there was a run, which would have reported it.
+
+    The run of the attempt's other regions is named, where there is one.
+    """
+    has_run = RunFolder(folder.run(attempt.run)).study.exists()
     for one in outcomes:
         if one.ending is Ending.FAILED and one.run is None:
             yield Event(
                 id=event_id(folder.root, "region-failed", one.date, one.region, one.attempt),
                 kind="region-failed",
                 study=study,
+                run=attempt.run if has_run else None,
                 region=one.region,
                 title=in_one_line(f"{study} {one.date}: {one.region}: failed: {one.why}"),
                 text=_again(one, folder),
-                data={"date": str(one.date)},
+                data={"date": str(one.date), "attempt": one.attempt, "why": one.why},
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trialfleet import job_files
 from trialfleet.files import read_json, unless_damaged
@@ -26,10 +26,12 @@ class Gain:
     Attributes:
         compared: what was before, as `default`, and these, in which metric.
         over: what was before: `the model in force`, `the former model`, or `default settings`.
+        kept_out: the gate did not let it pass, so a difference is no gain.
     """
 
     compared: Comparison
     over: str
+    kept_out: bool = False
 
     @property
     def value(self) -> float | None:
@@ -61,7 +63,7 @@ class Gain:
     @property
     def tone(self) -> str:
         """The CSS class of the figure."""
-        return gain_tone(self.compared)
+        return "" if self.kept_out else gain_tone(self.compared)
 
 
 def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
@@ -88,7 +90,8 @@ def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
         if sides[0] is not None and sides[1] is not None:
             study = snapshot.frozen.study
             direction = rule_of(study).direction if study.gate else study.objective.direction
-            return _gain(sides[0], sides[1], direction, over, verdict.metric)
+            found = _gain(sides[0], sides[1], direction, over, verdict.metric)
+            return replace(found, kept_out=not verdict.promoted)
     champion = snapshot.champions.get(region.slug)
     if champion and champion.run != snapshot.look.status.run:
         study = snapshot.frozen.study

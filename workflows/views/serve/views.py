@@ -8,6 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
+from trialfleet import job_files
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shortened, usd
 from trialfleet.workflows.rules.states import RunState, Stage
@@ -16,6 +19,7 @@ from trialfleet.workflows.views.serve.champions import Champion
 from trialfleet.workflows.views.serve.gains import Gain, gain_of
 from trialfleet.workflows.views.serve.live import Snapshot
 from trialfleet.workflows.views.serve.why_answers import Answers
+from trialfleet.workflows.views.terminal.days import left_out
 
 _TONES = {
     Stage.PUBLISHED: "good", Stage.TUNED: "good", Stage.TUNING: "busy", Stage.TRAINING: "busy",
@@ -85,6 +89,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     status = snapshot.look.status
     regions = status.regions
     good = sum(region.stage.is_good for region in regions)
+    whole = len(regions) + len(not_in_run(snapshot))
     finished, budget = sum(r.finished for r in regions), sum(r.budget for r in regions)
     running, queued = sum(r.running for r in regions), sum(r.queued for r in regions)
     failed = sum(r.failed for r in regions)
@@ -92,11 +97,20 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     notes += [f"{failed} failed"] if failed else []
     return [
         ("Run", status.state.value.capitalize(), _time_left(status)),
-        ("Regions", f"{good} of {len(regions)}", "done"),
+        ("Regions", f"{good} of {whole}", "done"),
         ("Trials", f"{finished:,} of {budget:,}", ", ".join(notes)),
         _money(snapshot),
         _nodes(snapshot),
     ]
+
+
+def not_in_run(snapshot: Snapshot) -> list[Outcome]:
+    """Return the regions that failed the day of a run before it was planned, so it lacks them."""
+    day, place = snapshot.frozen.day, snapshot.folder.root
+    if day is None:
+        return []
+    journal = job_files.stamp_of(DailyFolder(place.parent).journal)
+    return snapshot.kept.of("not in run", journal, lambda: left_out(place, day.date))
 
 
 def _time_left(status: RunStatus) -> str:
@@ -207,6 +221,7 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
     found = [Concern(why=status.notice)] if status.notice else []
     if status.money and (status.money.trouble or status.money.ended):
         found.append(Concern(why=status.money.ended or status.money.trouble or ""))
+    found += [Concern(what=one.region, why=one.why) for one in not_in_run(snapshot)]
     found += [Concern(why=trouble) for trouble in status.run_troubles]
     if status.work.is_much_lost:
         found.append(Concern(why=str(status.work)))

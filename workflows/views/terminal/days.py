@@ -42,6 +42,7 @@ class DayView:
         counts: regions by how they ended.
         open: regions that have no outcome yet.
         attempts: its attempts, the oldest first.
+        runs: the runs of these that were planned; where no region needs one there is none.
         outcomes: what became of each region, in order of their names; none of one that is open.
     """
 
@@ -49,6 +50,7 @@ class DayView:
     counts: dict[Ending, int]
     open: int
     attempts: tuple[Attempt, ...]
+    runs: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
 
 
@@ -90,7 +92,10 @@ def overview(
     attempts = journal.attempts()
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
-    days = [_day(day, attempts, [o for (d, _), o in found.items() if d == day]) for day in dates]
+    folder = DailyFolder(journal.file.parent)
+    days = [
+        _day(folder, day, attempts, [o for (d, _), o in found.items() if d == day]) for day in dates
+    ]
     return Overview(
         study=study,
         days=tuple(days),
@@ -98,7 +103,7 @@ def overview(
         next_start=next_start,
         clock=clock,
         awaited=dict(awaited or {}),
-        undelivered=undelivered(DailyFolder(journal.file.parent).alerts),
+        undelivered=undelivered(folder.alerts),
     )
 
 
@@ -152,8 +157,11 @@ def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
     return attempt.outcome(region, *ending_with_model(files), run=attempt.run)
 
 
-def _day(day: date, attempts: list[Attempt], outcomes: list[Outcome]) -> DayView:
+def _day(
+    folder: DailyFolder, day: date, attempts: list[Attempt], outcomes: list[Outcome]
+) -> DayView:
     own = tuple(attempt for attempt in attempts if attempt.date == day)
+    runs = dict.fromkeys(attempt.run for attempt in own)
     counts = Counter(outcome.ending for outcome in outcomes)
     regions = {region for attempt in own for region in attempt.regions}
     return DayView(
@@ -161,6 +169,7 @@ def _day(day: date, attempts: list[Attempt], outcomes: list[Outcome]) -> DayView
         counts={ending: counts[ending] for ending in Ending},
         open=len(regions) - len(outcomes),
         attempts=own,
+        runs=tuple(run for run in runs if RunFolder(folder.run(run)).study.exists()),
         outcomes=tuple(sorted(outcomes, key=lambda one: one.region)),
     )
 
@@ -176,8 +185,7 @@ def days_table(shown: Overview) -> Table:
     table.add_column("run")
     for day in shown.days:
         counts = [*(day.counts[ending] for ending in Ending), day.open]
-        runs = ", ".join(dict.fromkeys(attempt.run for attempt in day.attempts))
-        table.add_row(str(day.date), *(str(count or "·") for count in counts), runs)
+        table.add_row(str(day.date), *(str(count or "·") for count in counts), ", ".join(day.runs))
     return table
 
 
