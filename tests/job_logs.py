@@ -53,7 +53,8 @@ class JobLog:
         """It begins to execute in a slot that is a quarter of a machine of 3.60 USD per hour."""
         props = PRICED if priced else ""
         slot = f'\tSlotName: slot1_1@{machine}\n\tCondorScratchDir = "/scratch/{self._job}"\n'
-        own = "\tCpus = 1\n\tDisk = 1\n\tGPUs = 0\n\tMemory = 128\n"
+        gpus = '\tAvailableGPUs = { GPUs_GPU_1 }\n\tGPUs_GPU_1 = [ Id = "GPU-1"; ]\n'
+        own = f"{gpus}\tCpus = 1\n\tDisk = 1\n\tGPUs = 0\n\tMemory = 128\n"
         self._write(second, 1, f"Job executing on host: <127.0.0.1:1>\n{slot}{props}{own}".rstrip())
 
     def marks(self, second: float, words: str) -> None:

@@ -327,9 +327,13 @@ def _reason(event: JobEvent) -> str:
 
 
 def properties_of(event: JobEvent) -> Mapping[str, Any]:
-    """Return the slot's and node's attributes: `ulog_execute_attrs` of the submit file."""
+    """Return the slot's and node's attributes: `ulog_execute_attrs` of the submit file.
+
+    Without lists and nested ads, such as `AvailableGPUs`: nothing reads them, and JSON has none.
+    """
     found = event.get("ExecuteProps")
-    return plain(found) if isinstance(found, Mapping) else {}
+    values = plain(found) if isinstance(found, Mapping) else {}
+    return {name: each for name, each in values.items() if isinstance(each, str | int | float)}
 
 
 def _end(event: JobEvent) -> End:
