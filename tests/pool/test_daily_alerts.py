@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 
@@ -24,6 +24,14 @@ pytestmark = pytest.mark.usefixtures("pool")
 __all__ = ["here"]
 
 DAY = date(2026, 11, 20)
+
+
+@pytest.fixture(autouse=True)
+def _no_sender_is_left(here: Path) -> Iterator[None]:
+    """Other tests count the jobs of the same pool."""
+    yield
+    ours = f'TrialfleetAlerts == "{DailyFolder.of("demo").root}"'
+    schedd.act("Remove", ours, "the test is over")
 
 
 def cli(*words: str) -> str:
