@@ -34,6 +34,7 @@ from trialfleet.workflows.facts.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.facts.dagman.running_scripts import script_facts
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts, may_fail, read_jobs
+from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import undelivered
 from trialfleet.workflows.facts.models.export_folder import unexported
 from trialfleet.workflows.facts.models.folders import why_kept_out
@@ -190,6 +191,8 @@ class StatusReader:
         self._waiting = Waiting(folder, self._frozen)
         self._work = WorkReader(folder, self._frozen.study)
         self._records = RecordsReader()
+        days = [DailyFolder(folder.root.parent).alerts] if self._frozen.day else []
+        self._outboxes = [folder.alerts, *days]
         self._decided: dict[str, _Decided] = {}  # by the regions' slugs
         self._words: dict[str, TrialFolder] = {}  # by the nodes that have had a job
         self._holdouts: dict[str, str | None] = {}
@@ -271,7 +274,7 @@ class StatusReader:
                     for slug, own in records.items()
                     if own.restart is not None
                 ),
-                *undelivered(self._folder.alerts),
+                *(line for place in self._outboxes for line in undelivered(place)),
                 *unexported(self._frozen.study),
                 *(self._waiting.why(queued) if queued else ()),
                 *map(str, troubled),

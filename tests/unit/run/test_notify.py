@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import MakeRun
 from tests.killed_child import status_at_line
+from trialfleet import Run
 from trialfleet.errors import StudyError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.main import main
@@ -31,10 +32,12 @@ from trialfleet.workflows.control.notify.delivery import FIRST_PAUSE, GIVEN_UP, 
 from trialfleet.workflows.control.notify.senders import SendError, message_of, send
 from trialfleet.workflows.control.notify.slack import SECTION, SECTIONS, slack_message, slack_text
 from trialfleet.workflows.facts.journal.event import Event, event_id
+from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import Outbox, key_of, undelivered
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import local_time
-from trialfleet.workflows.study.frozen import dump_frozen
+from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.notify import KINDS, Channel, Mail
 
@@ -576,6 +579,29 @@ def test_a_run_s_events_are_listed_by_its_name_and_without_one(
     outbox.put([event()], [channel(command=["true"])], is_daily=False)
     [listed] = json.loads(CliRunner().invoke(main, ["notify", "list", "--json"]).output)
     assert listed["event"]["region"] == "R1"
+    days = Outbox(DailyFolder.of("demo").alerts)
+    days.put([event(2)], [channel(command=["true"])], is_daily=True)
+    both = json.loads(CliRunner().invoke(main, ["notify", "list", "--json"]).output)
+    assert sorted(one["event"]["region"] for one in both) == ["R1", "R2"]
+    [own] = json.loads(CliRunner().invoke(main, ["notify", "list", "r1", "--json"]).output)
+    assert own["event"]["region"] == "R1"
+
+
+def test_the_status_of_a_day_s_run_says_which_of_the_day_s_alerts_wait(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    made = make_run(name="demo", run="r1", out=work / "runs" / "demo" / "r1")
+    frozen = load_frozen(RunFolder(made.folder).study)
+    broken, outbox = channel(command=["false"]), Outbox(DailyFolder.of("demo").alerts)
+    outbox.put([event()], [broken], is_daily=True)
+    deliver(outbox, [broken])
+    assert not any("alerts by" in line for line in made.status().troubles), "it is no day's run"
+    day = RunsDay(date=datetime.now(UTC).date())
+    text = dump_frozen(frozen.model_copy(update={"day": day}))
+    RunFolder(made.folder).study.write_text(text)
+    [line] = [line for line in Run(made.folder).status().troubles if "alerts by" in line]
+    assert line.startswith("alerts by command false: 'false' ended with exit code 1")
 
 
 def test_a_program_that_may_not_be_executed_is_told_from_one_that_is_not_there(
