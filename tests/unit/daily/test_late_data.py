@@ -13,11 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.unit.study.study_texts import MINIMAL, error_of, write
+from trialfleet import plan
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily import day as day_module
+from trialfleet.workflows.control.daily import days as days_module
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.daily.late_data import not_ready
-from trialfleet.workflows.facts.journal.journal import Ending, latest_of
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, latest_of
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.study.loading import load_day, load_whole
 
@@ -126,6 +128,34 @@ def test_what_never_comes_fails_when_the_time_is_over_and_is_told_at_once_and_on
     told = [one.event.kind for one in Outbox(days.folder.alerts).deliveries()]
     assert told.count("attention") == 1
     assert told.count("region-failed") == 2
+
+
+def test_who_is_late_behind_a_run_that_has_ended_fails_for_want_of_data(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is planned, and its end is made up: there is no pool."""
+    put(here, "A")
+    file = write(here, TEXT)
+    moments = clock_of(*[timedelta(minutes=n) for n in range(0, 400, 20)])
+    days = Days(file, clock=lambda: next(moments))
+    attempt = days._first_attempt(DAY)
+    there = load_day(file, DAY).study
+    assert there
+    plan(there, run=str(DAY), out=days.folder.run(str(DAY)), day=DAY)
+
+    def ended(work: day_module.Work, _run: object, one: Attempt) -> Iterator[float]:
+        if one.attempt == 1:
+            work.journal.record([one.outcome("A", Ending.PUBLISHED, "", run=one.run)], BEGINS)
+        return iter(())
+
+    monkeypatch.setattr(day_module.Work, "_watch", ended)
+    monkeypatch.setattr(day_module, "LATE_SECONDS", 0.01)
+    monkeypatch.setattr(days_module, "BATCH_SECONDS", 0.5)  # the time is over before that
+    days.run(DAY)
+    assert attempt.regions == ("A", "NO")
+    found = {one.region: (one.attempt, one.ending) for one in days.journal.outcomes()}
+    assert found == {"A": (1, Ending.PUBLISHED), "NO": (2, Ending.FAILED)}
+    assert "isn't there" in latest_of(days.journal.outcomes())[DAY, "NO"].why
 
 
 def test_a_day_that_is_long_past_waits_for_nothing(here: Path) -> None:

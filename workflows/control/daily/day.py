@@ -80,8 +80,8 @@ class Work:
             return
         if run := (yield from self._run_of(attempt)):
             yield from self._watch(run, attempt)
-            while self._not_in(run, attempt) and self._is_waiting(attempt):
-                yield LATE_SECONDS
+            while self._not_in(run, attempt) and self._has_late_regions():
+                yield LATE_SECONDS  # until `come` has given them to another attempt
         self.fail(attempt, dict.fromkeys(self.left(attempt), f"it is not in the run {attempt.run}"))
         self.journal.end(attempt, self.clock())
 
@@ -115,6 +115,11 @@ class Work:
         """The regions of an attempt that have no outcome and aren't in its run."""
         planned = load_frozen(RunFolder(run.folder).study).study.region_table
         return [region for region in self.left(attempt) if region not in planned]
+
+    def _has_late_regions(self) -> bool:
+        """Whether regions may be in no run because their data is late: the study waits for data."""
+        daily = load_whole(self.file).daily
+        return daily is not None and daily.wait_for_data is not None
 
     def _is_waiting(self, attempt: Attempt) -> bool:
         """Whether an attempt still waits for data; a run of a study that never does has all."""
