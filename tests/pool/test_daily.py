@@ -24,7 +24,7 @@ from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.daily.units import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Ending
-from trialfleet.workflows.views.terminal.days import outcomes_now
+from trialfleet.workflows.status.day_outcomes import outcomes_now
 
 pytestmark = pytest.mark.usefixtures("pool")
 

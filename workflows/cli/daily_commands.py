@@ -88,7 +88,7 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
 def _show_and_leave(days: Any, done: list[date]) -> None:
     """Say how the regions of some days ended; exit 1 if one failed."""
     from trialfleet.workflows.facts.journal.journal import Ending
-    from trialfleet.workflows.views.terminal.days import outcomes_now
+    from trialfleet.workflows.status.day_outcomes import outcomes_now
     from trialfleet.workflows.views.terminal.short_commands import shortened
 
     days.finish_telling()

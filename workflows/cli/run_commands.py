@@ -97,7 +97,7 @@ def _left_out(folder: Path) -> list[str]:
     day = load_frozen(RunFolder(folder).study).day
     if day is None:
         return []
-    from trialfleet.workflows.views.terminal.days import left_out
+    from trialfleet.workflows.status.day_outcomes import left_out
 
     return [
         f"not in this run: {one.region} failed its day {one.date}: {one.why}"

@@ -21,6 +21,7 @@ from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.daily.late_data import not_ready
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, latest_of
 from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.study.loading import load_day, load_whole
 
 DAY = date(2026, 11, 22)
@@ -156,6 +157,7 @@ def test_who_is_late_behind_a_run_that_has_ended_fails_for_want_of_data(
     found = {one.region: (one.attempt, one.ending) for one in days.journal.outcomes()}
     assert found == {"A": (1, Ending.PUBLISHED), "NO": (2, Ending.FAILED)}
     assert "isn't there" in latest_of(days.journal.outcomes())[DAY, "NO"].why
+    assert [one.region for one in left_out(days.folder.run(str(DAY)), DAY)] == ["NO"]
 
 
 def test_a_day_that_is_long_past_waits_for_nothing(here: Path) -> None:

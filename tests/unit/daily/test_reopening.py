@@ -19,7 +19,8 @@ from trialfleet.workflows.control.daily import day as day_module
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.views.terminal.days import outcomes_now, overview
+from trialfleet.workflows.status.day_outcomes import outcomes_now
+from trialfleet.workflows.views.terminal.days import overview
 
 DAY = date(2026, 11, 22)
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -17,6 +17,8 @@ from trialfleet.files import write_json
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.last_days import RegionDays, days_of
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.serve import details
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.nodes import PoolNodes
@@ -150,6 +152,8 @@ def test_the_page_of_a_day_s_run_tells_of_the_regions_that_it_lacks(
     with serving(tmp_path) as server:
         page = server.ask("/").text
     assert "0 of 2" in page
+    told = f"NO is not in this run, it failed its day: {why}."
+    assert told in read_report(RunFolder(folder.run(str(TODAY)))).notice
     concern = f"data of {TODAY} isn&#39;t there: /data/&lt;b&gt;.txt"
     assert re.search(rf"Needs attention.*<bdi>NO</bdi></b> <bdi>{re.escape(concern)}", page, re.S)
     row = re.search(r'<tr><th scope="row"><bdi>NO</bdi></th>.*?</tr>', page)

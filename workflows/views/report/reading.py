@@ -28,11 +28,13 @@ from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
 from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.storage import study_name
+from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.status.earlier_model import better_before
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.status.reader import Look, StatusReader
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, trials_of
+from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report import analysis
@@ -126,7 +128,7 @@ def _report(
         boot_usd=nodes.boot if nodes else None,
         idle_usd=nodes.idle if nodes else None,
         lost_share=look.status.work.lost_share,
-        notice=_notice(folder, look.status.regions),
+        notice=_notice(folder, frozen.day, look.status.regions),
     )
     now = None if finished or look.status.ended else datetime.now(UTC).timestamp()
     made = []
@@ -152,12 +154,18 @@ def _overhead(folder: RunFolder, study: Study, now: datetime) -> Sum | None:
     return overhead(folder, now)
 
 
-def _notice(folder: RunFolder, regions: Iterable[RegionStatus]) -> str:
-    """Why trials ended early, where that was for want of money; and which models have drifted."""
+def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStatus]) -> str:
+    """What a reader should know first.
+
+    Why trials ended early for want of money, which models have drifted, and which regions failed
+    the run's day and are not in it.
+    """
     unpaid = spending.unpaid_trials(folder)
     lines = [f"Trials ended early: {unpaid}."] if unpaid else []
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
     lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
+    absent = left_out(folder.root, day.date) if day else []
+    lines += [f"{one.region} is not in this run, it failed its day: {one.why}." for one in absent]
     return " ".join(lines)
 
 

@@ -14,12 +14,12 @@ from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shortened, usd
 from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.views.serve.champions import Champion
 from trialfleet.workflows.views.serve.gains import Gain, gain_of
 from trialfleet.workflows.views.serve.live import Snapshot
 from trialfleet.workflows.views.serve.why_answers import Answers
-from trialfleet.workflows.views.terminal.days import left_out
 
 _TONES = {
     Stage.PUBLISHED: "good", Stage.TUNED: "good", Stage.TUNING: "busy", Stage.TRAINING: "busy",

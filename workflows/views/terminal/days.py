@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -16,13 +15,11 @@ from trialfleet.workflows.facts.journal.journal import (
     Ending,
     Journal,
     Outcome,
-    ending_with_model,
-    latest_of,
 )
 from trialfleet.workflows.facts.journal.outbox import undelivered
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import SEE
-from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.status.day_outcomes import outcomes_now
 from trialfleet.workflows.views.output import Fitting, cut_to_width, with_hint_where_cut
 from trialfleet.workflows.views.terminal.short_commands import shortened
 
@@ -105,56 +102,6 @@ def overview(
         awaited=dict(awaited or {}),
         undelivered=undelivered(folder.alerts),
     )
-
-
-def outcomes_now(
-    journal: Journal, first: date | None = None, last: date | None = None
-) -> dict[tuple[date, str], Outcome]:
-    """Return the outcomes that count at this moment, by day and region, between two days.
-
-    A region that is worked on again has none, until its new model is there: that counts at once,
-    recorded or not.
-    """
-    again = {
-        (attempt.date, region): attempt
-        for attempt in journal.attempts()
-        if attempt.ended is None
-        for region in attempt.regions
-    }
-    models = [
-        made
-        for (day, region), attempt in again.items()
-        if (first or day) <= day <= (last or day) and (made := _made(journal, attempt, region))
-    ]
-    found = latest_of([*journal.outcomes(first, last), *models])
-    return {
-        key: one
-        for key, one in found.items()
-        if key not in again or one.ending is not Ending.FAILED or one.attempt >= again[key].attempt
-    }
-
-
-def left_out(run: Path, day: date) -> list[Outcome]:
-    """Return the regions that failed the day of a run and aren't in it, if it is a day's."""
-    folder = DailyFolder(run.parent)
-    if not folder.journal.exists():
-        return []
-    journal = Journal(folder.journal)
-    numbers = {one.attempt for one in journal.attempts(day) if one.run == run.name}
-    return [
-        one
-        for one in outcomes_now(journal, day, day).values()
-        if one.ending is Ending.FAILED and one.run is None and one.attempt in numbers
-    ]
-
-
-def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
-    """How a region ends an attempt that nobody has recorded yet, if its model is there."""
-    run = RunFolder(DailyFolder(journal.file.parent).run(attempt.run))
-    files = run.region(region_slug(region))
-    if not files.published.exists():
-        return None
-    return attempt.outcome(region, *ending_with_model(files), run=attempt.run)
 
 
 def _day(

@@ -13,7 +13,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Journal, Outcome, latest_of
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
 from trialfleet.workflows.rules.states import RunState
-from trialfleet.workflows.views.terminal.days import left_out
+from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import WitnessedRegion
 from trialfleet.workflows.views.why.instance_rules import why_instance

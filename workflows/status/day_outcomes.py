@@ -1,0 +1,75 @@
+"""How the regions of a study's days have ended at this moment, recorded in the journal or not."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import (
+    Attempt,
+    Ending,
+    Journal,
+    Outcome,
+    ending_with_model,
+    latest_of,
+)
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.names import region_slug
+
+
+def outcomes_now(
+    journal: Journal, first: date | None = None, last: date | None = None
+) -> dict[tuple[date, str], Outcome]:
+    """Return the outcomes that count at this moment, by day and region, between two days.
+
+    A region that is worked on again has none, until its new model is there: that counts at once,
+    recorded or not.
+    """
+    again = {
+        (attempt.date, region): attempt
+        for attempt in journal.attempts()
+        if attempt.ended is None
+        for region in attempt.regions
+    }
+    models = [
+        made
+        for (day, region), attempt in again.items()
+        if (first or day) <= day <= (last or day) and (made := _made(journal, attempt, region))
+    ]
+    found = latest_of([*journal.outcomes(first, last), *models])
+    return {
+        key: one
+        for key, one in found.items()
+        if key not in again or one.ending is not Ending.FAILED or one.attempt >= again[key].attempt
+    }
+
+
+def left_out(run: Path, day: date) -> list[Outcome]:
+    """Return the regions that failed a run's day and are in no run of it, if it is a day's run.
+
+    Those of another attempt count too where that came to no run, as where data never came.
+    """
+    folder = DailyFolder(run.parent)
+    if not folder.journal.exists():
+        return []
+    journal = Journal(folder.journal)
+    numbers = {
+        one.attempt
+        for one in journal.attempts(day)
+        if one.run == run.name or not RunFolder(folder.run(one.run)).study.exists()
+    }
+    return [
+        one
+        for one in outcomes_now(journal, day, day).values()
+        if one.ending is Ending.FAILED and one.run is None and one.attempt in numbers
+    ]
+
+
+def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
+    """How a region ends an attempt that nobody has recorded yet, if its model is there."""
+    run = RunFolder(DailyFolder(journal.file.parent).run(attempt.run))
+    files = run.region(region_slug(region))
+    if not files.published.exists():
+        return None
+    return attempt.outcome(region, *ending_with_model(files), run=attempt.run)
