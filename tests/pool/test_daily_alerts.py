@@ -48,7 +48,7 @@ def test_a_channel_that_is_away_gets_its_alerts_when_it_is_back(
     )
     file = write_study(here, notify=[{"command": ["sh", "-c", script]}])
     said = cli("daily", "run", str(file), "--date", str(DAY))
-    found = re.search(r"alerts: 3 not delivered yet: .*; HTCondor's job (\d+\.0) tries again", said)
+    found = re.search(r"alerts: 3 not delivered: .*; HTCondor's job (\d+\.0) tries again", said)
     assert found, said
     folder = DailyFolder.of("demo")
     ours = f'TrialfleetAlerts == "{folder.root}"'

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trialfleet.errors import InputError
+from trialfleet.files import shell_quoted
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def send_waiting(study: Path) -> None:
     outbox.hurry()
     deliver_all(outbox, lambda: load_whole(study).channels(study.absolute().parent))
     left = len(outbox.waiting())
-    say(f"{waited - left} sent or given up, {left} left: trialfleet notify list {study}")
+    say(f"{waited - left} sent or given up, {left} left")
+    say(f"what became of them: trialfleet notify list {shell_quoted(study)}")
 
 
 def _outboxes_of(name: str | None) -> list[Path]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError, PoolError, TrialfleetError
-from trialfleet.files import write_atomic
+from trialfleet.files import shell_quoted, write_atomic
 from trialfleet.infra.pool import schedd
 from trialfleet.render import classad_string, render_template
 from trialfleet.workflows.control.daily.start import start_text
@@ -77,7 +77,7 @@ def left_over(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> st
     waiting = len(outbox.waiting())
     if not waiting:
         return ""
-    line = f"alerts: {waiting} not delivered yet: trialfleet notify list {file}"
+    line = f"alerts: {waiting} not delivered: trialfleet notify list {shell_quoted(file)}"
     try:
         return f"{line}; HTCondor's job {keep_sending(study, file, folder)} tries again"
     except (PoolError, InputError) as error:
