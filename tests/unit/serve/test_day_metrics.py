@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,14 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 TODAY = NOW.date()
 _LABELS = ("study", "region", "outcome")
 DAILY = "daily: {at: '00:00', zone: UTC}\n"
+
+
+@pytest.fixture(autouse=True)
+def _today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of the test, not that of its import: a suite takes half an hour."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    monkeypatch.setattr(sys.modules[__name__], "NOW", now)
+    monkeypatch.setattr(sys.modules[__name__], "TODAY", now.date())
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ class Days:
         except (TrialfleetError, OSError) as error:
             self._say(f"alerts: {error}")
             return
-        if outbox and self._sender is None:
+        if outbox and not (self._sender and self._sender.is_alive()):
             self._sender = Sender(outbox, channels)
             self._sender.start()
 

@@ -36,15 +36,17 @@ class Sender(threading.Thread):
         self._ends = threading.Event()
 
     def run(self) -> None:
-        """Send what waits, again and again, until the command ends."""
+        """Send what waits, again and again, until nothing does or the command ends."""
         while True:
             is_last = self._ends.is_set()
             try:
                 with self.outbox.alone(wait=False) as ours:
-                    if ours:
-                        deliver(self.outbox, self._channels)
-            except (TrialfleetError, OSError) as error:
+                    is_last |= ours and not deliver(self.outbox, self._channels)
+            except TrialfleetError as error:
                 log.warning("alerts: %s", error)
+            except OSError as error:  # its folder is gone, say: the end of the command tries again
+                log.info("alerts: %s", error)
+                return
             if is_last:
                 return
             self._ends.wait(LOOK_SECONDS)
