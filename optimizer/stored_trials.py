@@ -101,9 +101,8 @@ class TrialState(IntEnum):
 _STATES = {state.name: state for state in TrialState}
 
 
-@dataclass(
-    kw_only=True
-)  # not frozen: of ten thousands, made at once, that takes three times as long
+# Not frozen: of tens of thousands, made at once, that takes three times as long.
+@dataclass(kw_only=True)
 class StoredTrial:
     """A trial; the names are those of Optuna's `FrozenTrial`, and so is what they mean."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from trialfleet.errors import printable
 from trialfleet.objective import is_number
 from trialfleet.workflows.cleaning import is_finite
 
@@ -195,6 +196,12 @@ def rough_duration(seconds: float | None) -> str:
 def local_time(moment: datetime | None) -> str:
     """A moment by the clock of this machine: 2026-11-25 23:05; empty of None."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
+
+
+def in_one_line(text: str, most: int = 200) -> str:
+    """Return a text as a title can have it: one printable line, cut where it is long."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def shortened(text: str, length: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trialfleet.errors import InputError, printable
+from trialfleet.errors import InputError
 from trialfleet.workflows.cli.arguments import (
     completed_by_runs_of_region,
     model_argument,
@@ -18,6 +18,7 @@ from trialfleet.workflows.cli.arguments import (
 )
 from trialfleet.workflows.cli.export_command import follow
 from trialfleet.workflows.facts.models.folders import called, region_of
+from trialfleet.workflows.formatting import in_one_line
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _IN_FORCE = ""  # as --card's RUN
 
 
 def _in_a_line(_context: click.Context, _option: click.Parameter, given: str) -> str:
-    return " ".join(printable(given).split())[:_LONGEST_WHY]
+    return in_one_line(given, _LONGEST_WHY)
 
 
 _LONGEST_WHY = 300  # characters

@@ -138,6 +138,14 @@ class RunStatus:
     mending: str = ""
 
     @property
+    def usd(self) -> float | None:
+        """What it has cost: its fleet, else its jobs; None where no price is known."""
+        if self.money:
+            return self.money.spent
+        known = [region.usd for region in self.regions if region.usd is not None]
+        return sum(known) if known else None
+
+    @property
     def ended(self) -> bool:
         """Whether nothing more will happen unless somebody does something."""
         return self.state not in UNDER_WAY

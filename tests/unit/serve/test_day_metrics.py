@@ -17,7 +17,7 @@ from trialfleet import load_study, plan
 from trialfleet.files import write_json
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
-from trialfleet.workflows.facts.journal.last_days import RegionDays, days_of
+from trialfleet.workflows.facts.journal.last_days import RegionDays, study_days
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.serve import details
@@ -83,7 +83,7 @@ def end(folder: DailyFolder, day: date, number: int, **endings: Ending) -> None:
 
 
 def samples(folders: Iterable[DailyFolder]) -> dict[tuple[str, ...], float]:
-    days = [found for each in folders if (found := days_of(each))]
+    days = [found for each in folders if (found := study_days(each))]
     nodes = PoolNodes()
     text = exposition([], days, nodes, "text/plain")[0].decode()
     return {
@@ -110,7 +110,7 @@ def test_each_region_has_its_last_day_and_the_age_of_its_model(folder: DailyFold
 
 
 def test_days_that_did_not_begin_are_counted(folder: DailyFolder) -> None:
-    found = days_of(folder)
+    found = study_days(folder)
     assert found
     assert found.daily
     later = found.daily.due(NOW + timedelta(days=3))
@@ -126,15 +126,15 @@ def test_without_its_study_s_file_the_days_are_told_all_the_same(folder: DailyFo
 
 
 def test_a_folder_without_days_or_with_a_damaged_journal_has_none(tmp_path: Path) -> None:
-    assert days_of(DailyFolder(tmp_path)) is None
+    assert study_days(DailyFolder(tmp_path)) is None
     DailyFolder(tmp_path).journal.write_text("no database")
-    assert days_of(DailyFolder(tmp_path)) is None
+    assert study_days(DailyFolder(tmp_path)) is None
 
 
 def test_a_region_that_failed_once_and_then_ended_well_has_no_failed_days(
     folder: DailyFolder,
 ) -> None:
-    found = days_of(folder)
+    found = study_days(folder)
     assert found
     assert found.regions["NO"] == RegionDays(TODAY, Ending.PUBLISHED, 0)
 

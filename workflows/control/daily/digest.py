@@ -11,7 +11,7 @@ from typing import Any
 
 from trialfleet.errors import TrialfleetError, first_of
 from trialfleet.files import read_record
-from trialfleet.workflows.facts.journal.event import Event, event_id, in_one_line
+from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.outbox import Outbox
@@ -19,7 +19,14 @@ from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
 from trialfleet.workflows.facts.models.history import Change, changes
 from trialfleet.workflows.facts.record_shapes import Published
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.formatting import decimals_of, local_time, number, result_text, usd
+from trialfleet.workflows.formatting import (
+    decimals_of,
+    in_one_line,
+    local_time,
+    number,
+    result_text,
+    usd,
+)
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import Sum, add, sums
 from trialfleet.workflows.status.costs.named import read_costs

@@ -14,11 +14,11 @@ from typing import Any
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import shell_quoted_anywhere
-from trialfleet.workflows.facts.journal.event import Event, event_id, in_one_line
+from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import kind_of
 from trialfleet.workflows.facts.runs.spending import scaling_notes
-from trialfleet.workflows.formatting import result_text, usd
+from trialfleet.workflows.formatting import in_one_line, result_text, usd
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.reader import StatusReader
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus

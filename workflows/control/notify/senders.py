@@ -25,9 +25,9 @@ from trialfleet.workflows.facts.journal.event import (
     MOST_SHOWN,
     Event,
     cut_at_a_line,
-    in_one_line,
     unshown,
 )
+from trialfleet.workflows.formatting import in_one_line
 from trialfleet.workflows.study.notify import Channel, Mail, Webhook, address_problem
 
 SECONDS = 20.0  # for one try

@@ -12,10 +12,10 @@ from typing import Any
 from trialfleet.workflows.facts.journal.event import (
     MOST_SHOWN,
     Event,
-    in_one_line,
     more_lines,
     unshown,
 )
+from trialfleet.workflows.formatting import in_one_line
 
 SECTION = 3_000  # characters of a section
 SECTIONS = 50  # of a message

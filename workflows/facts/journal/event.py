@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from trialfleet.errors import printable
 from trialfleet.workflows.study.notify import EventKind
 
 MOST_SHOWN = 25  # events of one message
@@ -69,12 +68,6 @@ def event_id(*parts: object) -> str:
     """Return the id of what these parts tell from everything else; letters and digits."""
     text = "\0".join(map(str, parts))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
-
-
-def in_one_line(text: str, most: int = 200) -> str:
-    """Return a text as a title can have it: one printable line, cut where it is long."""
-    line = " ".join(printable(text).split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def cut_at_a_line(text: str, most: int) -> str:

@@ -52,7 +52,7 @@ class StudyDays:
     models: Mapping[str, datetime] = field(default_factory=dict)
 
 
-def days_of(folder: DailyFolder) -> StudyDays | None:
+def study_days(folder: DailyFolder) -> StudyDays | None:
     """Return how a study stands by its days; None where none has begun, or none can be read."""
     if not folder.journal.exists():
         return None

@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute, Route
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.render import render_template
-from trialfleet.workflows.facts.journal.last_days import days_of
+from trialfleet.workflows.facts.journal.last_days import study_days
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.views.report import chart_data, tables
@@ -146,7 +146,7 @@ class Pages:
             with suppress(TrialfleetError):  # one that can't be read has no metrics
                 snapshots.append(self.live.of(run.folder).snapshot())
         accept = request.headers.get("accept", "")
-        days = filter(None, map(days_of, self.runs.daily_folders()))
+        days = filter(None, map(study_days, self.runs.daily_folders()))
         body, kind = exposition(snapshots, days, self.live.nodes.read(), accept)
         return Response(body, headers={"Content-Type": kind})
 
@@ -174,7 +174,7 @@ class Pages:
             tile_html=lambda tile: _tile(snapshot, tile, places[tile.slug], run.key),
             timeline_note=note,
             regions_json=regions_json,
-            days=details.days_of(status.study),
+            days=snapshot.kept.lately("days", partial(details.days_of, status.study)),
             key=run.key,
             only=self.runs.only,
             has_report=has_report(run.folder),

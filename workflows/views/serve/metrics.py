@@ -20,7 +20,7 @@ from trialfleet.infra.pool.machines import State
 from trialfleet.workflows.facts.journal.journal import Ending
 from trialfleet.workflows.facts.journal.last_days import StudyDays
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.views.serve.gains import gain_of
 from trialfleet.workflows.views.serve.live import Snapshot
 from trialfleet.workflows.views.serve.nodes import PoolNodes
@@ -80,8 +80,8 @@ class _Metrics(Collector):
             lost.add_metric(labels, status.work.lost_share)
             held.add_metric(labels, len(status.held))
             look.add_metric(labels, snapshot.seconds)
-            if (usd := _spent(status)) is not None:
-                spent.add_metric(labels, usd)
+            if status.usd is not None:
+                spent.add_metric(labels, status.usd)
             if status.money and status.money.cap is not None:
                 cap.add_metric(labels, status.money.cap)
         yield from (state, info, troubles, nowhere, lost, held, spent, cap, look)
@@ -164,14 +164,6 @@ class _Metrics(Collector):
         jobs = GaugeMetricFamily("trialfleet_nodes_jobs", "Jobs that the nodes run.")
         jobs.add_metric([], sum(len(node.jobs) for node in self._nodes.nodes))
         yield from (nodes, price, jobs)
-
-
-def _spent(status: RunStatus) -> float | None:
-    """What a run has cost, by its fleet; without one by its jobs, where a price is known."""
-    if status.money:
-        return status.money.spent
-    known = [region.usd for region in status.regions if region.usd is not None]
-    return sum(known) if known else None
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

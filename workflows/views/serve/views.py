@@ -118,12 +118,12 @@ def _time_left(status: RunStatus) -> str:
 
 
 def _money(snapshot: Snapshot) -> tuple[str, str, str]:
-    money = snapshot.look.status.money
+    status = snapshot.look.status
+    if status.usd is None:
+        return "Money", NOTHING, "no prices are known"
+    money = status.money
     if money is None:
-        known = [r.usd for r in snapshot.look.status.regions if r.usd is not None]
-        if not known:
-            return "Money", NOTHING, "no prices are known"
-        return "Money", f"{usd(sum(known))} USD", "its jobs, by usd_per_hour"
+        return "Money", f"{usd(status.usd)} USD", "its jobs, by usd_per_hour"
     if money.cap is None:
         return "Money", f"{usd(money.spent)} USD", "no cap"
     return "Money", f"{usd(money.spent)} USD", f"of {usd(money.cap)}, {usd(money.left or 0.0)} left"
