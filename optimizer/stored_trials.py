@@ -165,7 +165,7 @@ class Attributes(Mapping[str, Any]):
 
 
 def _decoded(text: str) -> Any:
-    """What json.loads finds, which looks for space around it first, in half the time."""
+    """Parse JSON in half the time of `json.loads`, which skips surrounding whitespace first."""
     try:
         value, end = _SCAN(text, 0)
     except StopIteration:

@@ -3,7 +3,7 @@
 Runs that have ended, 3 regions of 20 trials and 300 of 100, are written (`stored.py`), and each
 command is started as people start it. Beside it stands a Python that does nothing. Memory is the
 most that the command's process had resident; its processor time tells more than the clock where
-other work goes on. Then the live page of a run that goes on is measured (`live.py`).
+other work goes on. Then the live page of a running run is measured (`live.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
     sizes = [(3, 20), (300, 100)]
     parser.add_argument("sizes", nargs="*", help="REGIONSxTRIALS (default: 3x20 300x100)")
     parser.add_argument(
-        "--live", help="of the run that goes on (default: 1000x20; none where sizes are given)"
+        "--live", help="size of the running run (default: 1000x20; skipped if sizes are given)"
     )
     parser.add_argument("--keep", type=Path, help="make the runs in this folder and keep them")
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What the live page costs while a run goes on: part of `make bench-views`.
+"""Measure the CPU time of the live page of a running run: part of `make bench-views`.
 
 A run whose trials run is written (`stored.py`). HTCondor's queue is a stand-in: no machine of one's
 own has two thousand slots. Before each look at the run some trials are told and followed by others,
@@ -98,7 +98,7 @@ async def _ask(app: ASGIApp, path: str, query: bytes = b"") -> None:
 
 
 class _GoingRun:
-    """A run that goes on: what its jobs and its optimiser do, without either."""
+    """A stand-in for a running run: writes what its jobs and its optimiser would."""
 
     def __init__(self, run: Run, trials: int) -> None:
         self.run, self.folder, self._trials = run, RunFolder(run.folder), trials

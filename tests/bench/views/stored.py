@@ -58,7 +58,7 @@ _TABLES = {
 def stored_run(place: Path, regions: int, trials: int, *, goes_on: bool = False) -> Run:
     """Make a run of so many regions and trials of each, all over and published.
 
-    One that goes on has three fifths of its trials behind it, and on each of two lanes one runs.
+    A running one has three fifths of its trials finished, and one running on each of two lanes.
     """
     (place / "go.sh").write_text("#!/bin/sh\n")
     study = {
@@ -129,7 +129,7 @@ class _Region:
     at: int
 
     def write(self, trials: int, began: datetime, *, goes_on: bool) -> None:
-        """Write all of it: so many trials that are over, and one of each lane if it goes on."""
+        """Write the finished trials, and for a running run one running trial per lane."""
         rng = random.Random(self.at)  # noqa: S311
         study = self.at + 1
         name = study_name(self.rows.run.study, self.rows.run.run_id, self.region.name)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.unit.daily.test_daily_days import put as put_data
 from tests.unit.study.study_texts import MINIMAL, error_of, write
 from trialfleet import plan
 from trialfleet.workflows.cli.main import main
@@ -42,9 +43,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(here: Path, region: str, age: float = 100.0) -> Path:
+    put_data(here, DAY, **{region: "1"})
     file = here / "data" / region / f"{DAY}.txt"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("1")
     written = time.time() - age
     os.utime(file, (written, written))
     return file
