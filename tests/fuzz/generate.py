@@ -83,6 +83,12 @@ STUDIES: list[dict[str, Any]] = [
     {**SMALL, "regions": {"glob": "data/*.npz"}, "publish": "models", "seed": 3, "retries": 0},
     {**SMALL, "publish": "none", "team": "ads", "usd_per_hour": 0.5},
     {**SMALL, "budget": {"trials": 4, "usd": 5, "usd_per_run": 10.5, "usd_per_day": 20}},
+    {
+        **SMALL,
+        "storage": f"postgresql+psycopg://fleet:{PASSWORD}@db.example/trials",
+        "publish": "s3://bucket/models",
+        "daily": {"at": "02:30", "takeover_after": "10m"},
+    },
     {**SMALL, "publish": "s3://bucket/models", "keep": {"count": 3, "days": 30}},
     {
         **SMALL,

@@ -20,3 +20,4 @@ if between:
     days.backfill(first, last, only_missing=True)
 else:
     days.run()
+days.finish_telling()

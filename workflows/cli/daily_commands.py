@@ -126,6 +126,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
         next_start_text,
         waits_until_text,
     )
+    from trialfleet.workflows.control.takeover.look import look
     from trialfleet.workflows.views.terminal.days import (
         days_table,
         newest_table,
@@ -138,8 +139,11 @@ def status(study: Path, most: int, as_json: bool) -> None:
     settings = whole.daily
     now = real_time()
     begins = next_start(settings, now) if settings else None
+    lease, away = look(study, folder)
     awaited = awaited_now(study, journal, now) if settings else {}
-    shown = overview(whole.name, journal, begins, clock_of(whole.name, folder), most, awaited)
+    shown = overview(
+        whole.name, journal, begins, clock_of(whole.name, folder), most, awaited, lease
+    )
     if as_json:
         print_json(shown.to_json())
         return
@@ -155,8 +159,9 @@ def status(study: Path, most: int, as_json: bool) -> None:
         say(f"{region}: awaited until {waits_until_text(settings, shown.days[0].date)}: {reason}")
     for line in to_copy(shown):
         say(line)
-    for line in shown.undelivered:
-        say(line)
+    for line in (away, *shown.undelivered, str(shown.lease or "")):
+        if line:
+            say(line)
     _say_what_comes(study, next_start_text(settings, now) if settings else "", shown.clock, folder)
 
 

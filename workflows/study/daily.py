@@ -102,6 +102,12 @@ class Daily(Section):
     unchanged: Literal["skip", "train"] = Field(
         "skip", description="Regions whose data and settings are those of their last model."
     )
+    takeover_after: Lasting | None = Field(
+        None,
+        description="Two managers may run this study's days: where the one that works on a day "
+        "isn't heard of for so long, such as 10m, the other goes on with it. Needs storage in "
+        "PostgreSQL and models in S3; docs/daily.md.",
+    )
 
     @model_validator(mode="after")
     def _waits_for_the_ready_file(self) -> Self:

@@ -232,6 +232,19 @@ class Study(Section):
             text = f"is for sampler: {OWN}; {self.sampler} begins anew in every run"
             yield ("learn_from",), text, self.learn_from
 
+        if self.daily and self.daily.takeover_after:
+            yield from self._of_two_managers(self.daily.takeover_after)
+
+    def _of_two_managers(self, after: str) -> Iterator[Refused]:
+        """What the second of two managers would lack of the first."""
+        key = ("daily", "takeover_after")
+        if not (self.storage or "").startswith("postgresql"):
+            text = "needs storage: postgresql+psycopg://… that both managers reach"
+            yield key, text, after
+        in_s3 = self.publish.startswith(URL_PREFIXES) or (self.export and self.export.s3)
+        if not in_s3:
+            yield key, "needs the models in S3: publish: s3://BUCKET/PREFIX", after
+
     def _given(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) is not None]
 

@@ -24,6 +24,7 @@ from trialfleet.workflows.control.notify.slack import slack_text
 from trialfleet.workflows.facts.journal.event import Event
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.storage import storage_url, study_name
 from trialfleet.workflows.rules.cost_sums import Sum
@@ -170,8 +171,8 @@ def test_a_day_is_told_with_what_it_and_each_of_its_regions_cost(runs: Path) -> 
     heard = runs / "heard"
     channel = Channel.model_validate({"command": ["sh", "-c", f"cat > '{heard}'"]})
     study = load_published(write(runs, MINIMAL)).model_copy(update={"name": "s"})
-    outbox = tell_days(study, [channel], folder, journal, now)
-    assert outbox
+    outbox = Outbox(folder.alerts)
+    tell_days(study, [channel], outbox, folder, journal, now)
     assert deliver(outbox, [channel]) == 0
     told = json.loads(heard.read_text())
     assert told["title"] == f"s {now.date()}: 1 published, 1 unchanged, 1 failed, 1.50 USD"

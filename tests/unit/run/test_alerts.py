@@ -247,8 +247,9 @@ class Day:
     def tell(self) -> list[Event]:
         before = self.heard.read_text() if self.heard.exists() else ""
         study = load_published(write(self.folder.root, MINIMAL))
-        outbox = tell_days(study, self.channels, self.folder, self.journal, NOW)
-        assert not outbox or deliver(outbox, self.channels) == 0
+        outbox = Outbox(self.folder.alerts)
+        tell_days(study, self.channels, outbox, self.folder, self.journal, NOW)
+        assert deliver(outbox, self.channels) == 0
         heard = self.heard.read_text().removeprefix(before) if self.heard.exists() else ""
         return [Event.read(json.loads(line)) for line in heard.splitlines()]
 

@@ -48,6 +48,15 @@ def put(folder: Path, day: date, *regions: str) -> None:
         ("{at: 02:30, deadline: 0h}", ["daily.deadline", "longer than nothing"]),
         ("{at: 02:30, missed: some}", ["daily.missed", "'latest', 'all' or 'none'"]),
         ("{at: 02:30, unchanged: no}", ["daily.unchanged", "'skip' or 'train'"]),
+        ("{at: 02:30, takeover_after: 0m}", ["daily.takeover_after", "longer than nothing"]),
+        (
+            "{at: 02:30, takeover_after: 10m}",
+            [
+                "daily.takeover_after",
+                "needs storage: postgresql+psycopg://… that both managers reach",
+                "needs the models in S3: publish: s3://BUCKET/PREFIX",
+            ],
+        ),
         ("{at: 02:30, when: x}", ["daily", "unknown key 'when'", "missed"]),
         (
             "02:30",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
 from trialfleet.files import shell_quoted
@@ -27,6 +28,7 @@ from trialfleet.workflows.control.daily.unchanged import (
     settings_fingerprint,
     unchanged_regions,
 )
+from trialfleet.workflows.control.export.published import ExportError
 from trialfleet.workflows.control.plan.tables import TablesError
 from trialfleet.workflows.control.run.new_run import plan_day
 from trialfleet.workflows.control.run.run import Run
@@ -41,6 +43,9 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_day, load_whole
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.terminal.short_commands import shortened
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.control.takeover.managers import Managers
 
 POLL_SECONDS = 2.0
 LATE_SECONDS = 15.0  # between two looks for data that comes late
@@ -64,6 +69,7 @@ class Work:
     say: Say  # takes a line for each event
     tell: Callable[[Attempt, Mapping[str, str]], None] = lambda _attempt, _awaited: None
     # tells people what is known once an attempt is planned, and for which regions' data it waits
+    managers: Managers | None = None  # where another may have worked on the day, or may go on
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
         """Bring an attempt to its end, step by step: each of its regions gets its outcome.
@@ -79,6 +85,8 @@ class Work:
         if attempt.ended:
             return
         if run := (yield from self._run_of(attempt)):
+            if self.managers:
+                self.managers.own(run.folder)
             yield from self._watch(run, attempt)
             while self._not_in(run, attempt) and self._has_late_regions():
                 yield LATE_SECONDS  # until `come` has given them to another attempt
@@ -240,16 +248,16 @@ class Work:
             try:
                 status = run.status()
                 pool.look(status)
-                ended = endings.published(status)
+                ended = [one for one in endings.published(status) if self._is_safe(one)]
                 self.journal.record(ended, self.clock())
                 tell.of(ended, status)
-                if goes_on.is_over(status):
+                if goes_on.is_over(status) and all(map(self._is_safe, endings.all(status))):
                     break
             except InputError as error:  # it can't be started
                 if run.status().state not in _UNDER_WAY:  # by somebody else, just now
                     self.journal.record(endings.none(str(error)), self.clock())
                     return
-            except (PoolError, FleetError, OptimizerError) as error:
+            except (PoolError, FleetError, OptimizerError, ExportError) as error:
                 yield self._away(error)
             else:
                 yield POLL_SECONDS
@@ -257,6 +265,9 @@ class Work:
         tell.of(endings.all(status), status)
         if run.report.exists():
             self.say(f"report  {shlex.quote(str(run.report))}")
+
+    def _is_safe(self, one: Outcome) -> bool:
+        return self.managers is None or self.managers.is_safe(one)
 
     def _away(self, error: Exception) -> float:
         """Say what is out of reach; return the seconds until it is tried again."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, StudyError, TrialfleetError
 from trialfleet.files import write_atomic
 from trialfleet.wall_clock import real_time
 from trialfleet.workflows.control.daily.day import Clock, Say, Work
 from trialfleet.workflows.control.daily.day_lock import turn
-from trialfleet.workflows.control.daily.digest import awaited_event, tell_days
+from trialfleet.workflows.control.daily.digest import awaited_event, takeover_event, tell_days
 from trialfleet.workflows.control.daily.late_data import not_ready, written
 from trialfleet.workflows.control.daily.missed import days_to_do
 from trialfleet.workflows.control.daily.pool_watch import TurnWatch
@@ -21,10 +23,21 @@ from trialfleet.workflows.control.daily.sending import Sender, left_over
 from trialfleet.workflows.control.plan.run_ids import published_already
 from trialfleet.workflows.control.run.reopening import reopen
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
+from trialfleet.workflows.facts.journal.journal import (
+    Attempt,
+    Ending,
+    Journal,
+    Outcome,
+    latest_of,
+)
+from trialfleet.workflows.facts.journal.lease import Lease, LeaseLostError
+from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_day, load_published, load_whole
 from trialfleet.workflows.study.spec import Study
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.control.takeover.managers import Managers
 
 BATCH_SECONDS = 120.0  # between two looks for regions whose data came late: one run for several
 MANY_DAYS = 100  # a backfill of more is rather a slip of the keyboard
@@ -70,8 +83,10 @@ class Days:
         self.folder = DailyFolder.of(self._study.name)
         self.folder.root.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder.study, f"{file.absolute()}\n")
-        self.journal = Journal(self.folder.journal)
-        self._work = Work(file, self.folder, self.journal, clock, say, self.tell)
+        self._managers = self._two_managers()
+        managers = self._managers
+        self.journal = managers.journal if managers else Journal(self.folder.journal)
+        self._work = Work(file, self.folder, self.journal, clock, say, self.tell, managers)
         self._sender: Sender | None = None
 
     def run(self, day: date | None = None) -> list[date]:
@@ -138,10 +153,13 @@ class Days:
         try:
             channels = self._study.channels(self._file.absolute().parent)
             study = load_published(self._file)
-            outbox = tell_days(study, channels, self.folder, self.journal, self._clock())
+            outbox = Outbox(self.folder.alerts) if channels else None
+            if outbox:
+                self._share_what_was_told(outbox)
+                tell_days(study, channels, outbox, self.folder, self.journal, self._clock())
             if outbox and planned and awaited:
                 until = self._daily.waits_until(planned.date)
-                event = awaited_event(study.name, self.folder, planned, awaited, until)
+                event = awaited_event(study.name, self.journal, planned, awaited, until)
                 outbox.put([event], channels, is_daily=True)
         except (TrialfleetError, OSError) as error:
             self._say(f"alerts: {error}")
@@ -150,6 +168,12 @@ class Days:
             self._sender = Sender(outbox, channels)
             self._sender.start()
 
+    def _share_what_was_told(self, outbox: Outbox) -> None:
+        """Tell nobody what another manager has told, and have that know what we have."""
+        if self._managers:
+            outbox.skip(self._managers.told)
+            self._managers.note_told(outbox.settled())
+
     def finish_telling(self) -> None:
         """Send what there is to tell; what doesn't arrive within one try is left to a job."""
         self.tell()
@@ -157,12 +181,20 @@ class Days:
             return
         self._sender.finish()
         try:
+            self._share_what_was_told(self._sender.outbox)
             line = left_over(self._sender.outbox, self._study.name, self._file, self.folder)
         except (TrialfleetError, OSError) as error:
             line = f"alerts: {error}"
         if line:
             self._say(line)
         self._sender = None
+
+    def _two_managers(self) -> Managers | None:
+        if self._daily.takeover_after is None:
+            return None
+        from trialfleet.workflows.control.takeover.managers import Managers
+
+        return Managers(load_published(self._file), self.folder, self._say)
 
     def _check_past(self, day: date) -> None:
         today = self._daily.today(self._clock())
@@ -183,33 +215,81 @@ class Days:
 
     def _bring_to_its_end(self, day: date) -> None:
         """Work on a day's first attempt, alone; whoever comes second finds it done."""
-        attempt = self._first_attempt(day)
+        if self._managers is None:
+            self._first_attempt(day)
+            reopen(self.folder, self.journal, self._clock())
         waits = TurnWatch(self._say)
-        reopen(self.folder, self.journal, self._clock())
 
         def gives_up(busy: date | None) -> bool:
-            if all(one.ended for one in self.journal.attempts(day)):  # nothing is left to do
+            known = self.journal.attempts(day)
+            if _all_ended(known):  # nothing is left to do
                 return True
             waits.look(busy)
-            is_over = attempt.deadline is not None and self._clock() >= attempt.deadline
-            return is_over and busy not in {None, day}
+            return bool(known) and self._is_over(known[0]) and busy not in {None, day}
 
         with turn(self.folder, day, gives_up) as ours:
             if ours:
+                while not self._worked_on(day):
+                    self._say("another manager goes on with the day; this one stands by")
+            else:
+                self._give_up(day, f"{waits.busy}, the day before it in turn,")
+        self.tell()
+
+    def _worked_on(self, day: date) -> bool:
+        """Work on a day, or wait until another manager has; whether none took over meanwhile."""
+        try:
+            with self._lease(day, at_once=False) as ours:
+                if not ours:
+                    return True
+                self._first_attempt(day)
                 self._finish_open()
                 if late := self._come_since(day):
                     self._begin(day, late)
                     self._finish_open()
-            elif not attempt.ended:
-                before = f"{waits.busy}, the day before it in turn,"
-                why = f"its deadline was over before {before} had ended"
-                self._work.fail(attempt, dict.fromkeys(self._work.left(attempt), why))
-                self.journal.end(attempt, self._clock())
-        self.tell()
+        except LeaseLostError:
+            return False
+        return True
+
+    def _give_up(self, day: date, before: str) -> None:
+        """Record that a day's regions failed, as its deadline was over before its turn came."""
+        attempt = next(iter(self.journal.attempts(day)), None)
+        if attempt and not attempt.ended and self._managers is None:
+            why = f"its deadline was over before {before} had ended"
+            self._work.fail(attempt, dict.fromkeys(self._work.left(attempt), why))
+            self.journal.end(attempt, self._clock())
+
+    def _is_over(self, attempt: Attempt) -> bool:
+        return attempt.deadline is not None and self._clock() >= attempt.deadline
+
+    @contextmanager
+    def _lease(self, day: date, *, at_once: bool) -> Iterator[bool]:
+        """Wait until no other manager works on the days, and have here what it did."""
+        managers = self._managers
+        if managers is None:
+            yield True
+            return
+        with managers.turn(lambda: _all_ended(self.journal.attempts(day)), at_once=at_once) as ours:
+            if ours:
+                if managers.taken_from:
+                    self._tell_takeover(day, managers.taken_from)
+                managers.restore(self._regions(day))
+                for attempt in self.journal.attempts():
+                    if not attempt.ended:
+                        found = managers.outcomes(attempt, self._work.left(attempt))
+                        self.journal.record(found, self._clock())
+            yield ours
+
+    def _tell_takeover(self, day: date, former: Lease) -> None:
+        self._say(f"{day}: taken over from {former.host}, which is silent")
+        event = takeover_event(self._study.name, self.journal, day, former)
+        if channels := self._study.channels(self._file.absolute().parent):
+            Outbox(self.folder.alerts).put([event], channels, is_daily=True)
+            self.tell()
 
     def _make_up_for(self, day: date, place: str) -> bool:
         """Work on what is missing of a day, alone; return whether anything was."""
-        with turn(self.folder, day, _patient(TurnWatch(self._say))):
+        patient = _patient(TurnWatch(self._say))
+        with turn(self.folder, day, patient), self._lease(day, at_once=True):
             self._finish_open()
             regions = self._missing(day)
             if not regions:
@@ -240,6 +320,8 @@ class Days:
             open_ones = [one for one in self.journal.attempts(day) if not one.ended]
             if not open_ones:
                 return
+            if self._managers:
+                self._managers.check()
             for one in open_ones:
                 steps.setdefault(one.attempt, self._work.steps(one))
                 if time.monotonic() >= due.get(one.attempt, 0.0):
@@ -313,6 +395,11 @@ class Days:
             if is_free and not (study and published_already(study, run)):
                 return run
             number += 1
+
+
+def _all_ended(attempts: list[Attempt]) -> bool:
+    """Whether there were attempts at a day, and all have ended."""
+    return bool(attempts) and all(one.ended for one in attempts)
 
 
 def _patient(waits: TurnWatch) -> Callable[[date | None], bool]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from trialfleet.files import read_record
 from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
+from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
 from trialfleet.workflows.facts.models.history import Change, changes
@@ -21,6 +23,7 @@ from trialfleet.workflows.facts.record_shapes import Published
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import (
     decimals_of,
+    duration,
     in_one_line,
     local_time,
     number,
@@ -43,21 +46,18 @@ _STILL_NEWS = timedelta(days=2)  # of a day's end, for those who have just asked
 def tell_days(
     study: Study,
     channels: Sequence[Channel],
+    outbox: Outbox,
     folder: DailyFolder,
     journal: Journal,
     now: datetime,
-) -> Outbox | None:
-    """Put the events of the days into their outbox, each once, and return it.
+) -> None:
+    """Put the events of the days into their outbox, each once.
 
     They are those of the days that have ended lately, and the regions that have failed meanwhile on
-    one that goes on. Where nobody wants to hear, there is no outbox.
+    one that goes on.
     """
-    if not channels:
-        return None
-    outbox = Outbox(folder.alerts)
     events = list(_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
-    return outbox
 
 
 def _events(
@@ -68,15 +68,15 @@ def _events(
             continue
         found = journal.outcomes(attempt.date, attempt.date)
         outcomes = [one for one in found if one.attempt == attempt.attempt]
-        yield from _without_run(study.name, folder, attempt, outcomes)
-        digest = event_id(folder.root, "day-done", attempt.date, attempt.attempt)
+        yield from _without_run(study.name, folder, journal, attempt, outcomes)
+        digest = event_id(journal.scope, "day-done", attempt.date, attempt.attempt)
         if attempt.ended and not outbox.has(digest):
             yield _digest(study, folder, digest, attempt, outcomes, _moves(study, journal, attempt))
 
 
 def awaited_event(
     study: str,
-    folder: DailyFolder,
+    journal: Journal,
     attempt: Attempt,
     awaited: Mapping[str, str],
     until: datetime | None,
@@ -85,7 +85,7 @@ def awaited_event(
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {first_of([*awaited], _NAMED)}{when}"
     return Event(
-        id=event_id(folder.root, "awaited", attempt.date),
+        id=event_id(journal.scope, "awaited", attempt.date),
         kind="attention",
         study=study,
         title=in_one_line(title),
@@ -94,8 +94,26 @@ def awaited_event(
     )
 
 
+def takeover_event(study: str, journal: Journal, day: date, former: Lease) -> Event:
+    """Return that this manager goes on with a day whose manager has not been heard of."""
+    host = socket.gethostname()
+    silent = duration(former.age)
+    return Event(
+        id=event_id(journal.scope, "takeover", former.token),
+        kind="attention",
+        study=study,
+        title=in_one_line(f"{study} {day}: {host} took over from {former.host}, silent {silent}"),
+        text=f"{former.host}: {former.folder}\nThe day goes on; look after that machine.",
+        data={"date": str(day), "from": former.host, "to": host},
+    )
+
+
 def _without_run(
-    study: str, folder: DailyFolder, attempt: Attempt, outcomes: list[Outcome]
+    study: str,
+    folder: DailyFolder,
+    journal: Journal,
+    attempt: Attempt,
+    outcomes: list[Outcome],
 ) -> Iterator[Event]:
     """The regions that failed before there was a run, which would have reported it.
 
@@ -105,7 +123,7 @@ def _without_run(
     for one in outcomes:
         if one.ending is Ending.FAILED and one.run is None:
             yield Event(
-                id=event_id(folder.root, "region-failed", one.date, one.region, one.attempt),
+                id=event_id(journal.scope, "region-failed", one.date, one.region, one.attempt),
                 kind="region-failed",
                 study=study,
                 run=attempt.run if has_run else None,

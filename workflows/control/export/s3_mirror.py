@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.files import object_or_empty
+from trialfleet.files import object_or_empty, sync
 from trialfleet.infra.fleet.aws.clients import DENIED, code_of, permission
 from trialfleet.workflows.checksums import sha256_of
 from trialfleet.workflows.control.export.published import OLDEST, ExportError, LocalModel, Published
@@ -92,6 +92,47 @@ class S3Mirror:
             others = whole - set(published.models)
             lines += self._remove_superfluous(root, published, keep, others)
         return lines
+
+    # -- the way back --------------------------------------------------------------------------
+
+    def pointer(self, region: str) -> Pointer:
+        """Return which model of STUDY/REGION is in force here; empty where none is."""
+        return _plain(self._get(f"{self._prefix}{region}/{POINTER}")[0])
+
+    def has(self, region: str, run: str) -> bool:
+        """Whether a run's model of STUDY/REGION is here, whole."""
+        root = f"{self._prefix}{region}/{run}"
+        names = {key.removeprefix(root) for key in self._list(f"{root}.")}
+        return _MANIFEST in names and _REMOVED not in names
+
+    def fetch(self, region: str, run: str, folder: Path) -> None:
+        """Copy a whole model of STUDY/REGION into a new folder.
+
+        Raises:
+            ExportError: it isn't whole, or what arrives is not what its manifest says.
+        """
+        root = f"{self._prefix}{region}/{run}"
+        manifest = _plain(self._get(f"{root}{_MANIFEST}")[0])
+        folder.mkdir(parents=True)
+        for entry in manifest.get("files", []):
+            path = folder / entry["name"]
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise ExportError(f"{self.title}: {root}{_MANIFEST} names {entry['name']!r}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with self._asking(f"reading {root}/{entry['name']}"):
+                self._client.download_file(self._bucket, f"{root}/{entry['name']}", str(path))
+            if sha256_of(path) != entry["sha256"]:
+                raise ExportError(f"{self.title}: {root}/{entry['name']} is not what was copied")
+        if not (folder / PROVENANCE).exists():
+            raise ExportError(f"{self.title}: {root} is no whole model")
+        for path in [*folder.rglob("*"), folder]:
+            sync(path)
+
+    def remove_part(self, region: str, run: str) -> None:
+        """Remove what was copied of a model that isn't whole."""
+        root = f"{self._prefix}{region}/"
+        if self._list(f"{root}{run}/"):
+            self._remove(root, run)
 
     # -- models --------------------------------------------------------------------------------
 

@@ -103,6 +103,16 @@ def promote(model: Path, why: str = "") -> str | None:
     return former
 
 
+def restore(model: Path) -> None:
+    """Make a model the latest that another manager has put in force.
+
+    Raises:
+        OSError: its folder can't be written.
+    """
+    with models_lock(model.parent):
+        _switch(model.parent / LATEST, model.name, "restore")
+
+
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
     """Make the model the latest that was in force before the present one, or that of the run `to`.
 

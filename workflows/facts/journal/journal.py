@@ -118,6 +118,11 @@ class Journal:
         with self._open() as connection:
             connection.executescript(_SCHEMA)
 
+    @property
+    def scope(self) -> str:
+        """What tells this journal's events from others', wherever they are found."""
+        return str(self.file.parent)
+
     def begin(self, attempt: Attempt) -> Attempt:
         """Record an attempt, or return the one of its date and number that is there already."""
         with self._open() as connection:

@@ -132,6 +132,21 @@ class Outbox:
             query = "SELECT 1 FROM events WHERE id = ?"
             return connection.execute(query, (event,)).fetchone() is not None
 
+    def skip(self, events: Iterable[str]) -> None:
+        """Never send events of these ids: somebody else has."""
+        with self._open() as connection:
+            connection.executemany(
+                "INSERT INTO events SELECT ?, '{}', COALESCE(MAX(number), 0) + 1 FROM events"
+                " WHERE true ON CONFLICT DO NOTHING",
+                [(event,) for event in events],
+            )
+
+    def settled(self) -> list[str]:
+        """Return the ids of the events that nothing waits for: each was sent, or given up."""
+        query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
+        with self._open() as connection:
+            return [row["event"] for row in connection.execute(query)]
+
     def sent(self, deliveries: Iterable[Delivery]) -> None:
         """Note that these have arrived."""
         self._settle(deliveries, "sent", None)

@@ -28,7 +28,8 @@ class Change:
         run: whose model it became.
         former: whose it was before; None: there was none.
         time: when, in ISO 8601; None: before there was a history.
-        by: what changed it: publish, promote, rollback, or hand for what none of them did.
+        by: what changed it: publish, promote, rollback, restore for what another manager had done,
+            or hand for what none of them did.
         who: the account that promoted it or rolled it back; empty where that isn't known.
         why: the reason that was given for it; empty where none was.
     """
@@ -71,7 +72,7 @@ def last_move(link: Path, run: str) -> Change | None:
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
     """Write down that `latest` is about to become the model of a run, and which person wants it."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    who = "" if by == "publish" else _account()
+    who = "" if by in {"publish", "restore"} else _account()
     new = Change(run=run, former=target_of(link), time=now, by=by, who=who, why=why)
     kept = [*changes(link), new][-_KEPT:]
     _write(link.parent, {"schema": 1, "changes": [asdict(change) for change in kept]})

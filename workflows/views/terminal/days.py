@@ -16,6 +16,7 @@ from trialfleet.workflows.facts.journal.journal import (
     Journal,
     Outcome,
 )
+from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import undelivered
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import SEE
@@ -61,6 +62,7 @@ class Overview:
         next_start: when the next day begins; None where the study has no `daily:` table any more.
         clock: what starts it; None if nothing of ours does.
         awaited: the regions for whose data the newest day waits, and why it can't be used yet.
+        lease: who works on the days, where two managers may; None where one alone does.
         undelivered: the alerts of its days that wait or were given up, a line for each channel.
     """
 
@@ -70,6 +72,7 @@ class Overview:
     next_start: datetime | None
     clock: str | None
     awaited: dict[str, str] = field(default_factory=dict)
+    lease: Lease | None = None
     undelivered: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -84,8 +87,9 @@ def overview(
     clock: str | None,
     most: int,
     awaited: Mapping[str, str] | None = None,
+    lease: Lease | None = None,
 ) -> Overview:
-    """Return a study's days, the newest `most` of them; `awaited` as `Overview` has it."""
+    """Return a study's days, the newest `most` of them; the last two as `Overview` has them."""
     attempts = journal.attempts()
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
@@ -100,6 +104,7 @@ def overview(
         next_start=next_start,
         clock=clock,
         awaited=dict(awaited or {}),
+        lease=lease,
         undelivered=undelivered(folder.alerts),
     )
 

@@ -1,0 +1,37 @@
+"""A look at who works on a study's days, where two managers may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trialfleet.errors import OptimizerError
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.lease import Lease
+from trialfleet.workflows.study.daily import lasting
+from trialfleet.workflows.study.loading import load_whole
+
+
+def look(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
+    """Bring the journal's copy here up to date.
+
+    Returns:
+        The lease, None where one manager alone runs the days, or none has begun; and why the
+        database can't be asked, empty where it can.
+    """
+    study = load_whole(file)
+    if study.daily is None or study.daily.takeover_after is None or study.storage is None:
+        return None, ""
+    from trialfleet.optimizer.ownership import here
+    from trialfleet.workflows.facts.journal.shared_journal import SharedJournal
+    from trialfleet.workflows.facts.journal.shared_rows import SharedRows
+
+    lasts = lasting(study.daily.takeover_after)
+    try:
+        rows = SharedRows(study.storage, study.name, here(folder.root), lasts)
+        try:
+            SharedJournal(folder.journal, rows).pull()
+            return rows.lease(), ""
+        finally:
+            rows.close()
+    except OptimizerError as error:
+        return None, str(error)

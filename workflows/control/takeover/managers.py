@@ -1,0 +1,163 @@
+"""Which of two managers works on a study's days; see `SharedRows`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from trialfleet.errors import OptimizerError
+from trialfleet.optimizer.ownership import here
+from trialfleet.workflows.control.export.published import ExportError
+from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.facts.journal.lease import Lease, LeaseLostError
+from trialfleet.workflows.facts.journal.shared_journal import SharedJournal
+from trialfleet.workflows.facts.journal.shared_rows import SharedRows
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.storage import take_over
+from trialfleet.workflows.study.daily import lasting
+from trialfleet.workflows.study.spec import Study
+
+AWAY_SECONDS = 15.0  # between two tries while the database or S3 is out of reach
+_OFTEN = 4  # renewals within the time that a lease lasts
+
+T = TypeVar("T")
+
+
+class Managers:
+    """This manager's share in the days of a study; the other has one of its own."""
+
+    def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
+        """Open the database, and wait for it while it is out of reach.
+
+        Args:
+            study: a study with `daily.takeover_after`, as `load_published` returns it.
+            folder: of its days.
+            say: takes a line on what is waited for.
+        """
+        assert study.daily
+        assert study.daily.takeover_after
+        assert study.storage
+        self._say, self._study = say, study
+        own, lasts = here(folder.root), lasting(study.daily.takeover_after)
+        storage, name = study.storage, study.name
+        self._seconds = lasts.total_seconds()
+        self._lost = threading.Event()
+        self._rows = self._patiently(lambda: SharedRows(storage, name, own, lasts))
+        self._models = ModelsInS3(study)
+        self.journal = SharedJournal(folder.journal, self._rows, self._wait)
+        self.told: list[str] = self._patiently(self.journal.pull)  # ids of events, and read anew
+        self._holder: Lease | None = None  # as it was looked up last
+        self.taken_from: Lease | None = None  # whose lease had lapsed without being given back
+
+    @contextmanager
+    def turn(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
+        """Wait until the other manager doesn't work on the days, and be the one that does.
+
+        Args:
+            gives_up: whether to wait no longer, asked again and again.
+            at_once: take a lease that nobody holds; else the manager that worked last is given
+                as long as a lease lasts to begin: it has what the last days have taught.
+
+        Yields:
+            Whether it is our turn: not where waiting was given up.
+        """
+        self._lost.clear()
+        begun, shown = time.monotonic(), ""
+        while not self._take(at_once=at_once or time.monotonic() - begun >= self._seconds):
+            self.told += self._patiently(self.journal.pull)
+            if gives_up():
+                yield False
+                return
+            if self._holder and self._holder.host != shown:
+                shown = self._holder.host
+                self._say(f"{shown} works on the days, or did last; this manager stands by")
+            time.sleep(min(AWAY_SECONDS, self._seconds / _OFTEN))
+        ends = threading.Event()
+        renewing = threading.Thread(target=self._renew, args=(ends,), daemon=True)
+        renewing.start()
+        try:
+            self.told += self._patiently(self.journal.pull)
+            yield True
+        finally:
+            ends.set()
+            renewing.join()
+            with suppress(OptimizerError):  # it lapses by itself
+                self._rows.give_back()
+
+    def check(self) -> None:
+        """Do nothing while it is our turn.
+
+        Raises:
+            LeaseLostError: the other manager has taken over, or may have.
+        """
+        if self._lost.is_set():
+            raise LeaseLostError(f"another manager may work on the days of {self._study.name!r}")
+
+    def own(self, run: Path) -> None:
+        """Be who writes a run's trials, whose manager the other may have been."""
+        self._patiently(lambda: take_over(RunFolder(run)))
+
+    def is_safe(self, outcome: Outcome) -> bool:
+        """Whether the other manager could go on from an outcome: its model, if any, is in S3.
+
+        Raises:
+            ExportError: S3 is out of reach.
+        """
+        if outcome.run is None or outcome.ending is Ending.FAILED:
+            return True
+        return self._models.has(outcome.region, outcome.run)
+
+    def restore(self, regions: Iterable[str]) -> None:
+        """Have the models here that the other manager has put in force."""
+        self._patiently(lambda: self._models.restore(regions, self._say))
+
+    def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
+        """Return the outcomes of regions whose models the other manager has published."""
+        return self._patiently(lambda: self._models.outcomes(attempt, regions))
+
+    def note_told(self, events: list[str]) -> None:
+        """Have the other manager know of which events people were told, by their ids."""
+        if new := [event for event in events if event not in self.told]:
+            with suppress(OptimizerError):  # at the next event
+                self.journal.note_told(new)
+                self.told += new
+
+    def _take(self, *, at_once: bool) -> bool:
+        self._holder = self._patiently(self._rows.lease)
+        other = None if self._holder is None or self._holder.is_ours else self._holder
+        if (other and not at_once) or not self._patiently(self._rows.take):
+            return False
+        self.taken_from = other if other and other.seconds else None
+        return True
+
+    def _renew(self, ends: threading.Event) -> None:
+        renewed = time.monotonic()
+        while not ends.wait(self._seconds / _OFTEN):
+            tried = time.monotonic()
+            try:
+                if not self._rows.take():
+                    self._lost.set()
+                    return
+                renewed = tried
+            except OptimizerError:
+                if time.monotonic() - renewed >= self._seconds:
+                    self._lost.set()
+                    return
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        while True:
+            try:
+                return ask()
+            except (OptimizerError, ExportError) as error:
+                self._wait(error)
+
+    def _wait(self, error: Exception) -> None:
+        self._say(f"tried again in {AWAY_SECONDS:.0f} s: {error}")
+        time.sleep(AWAY_SECONDS)
+        self.check()

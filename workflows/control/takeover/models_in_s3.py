@@ -1,0 +1,90 @@
+"""A study's models in S3, from which a manager gets those that the other has published."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from trialfleet.workflows.control.export.s3_client import s3_client
+from trialfleet.workflows.control.export.s3_mirror import S3Mirror
+from trialfleet.workflows.control.models.latest import models_lock, restore
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.card import verdict_of
+from trialfleet.workflows.facts.models.folders import BESIDE, LATEST, models_folder_of
+from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.spec import Study
+
+
+class ModelsInS3:
+    """The copy in S3 of a study's publish folder; see `S3Mirror`.
+
+    Each method raises ExportError where S3 refuses or is out of reach.
+    """
+
+    def __init__(self, study: Study) -> None:
+        """Take the study, as `load_published` returns it; nothing is asked yet."""
+        assert study.export
+        assert study.export.s3
+        self._study = study
+        self._mirror = S3Mirror(s3_client(study.s3), study.export.s3)
+        self._whole: set[tuple[str, str]] = set()
+
+    def has(self, region: str, run: str) -> bool:
+        """Whether the model of a run is there, whole."""
+        if (region, run) not in self._whole and self._mirror.has(self._root(region), run):
+            self._whole.add((region, run))
+        return (region, run) in self._whole
+
+    def restore(self, regions: Iterable[str], say: Callable[[str], None]) -> None:
+        """Have the models in force here, where S3's were switched to later than those here."""
+        for region in regions:
+            models = models_folder_of(self._study, region_slug(region))
+            pointer = self._mirror.pointer(self._root(region))
+            run, switched = pointer.get("run"), pointer.get("switched") or ""
+            here = history.changes(models / LATEST)
+            if run and not (here and (here[-1].run == run or (here[-1].time or "") > switched)):
+                self._fetch(region, run)
+                restore(models / run)
+                say(f"{region}: {run}'s model is in force, by {self._mirror.title}")
+
+    def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
+        """Return the outcomes of those regions of an attempt that its run has published.
+
+        What another manager copied there in part is removed: the run is to publish again.
+        """
+        found = []
+        for region in regions:
+            if self.has(region, attempt.run):
+                found.append(self._outcome(attempt, region))
+            else:
+                self._mirror.remove_part(self._root(region), attempt.run)
+        return found
+
+    def _outcome(self, attempt: Attempt, region: str) -> Outcome:
+        model = self._fetch(region, attempt.run)
+        in_force = self._mirror.pointer(self._root(region)).get("run")
+        verdict = verdict_of(model)
+        if verdict and not verdict.promoted:
+            ending, why = Ending.KEPT, verdict.why
+        elif in_force != attempt.run:
+            ending, why = Ending.KEPT, f"{LATEST} stays with {in_force}"
+        else:
+            ending, why = Ending.PUBLISHED, ""
+        return attempt.outcome(region, ending, why, run=attempt.run)
+
+    def _fetch(self, region: str, run: str) -> Path:
+        """Have a model here, whole; return its folder."""
+        models = models_folder_of(self._study, region_slug(region))
+        models.mkdir(parents=True, exist_ok=True)
+        place, beside = models / run, models / f"{BESIDE}{run}"
+        with models_lock(models):
+            if not place.exists():
+                shutil.rmtree(beside, ignore_errors=True)
+                self._mirror.fetch(self._root(region), run, beside)
+                beside.replace(place)
+        return place
+
+    def _root(self, region: str) -> str:
+        return f"{self._study.name}/{region_slug(region)}"

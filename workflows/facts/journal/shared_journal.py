@@ -1,0 +1,111 @@
+"""The journal of a study whose days two managers may run: their database has it, the file a copy.
+
+What is written goes to the database first, and counts from then on; the views read the file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from trialfleet.errors import OptimizerError
+from trialfleet.workflows.facts.journal.journal import Attempt, Journal, Outcome
+from trialfleet.workflows.facts.journal.shared_rows import Row, SharedRows
+
+_ATTEMPT, _OUTCOME = TypeAdapter(Attempt), TypeAdapter(Outcome)
+
+Wait = Callable[[OptimizerError], None]
+
+
+def _no_patience(error: OptimizerError) -> None:
+    raise error
+
+
+class SharedJournal(Journal):
+    """A journal whose writes are another manager's too.
+
+    Each write raises LeaseLostError where another manager works on the days.
+    """
+
+    def __init__(self, file: Path, rows: SharedRows, wait: Wait = _no_patience) -> None:
+        """Open the copy, or make it; see `pull`.
+
+        Args:
+            file: the copy.
+            rows: the study's, in the database.
+            wait: called before a write is tried again that failed; raises to give it up.
+        """
+        super().__init__(file)
+        self._rows, self._wait = rows, wait
+
+    @property
+    def scope(self) -> str:
+        """What tells this journal's events from others', on whichever manager they are found."""
+        return self._rows.study
+
+    def begin(self, attempt: Attempt) -> Attempt:
+        """Record an attempt, or return the one of its date and number that is there already."""
+        self._write([Row("attempt", _key(attempt), _ATTEMPT.dump_python(attempt, mode="json"))])
+        return super().begin(attempt)
+
+    def end(self, attempt: Attempt, now: datetime) -> None:
+        """Record that each region of an attempt has an outcome."""
+        ended = replace(attempt, ended=now)
+        self._write([Row("ended", _key(attempt), _ATTEMPT.dump_python(ended, mode="json"))])
+        super().end(attempt, now)
+
+    def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
+        """Record outcomes, all or none; of one that is there already the first stays."""
+        known = {(one.date, one.region, one.attempt) for one in self.outcomes()}
+        new = [one for one in outcomes if (one.date, one.region, one.attempt) not in known]
+        if new:
+            self._write(
+                Row("outcome", _key(one, one.region), _OUTCOME.dump_python(one, mode="json"))
+                for one in [replace(one, recorded=now) for one in new]
+            )
+            super().record(new, now)
+
+    def pull(self) -> list[str]:
+        """Copy what was written since; return the ids of events that people were told.
+
+        Raises:
+            OptimizerError: the database can't be used.
+        """
+        news = self._rows.news()
+        for kind, rows in groupby(news, key=lambda row: row.kind):
+            self._copy(kind, [row.content for row in rows])
+        return [row.key for row in news if row.kind == "told"]
+
+    def _write(self, rows: Iterable[Row]) -> None:
+        rows = list(rows)
+        while True:
+            try:
+                return self._rows.write(rows)
+            except OptimizerError as error:
+                self._wait(error)
+
+    def _copy(self, kind: str, contents: list[dict[str, Any]]) -> None:
+        if kind == "outcome":
+            outcomes = map(_OUTCOME.validate_python, contents)
+            for recorded, some in groupby(outcomes, key=lambda one: one.recorded):
+                assert recorded
+                super().record(list(some), recorded)
+        elif kind in {"attempt", "ended"}:
+            for attempt in map(_ATTEMPT.validate_python, contents):
+                super().begin(attempt)
+                if attempt.ended:
+                    super().end(attempt, attempt.ended)
+
+    def note_told(self, events: Iterable[str]) -> None:
+        """Have the other manager know of which events people were told, by their ids."""
+        self._rows.note(Row("told", event, {}) for event in events)
+
+
+def _key(one: Attempt | Outcome, *more: str) -> str:
+    return "/".join([str(one.date), str(one.attempt), *more])

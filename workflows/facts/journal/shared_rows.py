@@ -1,0 +1,185 @@
+"""What two managers of one study share, in its PostgreSQL database: a lease and the journal's rows.
+
+Only the manager that holds the lease works on the study's days. It renews the lease while it works;
+once that has not been renewed for as long as it lasts, the other manager may take it. Each change
+of hands counts the lease's token up, and a row is written only in a transaction that has seen the
+writer's own token there. So a manager that was cut off, or stood still, and comes back writes
+nothing: the token is another one by then (a fencing token, Kleppmann, "How to do distributed
+locking", 2016). Times are the database's, so the managers' clocks don't matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import BigInteger, Column, DateTime, Float, Identity, String, Table, Text, func
+from sqlalchemy.dialects.postgresql import insert
+
+from trialfleet.optimizer.ownership import Owner
+from trialfleet.optimizer.storage import SCHEMA_LOCK, open_storage, storage_errors
+from trialfleet.workflows.facts.journal.lease import Lease, LeaseLostError
+
+_TABLES = sqlalchemy.MetaData()
+_LEASES = Table(
+    "trialfleet_leases",
+    _TABLES,
+    Column("study", String(255), primary_key=True),
+    Column("token", BigInteger, nullable=False),
+    Column("machine", String(64), nullable=False),
+    Column("folder", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("renewed", DateTime(timezone=True), nullable=False),
+    Column("seconds", Float, nullable=False),
+)
+_ROWS = Table(
+    "trialfleet_journal",
+    _TABLES,
+    Column("number", BigInteger, Identity(), primary_key=True),
+    Column("study", String(255), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    sqlalchemy.UniqueConstraint("study", "kind", "key"),
+)
+_NOW = func.clock_timestamp()  # now() would be when the transaction began to wait for another
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record of a study's days; once written it never changes.
+
+    Attributes:
+        kind: attempt, ended, outcome or told.
+        key: what tells it from others of its kind.
+        content: a JSON object.
+    """
+
+    kind: str
+    key: str
+    content: dict[str, Any]
+
+
+class SharedRows:
+    """A study's lease and rows, for one manager. Not thread-safe.
+
+    Each method raises OptimizerError where the database can't be used.
+    """
+
+    def __init__(self, url: str, study: str, own: Owner, lasts: timedelta) -> None:
+        """Open the database; its tables are made where they are missing."""
+        self.study, self._own, self._seconds = study, own, lasts.total_seconds()
+        self._token: int | None = None
+        self._read_up_to = 0
+        self._engine = open_storage(url).engine
+        with self._errors(), self._engine.begin() as connection:
+            lock = func.pg_advisory_xact_lock(SCHEMA_LOCK)  # IF NOT EXISTS alone may fail there
+            connection.execute(sqlalchemy.select(lock))
+            _TABLES.create_all(connection)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def take(self) -> bool:
+        """Take the lease, or renew it; return whether it is ours."""
+        own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
+        new = insert(_LEASES).values(
+            study=self.study, token=1, renewed=_NOW, seconds=self._seconds, **own
+        )
+        is_ours = (_LEASES.c.machine == own["machine"]) & (_LEASES.c.folder == own["folder"])
+        lasted = func.make_interval(0, 0, 0, 0, 0, 0, _LEASES.c.seconds)
+        taken = new.on_conflict_do_update(
+            index_elements=["study"],
+            set_={
+                "token": _LEASES.c.token + sqlalchemy.case((is_ours, 0), else_=1),
+                "renewed": _NOW,
+                "seconds": self._seconds,
+                **own,
+            },
+            where=is_ours | (_LEASES.c.renewed + lasted <= _NOW),
+        ).returning(_LEASES.c.token)
+        with self._errors(), self._engine.begin() as connection:
+            token = connection.execute(taken).scalar_one_or_none()
+        if token is None or self._token not in {None, token}:  # another had it meanwhile
+            self._token = None
+            return False
+        self._token = token
+        return True
+
+    def give_back(self) -> None:
+        """Let another manager take the lease at once; the rows stay closed to those before it."""
+        ours = (_LEASES.c.study == self.study) & (_LEASES.c.token == self._token)
+        with self._errors(), self._engine.begin() as connection:
+            given = sqlalchemy.update(_LEASES).where(ours).values(seconds=0.0)
+            connection.execute(given)
+        self._token = None
+
+    def lease(self) -> Lease | None:
+        """Return the study's lease; None where nobody ever had it."""
+        age = func.extract("epoch", _NOW - _LEASES.c.renewed)
+        query = sqlalchemy.select(_LEASES, age.label("age")).where(_LEASES.c.study == self.study)
+        with self._errors(), self._engine.connect() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        is_ours = (row.machine, row.folder) == (self._own.machine, self._own.folder)
+        return Lease(row.token, row.host, row.folder, is_ours, float(row.age), row.seconds)
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Write rows, all or none; of one that is there already the first stays.
+
+        Raises:
+            LeaseLostError: the lease isn't ours, or is ours anew after another manager had it.
+        """
+        with self._errors(), self._engine.begin() as connection:
+            lease = self._locked(connection)
+            if lease is None or lease.token != self._token:
+                by = f" by {lease.host}" if lease else ""
+                raise LeaseLostError(f"the days of {self.study!r} have been taken over{by}")
+            self._insert(connection, rows)
+
+    def note(self, rows: Iterable[Row]) -> None:
+        """Write rows that need no lease, as `write` does."""
+        with self._errors(), self._engine.begin() as connection:
+            self._locked(connection)
+            self._insert(connection, rows)
+
+    def news(self) -> list[Row]:
+        """Return the rows that were written since it was asked last, oldest first."""
+        new = (_ROWS.c.study == self.study) & (_ROWS.c.number > self._read_up_to)
+        query = sqlalchemy.select(_ROWS).where(new).order_by(_ROWS.c.number)
+        with self._errors(), self._engine.connect() as connection:
+            found = connection.execute(query).all()
+        if found:
+            self._read_up_to = found[-1].number
+        return [Row(each.kind, each.key, json.loads(each.content)) for each in found]
+
+    def _locked(self, connection: sqlalchemy.Connection) -> Any:
+        """The lease's row; until the transaction ends nobody changes it, nor writes rows.
+
+        So rows are committed in the order of their numbers, and `news` misses none.
+        """
+        held = sqlalchemy.select(_LEASES.c.token, _LEASES.c.host)
+        ours = held.where(_LEASES.c.study == self.study).with_for_update()
+        return connection.execute(ours).one_or_none()
+
+    def _insert(self, connection: sqlalchemy.Connection, rows: Iterable[Row]) -> None:
+        values = [
+            {"study": self.study, "kind": row.kind, "key": row.key, "content": _text(row.content)}
+            for row in rows
+        ]
+        if values:
+            connection.execute(insert(_ROWS).on_conflict_do_nothing(), values)
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return storage_errors(f"the database of the days of {self.study!r}")
+
+
+def _text(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False)
