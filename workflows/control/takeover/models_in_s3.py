@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trialfleet.workflows.control.export.s3_client import s3_client
-from trialfleet.workflows.control.export.s3_mirror import S3Mirror
+from trialfleet.workflows.control.export.s3_mirror import Pointer, S3Mirror
 from trialfleet.workflows.control.models.latest import models_lock, restore
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.facts.models import history
@@ -42,9 +42,8 @@ class ModelsInS3:
         for region in regions:
             models = models_folder_of(self._study, region_slug(region))
             pointer = self._mirror.pointer(self._root(region))
-            run, switched = pointer.get("run"), pointer.get("switched") or ""
-            here = history.changes(models / LATEST)
-            if run and not (here and (here[-1].run == run or (here[-1].time or "") > switched)):
+            run = pointer.get("run")
+            if run and _is_news(pointer, history.changes(models / LATEST)):
                 self._fetch(region, run)
                 restore(models / run)
                 say(f"{region}: {run}'s model is in force, by {self._mirror.title}")
@@ -88,3 +87,12 @@ class ModelsInS3:
 
     def _root(self, region: str) -> str:
         return f"{self._study.name}/{region_slug(region)}"
+
+
+def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
+    """Whether the pointer was switched to another model later than `latest` was here."""
+    if not here:
+        return True
+    last = here[-1]
+    is_our_own = last.by != "restore" and (last.time or "") >= (pointer.get("switched") or "")
+    return pointer["run"] != last.run and not is_our_own

@@ -1,0 +1,133 @@
+"""The way back of models from S3, for a manager that goes on with another's day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.moto_server import moto_server, s3_with_bucket
+from tests.unit.export.exported_models import publish_models
+from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.workflows.control.export.published import ExportError, published_in
+from trialfleet.workflows.control.export.s3_client import s3_client
+from trialfleet.workflows.control.export.s3_mirror import S3Mirror
+from trialfleet.workflows.control.models.latest import promote, rollback
+from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending
+from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.study.loading import load_published
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+pytestmark = pytest.mark.slow
+BUCKET, URL = "models-of-ours", "s3://models-of-ours/some/prefix"
+Export = Callable[[Path], list[str]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with moto_server() as address:
+        yield address
+
+
+@pytest.fixture
+def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
+    return s3_with_bucket(server, BUCKET, monkeypatch)
+
+
+def export(folder: Path) -> None:
+    S3Mirror(s3_client(None), URL).export(published_in(folder), None)
+
+
+def elsewhere(tmp_path: Path) -> tuple[ModelsInS3, Path]:
+    """The models as another manager, who has none, sees them; and the folder of its region A."""
+    place = tmp_path / "other"
+    place.mkdir()
+    (place / "go.sh").write_text("exit 0\n")
+    text = MINIMAL.replace("name:", f"publish: {URL}\nname:", 1)
+    study = load_published(write(place, text)).model_copy(update={"name": "demo"})
+    return ModelsInS3(study), Path(study.publish) / "demo" / "A"
+
+
+def attempt_of(run: str) -> Attempt:
+    now = datetime.now(UTC)
+    return Attempt(
+        date=date(2026, 11, 20), attempt=1, run=run, regions=("A",), started=now, deadline=None
+    )
+
+
+def test_the_model_in_force_comes_back_whole_and_only_what_is_newer_replaces_ours(
+    s3: S3Client, tmp_path: Path
+) -> None:
+    ours = publish_models(tmp_path / "models", "r1", "r2")
+    export(ours)
+    models, theirs = elsewhere(tmp_path)
+    said: list[str] = []
+    models.restore(["A", "NO"], said.append)
+    assert history.target_of(theirs / "latest") == "r2"
+    assert (theirs / "r2/deep/weights").read_text() == "weights of r2"
+    assert len(said) == 1
+    models.restore(["A"], said.append)
+    assert len(said) == 1, "it is here already"
+
+    rollback(ours)
+    export(ours)
+    models.restore(["A"], said.append)
+    assert history.target_of(theirs / "latest") == "r1"
+    promote(theirs / "r2", "here and later")
+    models.restore(["A"], said.append)
+    assert history.target_of(theirs / "latest") == "r2"
+
+
+def test_what_another_manager_published_of_a_day_is_its_outcome(
+    s3: S3Client, tmp_path: Path
+) -> None:
+    ours = publish_models(tmp_path / "models", "r1", "r2")
+    export(ours)
+    models, theirs = elsewhere(tmp_path)
+    (found,) = models.outcomes(attempt_of("r2"), ["A", "NO"])
+    assert (found.region, found.ending, found.run) == ("A", Ending.PUBLISHED, "r2")
+    (older,) = models.outcomes(attempt_of("r1"), ["A"])
+    assert (older.ending, older.why) == (Ending.KEPT, "latest stays with r2")
+    assert (theirs / "r1/provenance.json").exists()
+
+
+def test_a_model_that_was_copied_in_part_is_removed_so_that_another_may_be(
+    s3: S3Client, tmp_path: Path
+) -> None:
+    export(publish_models(tmp_path / "models", "r1"))
+    key = "some/prefix/demo/A/r1"
+    s3.delete_object(Bucket=BUCKET, Key=f"{key}.json")  # the manifest, which is put last
+    models, _ = elsewhere(tmp_path)
+    assert not models.has("A", "r1")
+    assert models.outcomes(attempt_of("r1"), ["A"]) == []
+    left = s3.list_objects_v2(Bucket=BUCKET, Prefix=key).get("Contents", [])
+    assert left == []
+    export(publish_models(tmp_path / "again", "r1"))
+    assert models.has("A", "r1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("r1/deep/weights", b"others", "is not what was copied"),
+        ("r1.json", b"{}", "is no whole model"),
+        ("r1.json", b'{"files": [{"name": "../../x", "sha256": ""}]}', r"names '\.\./\.\./x'"),
+    ],
+)
+def test_a_damaged_copy_is_refused_and_nothing_of_it_is_left(
+    s3: S3Client, tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    export(publish_models(tmp_path / "models", "r1"))
+    s3.put_object(Bucket=BUCKET, Key=f"some/prefix/demo/A/{name}", Body=content)
+    models, theirs = elsewhere(tmp_path)
+    with pytest.raises(ExportError, match=message):
+        models.restore(["A"], lambda _: None)
+    assert not (theirs / "r1").exists()
+    assert not (theirs / "latest").exists()
+    assert not (theirs.parent / "x").exists()
