@@ -168,3 +168,21 @@ def test_a_manager_knows_what_the_other_told_people(opened: Open, tmp_path: Path
     one.note_told(["b", "c"])
     assert two.pull() == ["c"]
     assert two.scope == one.scope == "demo"
+
+
+def test_a_write_waits_for_a_database_that_is_away(
+    opened: Open, server: Server, tmp_path: Path
+) -> None:
+    rows, waited = opened("first"), []
+    rows.take()
+
+    def starts_it_again(error: Exception) -> None:
+        waited.append(str(error))
+        server.start()
+
+    one = SharedJournal(tmp_path / "daily.db", rows, starts_it_again)
+    server.stop("fast")
+    one.begin(attempt())
+    assert len(waited) == 1
+    assert waited[0].startswith("the database of the days of 'demo' can't be used: ")
+    assert one.attempts() == [attempt()]

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 
+from trialfleet.errors import OptimizerError
 from trialfleet.workflows.control.dagman.watchers import be_watcher
 from trialfleet.workflows.control.export.passes import export_all
 from trialfleet.workflows.facts.models.export_folder import (
@@ -21,9 +22,10 @@ from trialfleet.workflows.facts.models.export_folder import (
     read_variables,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.storage import not_ours, other_manager
 from trialfleet.workflows.status.reader import StatusReader
 from trialfleet.workflows.status.run_status import UNDER_WAY
-from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 
 LOOK_SECONDS = 5.0
 ASK_SECONDS = 30.0  # between two questions whether the run is over
@@ -36,9 +38,11 @@ log = logging.getLogger(__name__)
 class Exporter:
     """Exports a study's models whenever they change, and again when that failed."""
 
-    def __init__(self, folder: ExportFolder, targets: Targets) -> None:
-        self._folder = folder
-        self._targets = targets
+    def __init__(
+        self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`may` is asked before each pass: not where another manager has taken the run over."""
+        self._folder, self._targets, self._may = folder, targets, may
         self._done: object = None
         self._pause = 0.0
         self._due = 0.0
@@ -51,7 +55,7 @@ class Exporter:
         if now < self._due:
             return False
         with self._folder.alone(wait=False) as ours:
-            if not ours:
+            if not (ours and self._may()):
                 return False
             problems = export_all(self._folder, self._targets, log.info)
         if problems:
@@ -68,20 +72,38 @@ def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> Non
     Raises:
         TrialfleetError: the run's folder can't be read.
     """
-    study = load_frozen(folder.study).study
+    frozen = load_frozen(folder.study)
+    study = frozen.study
     targets = of_study(study, read_variables(folder.export_variables))
     if targets is None:
         return
     with ExportFolder(folder.export).alone(wait=False) as ours:
         if ours:
-            _export_until_over(folder, ExportFolder.of(study), targets, clock)
+            exports = ExportFolder.of(study)
+            exporter = Exporter(exports, targets, lambda: _is_ours(frozen, folder))
+            _export_until_over(folder, exporter, targets, clock)
+
+
+def _is_ours(frozen: FrozenStudy, folder: RunFolder) -> bool:
+    """Whether no other manager goes on with the run, whose models are then its affair."""
+    daily = frozen.study.daily
+    if daily is None or daily.takeover_after is None:
+        return True
+    try:
+        other = other_manager(frozen, folder)
+    except OptimizerError as error:
+        log.info("%s", error)
+        return False
+    if other:
+        log.info("nothing is exported: %s", not_ours(frozen, folder, other))
+    return other is None
 
 
 def _export_until_over(
-    folder: RunFolder, exports: ExportFolder, targets: Targets, clock: Callable[[], float]
+    folder: RunFolder, exporter: Exporter, targets: Targets, clock: Callable[[], float]
 ) -> None:
     os.environ.update(targets.variables)
-    exporter, reader = Exporter(exports, targets), StatusReader(folder, brief=True)
+    reader = StatusReader(folder, brief=True)
     ended: float | None = None
     asked = -ASK_SECONDS
     while folder.study.exists():
