@@ -1,12 +1,4 @@
-"""Models in MLflow: on a real server, once each, whatever is killed; and its logins.
-
-The client is mlflow-skinny. The server is the package mlflow, which is large, so that CI has none:
-
-    python3 -m venv build/mlflow && build/mlflow/bin/pip install mlflow
-    .venv/bin/pip install mlflow-skinny
-    export TRIALFLEET_MLFLOW=build/mlflow/bin/mlflow
-    .venv/bin/pytest tests/unit/export/test_export_mlflow.py
-"""
+"""Models in MLflow: on a real server, once each, whatever is killed; and its logins."""
 
 from __future__ import annotations
 
@@ -16,8 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -37,52 +27,12 @@ from trialfleet.workflows.facts.models.export_folder import ExportFolder, Target
 from trialfleet.workflows.study import export as export_settings
 from trialfleet.workflows.study.export import Export, Mlflow
 
-PROGRAM = shutil.which(os.environ.get("TRIALFLEET_MLFLOW", "mlflow-server-is-not-installed"))
-has_server = pytest.mark.skipif(PROGRAM is None, reason="TRIALFLEET_MLFLOW names no mlflow program")
-START_SECONDS = 120
-
-
-@pytest.fixture
-def client() -> None:
-    pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    assert PROGRAM
-    folder, port = tmp_path_factory.mktemp("mlflow"), reserved_port()
-    command = [PROGRAM, "server", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{folder}/server.db"]
-    command += ["--artifacts-destination", str(folder / "artifacts")]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=folder, start_new_session=True
-        )
-    uri = f"http://127.0.0.1:{port}"
-    end = time.monotonic() + START_SECONDS
-    while not answers(uri):
-        assert server.poll() is None, (folder / "log").read_text()
-        assert time.monotonic() < end, (folder / "log").read_text()
-        time.sleep(0.5)
-    yield uri
-    os.killpg(server.pid, 15)
-    server.wait()
-
-
-def answers(uri: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{uri}/health", timeout=5) as answer:  # noqa: S310
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
 
 def server_of(tmp_path: Path, uri: str, **given: Any) -> MlflowServer:
     settings = Mlflow(uri=uri, experiment=tmp_path.name, **given)
     return MlflowServer(settings, tmp_path / "records")
 
 
-@has_server
 @pytest.mark.slow
 @pytest.mark.usefixtures("client")
 def test_models_are_runs_and_versions_and_the_alias_follows_latest(
@@ -151,7 +101,6 @@ print(kills)
 """
 
 
-@has_server
 @pytest.mark.thorough
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 
 from trialfleet.files import object_or_empty, read_json, write_json
 from trialfleet.workflows.control.export.published import ExportError, LocalModel, Published
+from trialfleet.workflows.control.export.pyfunc import pyfunc_of, write_pyfunc
 from trialfleet.workflows.control.export.s3_client import secret_of
 from trialfleet.workflows.facts.models.card import card_of, identity_of
 from trialfleet.workflows.study.export import Keep, Mlflow
@@ -117,7 +119,7 @@ class MlflowServer:
         run = found[0] if found else self._create_run(experiment, identity, region, model, card)
         run_id = run.info.run_id
         self._log(run_id, card, begun)
-        self._client.log_artifacts(run_id, str(model.path), MODEL)
+        self._log_files(run_id, model)
         version = self._version(name, run_id, f"{run.info.artifact_uri}/{MODEL}", card)
         self._client.set_terminated(run_id, "FINISHED")
         return version
@@ -165,6 +167,18 @@ class MlflowServer:
         for kind, entries in (("params", params), ("metrics", metrics)):
             for start in range(0, len(entries), _BATCH):
                 self._client.log_batch(run_id, **{kind: entries[start : start + _BATCH]})
+
+    def _log_files(self, run_id: str, model: LocalModel) -> None:
+        """The model's files, and beside them what MLflow loads it by."""
+        import mlflow
+
+        self._client.log_artifacts(run_id, str(model.path), MODEL)
+        if pyfunc := pyfunc_of(model.path):
+            of_mlflow = {"artifact_path": MODEL, "run_id": run_id}
+            of_mlflow["mlflow_version"] = mlflow.__version__
+            with tempfile.TemporaryDirectory() as folder:
+                write_pyfunc(Path(folder), pyfunc, model, of_mlflow)
+                self._client.log_artifacts(run_id, folder, MODEL)
 
     # -- the registry --------------------------------------------------------------------------
 
