@@ -23,7 +23,7 @@ from trialfleet.nodes.tabular.table import save_table
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.export.mlflow_server import MlflowServer
 from trialfleet.workflows.control.export.published import published_in
-from trialfleet.workflows.control.export.pyfunc import CODE, pyfunc_of, write_pyfunc
+from trialfleet.workflows.control.export.pyfunc import CODE, pyfunc_of, schema_of, write_pyfunc
 from trialfleet.workflows.control.models.latest import switch_to_newest
 from trialfleet.workflows.facts.models.folders import created_of
 from trialfleet.workflows.study.export import Mlflow
@@ -139,6 +139,15 @@ def test_mlmodel_names_the_columns_and_its_code_needs_no_trialfleet(
     assert kinds["amount"] == "number"
     assert kinds["code"] == "category"
     assert (kinds["day"], kinds["at"], kinds["vip"]) == ("date", "time", "boolean")
+    rows = schema_of(trained[task])
+    assert rows
+    assert {each["name"]: each["type"] for each in rows["mlflow_colspec"]} == {
+        **dict.fromkeys(["day", "at", "code", "zip", "plan"], "string"),
+        "amount": "double",
+        "age": "double",
+        "vip": "boolean",
+        "y": "double" if task == "regression" else "string",
+    }
     flavour = found["flavors"]["python_function"]
     assert flavour["code"] == CODE
     assert (tmp_path / "beside" / flavour["env"]["virtualenv"]).exists()
@@ -146,12 +155,12 @@ def test_mlmodel_names_the_columns_and_its_code_needs_no_trialfleet(
     assert {line.partition("==")[0] for line in required} > {"torch", "polars", "numpy"}
     assert not [line for line in required if "+" in line]
     code, name = tmp_path / "beside" / CODE, flavour["loader_module"]
-    rows = tmp_path / "new.csv"
-    rows.write_text(NEW_ROWS)
-    command = [sys.executable, "-c", LOADED, str(code), name, str(models_folder / "r1"), str(rows)]
+    new = tmp_path / "new.csv"
+    new.write_text(NEW_ROWS)
+    command = [sys.executable, "-c", LOADED, str(code), name, str(models_folder / "r1"), str(new)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    with rows.open(newline="") as file:
+    with new.open(newline="") as file:
         assert json.loads(done.stdout) == predict(models_folder / "r1", csv.DictReader(file))
     again = written(models_folder, tmp_path / "again")
     assert again == found
@@ -233,21 +242,27 @@ def export(uri: str, models_folder: Path, tmp_path: Path) -> None:
 def test_mlflow_predicts_what_trialfleet_predicts(
     uri: str, trained: dict[str, Path], tmp_path: Path, task: str
 ) -> None:
+    from mlflow import MlflowClient
+
     models_folder, rows = publish(tmp_path, trained[task], f"P-{task}"), tmp_path / "new.csv"
     export(uri, models_folder, tmp_path)
+    there = MlflowClient(uri, uri)
+    version = there.get_model_version_by_alias(f"demo.P-{task}", "champion")
+    [used] = there.get_run(str(version.run_id)).inputs.dataset_inputs
+    assert json.loads(used.dataset.schema) == schema_of(trained[task])
     kept = read_rows(trained[task].parent / "rows.csv", "csv").drop("y")
     for text in (NEW_ROWS, kept.write_csv()):
         rows.write_text(text)
         done = CliRunner().invoke(main, ["predict", str(models_folder / "r1"), str(rows)])
         assert done.exit_code == 0, done.output
         here = [row["predicted_y"] for row in csv.DictReader(io.StringIO(done.stdout))]
-        there = predicted_by_mlflow(uri, f"demo.P-{task}", rows)
+        predicted = predicted_by_mlflow(uri, f"demo.P-{task}", rows)
         assert len(set(here)) > 1
         if task != "multiclass":
             digits = load_model(trained[task]).digits
             here = [f"{float(value):.{digits}g}" for value in here]
-            there = [f"{float(value):.{digits}g}" for value in there]
-        assert there == here
+            predicted = [f"{float(value):.{digits}g}" for value in predicted]
+        assert predicted == here
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ _TABULAR = (
     ),
 )
 _TABULAR_PACKAGES = ("numpy", "pandas", "polars", "pydantic", "torch")
+_DATA_TYPES = {"number": "double", "boolean": "boolean"}  # of columns by their kinds; else string
 _IMPORT = re.compile(r"^( *from )trialfleet\b", re.MULTILINE)
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
 _NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # of the models' UUIDs
@@ -103,6 +104,20 @@ def pyfunc_of(model: Path) -> Pyfunc | None:
 def columns_of(model: Path) -> Columns | None:
     """Return the columns of a model of `trainer: tabular`; None for another trainer's."""
     return unless_damaged(lambda: Columns(**read_json(model / "model.json")["columns"]), None)
+
+
+def schema_of(model: Path) -> dict[str, Any] | None:
+    """Return the columns of the rows that a model was trained on, as MLflow has those of data."""
+    columns = columns_of(model)
+    if columns is None:
+        return None
+    kinds = kinds_of(columns) | {columns.target: "category" if columns.classes else "number"}
+    return {
+        "mlflow_colspec": [
+            {"type": _DATA_TYPES.get(kind, "string"), "name": name, "required": False}
+            for name, kind in kinds.items()
+        ]
+    }
 
 
 def kinds_of(columns: Columns) -> dict[str, str]:
