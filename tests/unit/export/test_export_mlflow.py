@@ -109,6 +109,24 @@ def test_data_and_commit_and_the_trials_below_their_model(
     assert "can't be trained" in trials["trial 2"].data.tags["trialfleet.error"]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("storage", ["gone", "damaged"])
+def test_trials_that_cannot_be_read_keep_no_model_out(
+    uri: str, tmp_path: Path, make_run: MakeRun, storage: str
+) -> None:
+    run = make_run(budget={"trials": 3, "lanes": 1}, name=f"{storage}-{tmp_path.name}")
+    folder = publish_run(run)
+    if storage == "gone":
+        shutil.rmtree(run.folder)
+    else:
+        [database] = [path for path in run.folder.rglob("*.db") if path.is_file()]
+        database.write_bytes(b"no database" * 1000)
+    first, _ = server_of(tmp_path, uri, trials=True).export(published_in(folder), None)
+    assert ", without its trials: " in first
+    assert ("not there" in first) == (storage == "gone")
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from trialfleet.errors import TrialfleetError
 from trialfleet.files import object_or_empty, read_json, write_json
 from trialfleet.workflows.control.export.mlflow_trials import (
     Point,
-    RegionTrials,
     known_trials,
     points_of,
     status_of,
@@ -110,18 +110,21 @@ class MlflowServer:
             for run, model in published.models.items():
                 if run in known or not model.path.exists():
                     continue
-                known[run] = self._add(published.study, name, published.region, model)
+                known[run], note = self._add(published.study, name, published.region, model)
                 record.parent.mkdir(exist_ok=True)
                 write_json(record, {"uri": self._settings.uri, "versions": known})
-                lines.append(f"{run}: version {known[run]} of {name}")
+                lines.append(f"{run}: version {known[run]} of {name}{note}")
             if published.champion and (now := known.get(published.champion.run)):
                 lines += self._switch(name, now)
         return lines
 
     # -- a model -------------------------------------------------------------------------------
 
-    def _add(self, study: str, name: str, region: str, model: LocalModel) -> str:
-        """Return the registered version of a model, which is made where it isn't there."""
+    def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
+        """Return the registered version of a model, which is made where it isn't there.
+
+        Behind it stands what is to be said of its trials, if there is anything.
+        """
         identity = f"{study}/{region}/{model.run}"
         experiment = self._experiment_of(study)
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{identity}'")
@@ -134,10 +137,9 @@ class MlflowServer:
         self._log_data(run_id, model, card)
         self._log_files(run_id, model)
         version = self._version(name, run_id, f"{run.info.artifact_uri}/{MODEL}", card)
-        if self._settings.trials and (found := trials_of_model(model.provenance)):
-            self._log_trials(experiment, run_id, found)
+        note = self._add_trials(experiment, run_id, model) if self._settings.trials else ""
         self._client.set_terminated(run_id, "FINISHED")
-        return version
+        return version, note
 
     def _experiment_of(self, study: str) -> str:
         if self._experiment is None:
@@ -215,8 +217,15 @@ class MlflowServer:
         if inputs:
             self._client.log_inputs(run_id, inputs)
 
-    def _log_trials(self, experiment: str, parent: str, found: RegionTrials) -> None:
-        """A run below the model's for each trial that hasn't one that has ended."""
+    def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
+        """A run below the model's for each trial that hasn't one that has ended.
+
+        Trials that can't be read keep no model out of MLflow; what is returned says so.
+        """
+        try:
+            found = trials_of_model(model.provenance)
+        except TrialfleetError as error:
+            return f", without its trials: {error}"
         known = known_trials(self._client, experiment, parent)
         for trial in found.trials:
             run = known.get(str(trial.trial))
@@ -233,6 +242,7 @@ class MlflowServer:
             )
             self._log(run.info.run_id, trial.params, points_of(trial, found.metric))
             self._client.set_terminated(run.info.run_id, status_of(trial), ended)
+        return ""
 
     def _log_files(self, run_id: str, model: LocalModel) -> None:
         """The model's files, and beside them what MLflow loads it by."""

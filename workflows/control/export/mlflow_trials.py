@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trialfleet.errors import InputError, OptimizerError
 from trialfleet.workflows.control.export.published import ExportError
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import TrialState
@@ -42,30 +41,21 @@ class RegionTrials(NamedTuple):
     trials: list[Trial]
 
 
-def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials | None:
-    """Return the trials from which a model's settings come; None where the run's folder is gone.
+def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
+    """Return the trials from which a model's settings come.
 
     Raises:
-        ExportError: the storage of the trials can't be read.
+        TrialfleetError: the run's folder is gone, or it or the storage can't be read.
     """
-    place, region = Path(str(provenance.get("folder"))), provenance.get("region")
-    if not place.is_absolute():  # of a release that did not note it
-        return None
+    place, region = Path(str(provenance.get("folder"))), str(provenance.get("region"))
+    if not (place.is_absolute() and RunFolder(place).study.exists()):
+        raise ExportError("the run's folder is not there")
     folder = RunFolder(place)
-    try:
-        frozen = load_frozen(folder.study)
-    except (InputError, OSError):
-        return None
+    frozen = load_frozen(folder.study)
     named = (frozen.study.name, frozen.run)
     if named != (provenance.get("study"), provenance.get("run")):
-        return None  # the folder of another run by now
-    if region not in frozen.study.region_table:
-        return None
-    try:
-        stored = RunTrials(folder, frozen).of(region)
-    except OptimizerError as error:
-        raise ExportError(f"the trials can't be read: {error}") from error
-    trials = [trial_of(region, each, {}) for each in stored]
+        raise ExportError(f"{place} is another run's by now")
+    trials = [trial_of(region, each, {}) for each in RunTrials(folder, frozen).of(region)]
     finished = [trial for trial in trials if trial.state.is_finished]
     return RegionTrials(frozen.study.objective.metric, finished)
 
