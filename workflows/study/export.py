@@ -75,6 +75,9 @@ class Mlflow(Section):
     experiment: OneLine | None = Field(
         None, description="The experiment that gets the runs (default: the study's name)."
     )
+    trials: bool = Field(
+        default=False, description="Whether the trials are runs, too, below their model's."
+    )
     user: OneLine | None = Field(None, description="Who logs in, where the server asks for that.")
     password_file: OneLine | None = Field(
         None, description="A file on the access point with the password."

@@ -78,10 +78,14 @@ class FrozenStudy(BaseModel):
         return min(self.created, self.day.end) if self.day else self.created
 
     @property
+    def study_path(self) -> str | None:
+        """The file that the study was read from; None where that isn't known."""
+        return next((re.sub(r":\d+$", "", place) for place in self.places.values()), None)
+
+    @property
     def study_file(self) -> str:
-        """The file that the study was read from, as it is typed; STUDY where that isn't known."""
-        place = next(iter(self.places.values()), "")
-        return shlex.quote(re.sub(r":\d+$", "", place)) if place else "STUDY"
+        """The same as it is typed; STUDY where it isn't known."""
+        return shlex.quote(self.study_path) if self.study_path else "STUDY"
 
     def again_for(self, region: str | None) -> str:
         """What starts another run of the study and tries a region's trainer; see `run_again`."""

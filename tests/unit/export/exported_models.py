@@ -6,8 +6,14 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from trialfleet import Run
 from trialfleet.workflows.control.models.latest import switch_to_newest
+from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.graph import EXITS
 
+_VALUES = {1: 3.0, 2: 1.0}  # of the trials; the third fails
 MONDAY = datetime(2026, 11, 23, 6, tzinfo=UTC)
 
 
@@ -49,3 +55,33 @@ def publish_models(root: Path, *runs: str, region: str = "A") -> Path:
 def publish_model(models_folder: Path, run: str, day: int, weights: str = "") -> None:
     """Publish a model; it is in force if none is newer."""
     switch_to_newest(add_model(models_folder, run, day, weights), MONDAY + timedelta(days=day))
+
+
+def publish_run(run: Run) -> Path:
+    """Play the jobs of a run of region A, with three trials, one of which fails; publish its model.
+
+    Returns:
+        The folder of the region's models.
+    """
+    folder = RunFolder(run.folder)
+    files, scripts = folder.region("A"), NodeScripts(folder)
+
+    def call(*words: str) -> None:
+        assert scripts.handle(list(words)).exit_code == EXITS["done"]
+
+    for number in (1, 2, 3):
+        node = f"A.l1.t0{number}"
+        call("ask", "A", node)
+        trial = files.trial(node)
+        if value := _VALUES.get(number):
+            metrics = {"loss": value, "seconds": 0.5}
+            reports = [{"step": step, "metrics": {"loss": value + 1 / step}} for step in (1, 2)]
+            trial.progress.write_text("".join(f"{json.dumps(each)}\n" for each in reports))
+            trial.result.write_text(json.dumps({"status": "complete", "metrics": metrics}))
+        call("tell", "A", node, "0" if value else "64", "0", "1", "0")
+    call("ask-best", "A", "A.best")
+    files.best.result.write_text('{"status": "complete", "metrics": {"loss": 1}}')
+    (files.best.model / "weights").touch()
+    call("tell-best", "A", "A.best", "0", "0", "1", "0")
+    assert publish_region(folder, "A") == EXITS["done"]
+    return Path(json.loads(files.published.read_text())["path"]).parent

@@ -1,23 +1,15 @@
-"""Models in MLflow: on a real server, once each, whatever is killed; and its logins.
-
-The client is mlflow-skinny. The server is the package mlflow, which is large, so that CI has none:
-
-    python3 -m venv build/mlflow && build/mlflow/bin/pip install mlflow
-    .venv/bin/pip install mlflow-skinny
-    export TRIALFLEET_MLFLOW=build/mlflow/bin/mlflow
-    .venv/bin/pytest tests/unit/export/test_export_mlflow.py
-"""
+"""Models in MLflow: on a real server, once each, whatever is killed; and its logins."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -25,8 +17,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.conftest import MakeRun
 from tests.ports import reserved_port
-from tests.unit.export.exported_models import publish_models
+from tests.unit.export.exported_models import publish_models, publish_run
 from tests.unit.study.study_texts import MINIMAL, error_of
 from trialfleet.workflows.control.export import mlflow_server
 from trialfleet.workflows.control.export.mlflow_server import MlflowServer
@@ -37,52 +30,12 @@ from trialfleet.workflows.facts.models.export_folder import ExportFolder, Target
 from trialfleet.workflows.study import export as export_settings
 from trialfleet.workflows.study.export import Export, Mlflow
 
-PROGRAM = shutil.which(os.environ.get("TRIALFLEET_MLFLOW", "mlflow-server-is-not-installed"))
-has_server = pytest.mark.skipif(PROGRAM is None, reason="TRIALFLEET_MLFLOW names no mlflow program")
-START_SECONDS = 120
-
-
-@pytest.fixture
-def client() -> None:
-    pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    assert PROGRAM
-    folder, port = tmp_path_factory.mktemp("mlflow"), reserved_port()
-    command = [PROGRAM, "server", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{folder}/server.db"]
-    command += ["--artifacts-destination", str(folder / "artifacts")]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=folder, start_new_session=True
-        )
-    uri = f"http://127.0.0.1:{port}"
-    end = time.monotonic() + START_SECONDS
-    while not answers(uri):
-        assert server.poll() is None, (folder / "log").read_text()
-        assert time.monotonic() < end, (folder / "log").read_text()
-        time.sleep(0.5)
-    yield uri
-    os.killpg(server.pid, 15)
-    server.wait()
-
-
-def answers(uri: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{uri}/health", timeout=5) as answer:  # noqa: S310
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
 
 def server_of(tmp_path: Path, uri: str, **given: Any) -> MlflowServer:
     settings = Mlflow(uri=uri, experiment=tmp_path.name, **given)
     return MlflowServer(settings, tmp_path / "records")
 
 
-@has_server
 @pytest.mark.slow
 @pytest.mark.usefixtures("client")
 def test_models_are_runs_and_versions_and_the_alias_follows_latest(
@@ -112,6 +65,68 @@ def test_models_are_runs_and_versions_and_the_alias_follows_latest(
     assert server_of(tmp_path, uri).export(published_in(folder), None) == ["champion is version 1"]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("client")
+def test_data_and_commit_and_the_trials_below_their_model(
+    uri: str, tmp_path: Path, make_run: MakeRun, work: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    there, data = MlflowClient(uri, uri), work / "A.csv"
+    data.write_text("a,b\n")
+    folder = publish_run(
+        make_run(budget={"trials": 3, "lanes": 1}, data=["A.csv"], name=f"t-{tmp_path.name}")
+    )
+    done = server_of(tmp_path, uri, trials=True).export(published_in(folder), None)
+    assert len(done) == 2
+    shutil.rmtree(tmp_path / "records")
+    server_of(tmp_path, uri, trials=True).export(published_in(folder), None)
+    experiment = there.get_experiment_by_name(tmp_path.name)
+    assert experiment
+    runs = there.search_runs([experiment.experiment_id])
+    [model] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    [used] = model.inputs.dataset_inputs
+    sha256 = hashlib.sha256(data.read_bytes()).hexdigest()
+    assert (used.dataset.name, used.dataset.digest) == ("A.csv", sha256[:36])
+    assert json.loads(used.dataset.source) == {"uri": str(data)}
+    assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "training")]
+    source = json.loads((folder / "r1" / "provenance.json").read_text())["source"]
+    assert model.data.tags["mlflow.source.git.commit"] == source["commit"]
+    assert model.data.tags["trialfleet.git.dirty"] == str(source["dirty"])
+    trials = {run.info.run_name: run for run in runs if run is not model}
+    assert {name: run.info.status for name, run in trials.items()} == {
+        "trial 0": "FINISHED",
+        "trial 1": "FINISHED",
+        "trial 2": "FAILED",
+    }
+    for run in trials.values():
+        assert run.data.tags["mlflow.parentRunId"] == model.info.run_id
+        assert 0 <= float(run.data.params["x"]) <= 1
+    best = trials["trial 1"]
+    assert best.data.metrics == {"loss": 1.0, "seconds": 0.5}
+    curve = there.get_metric_history(best.info.run_id, "loss")
+    assert [(point.step, point.value) for point in curve] == [(1, 2.0), (2, 1.5), (2, 1.0)]
+    assert "can't be trained" in trials["trial 2"].data.tags["trialfleet.error"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("storage", ["gone", "damaged"])
+def test_trials_that_cannot_be_read_keep_no_model_out(
+    uri: str, tmp_path: Path, make_run: MakeRun, storage: str
+) -> None:
+    run = make_run(budget={"trials": 3, "lanes": 1}, name=f"{storage}-{tmp_path.name}")
+    folder = publish_run(run)
+    if storage == "gone":
+        shutil.rmtree(run.folder)
+    else:
+        [database] = [path for path in run.folder.rglob("*.db") if path.is_file()]
+        database.write_bytes(b"no database" * 1000)
+    first, _ = server_of(tmp_path, uri, trials=True).export(published_in(folder), None)
+    assert ", without its trials: " in first
+    assert ("not there" in first) == (storage == "gone")
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -122,7 +137,9 @@ from trialfleet.workflows.control.export.published import published_in
 from trialfleet.workflows.study.export import Mlflow
 
 folder, records, uri, moment = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
-settings = Mlflow(uri=uri, experiment="killed-" + moment)
+models, trials = int(sys.argv[5]), int(sys.argv[6])
+name = folder.parent.name + "." + folder.name
+settings = Mlflow(uri=uri, experiment=f"killed-{moment} {name}", trials=True)
 
 def export_and_die(kill_at):
     calls, send = [], requests.Session.send
@@ -142,25 +159,45 @@ while os.WIFSIGNALED(os.waitpid(os.fork() or export_and_die(kills + 1), 0)[1]):
     kills += 1
 there = MlflowClient(uri, uri)
 experiment = there.get_experiment_by_name(settings.experiment).experiment_id
-name = "demo." + folder.name
-assert len(there.search_runs([experiment])) == 2
+runs = there.search_runs([experiment])
+assert len(runs) == models + trials
+assert not [run for run in runs if run.info.status == "RUNNING"]
 versions = there.search_model_versions(f"name = '{name}'")
-assert sorted(int(each.version) for each in versions) == [1, 2], versions
-assert int(there.get_model_version_by_alias(name, "champion").version) == 2
+assert sorted(int(each.version) for each in versions) == [1, 2][:models], versions
+assert int(there.get_model_version_by_alias(name, "champion").version) == models
 print(kills)
 """
 
 
-@has_server
 @pytest.mark.thorough
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_kill_9_at_any_request_makes_nothing_twice(uri: str, tmp_path: Path, moment: str) -> None:
     folder = publish_models(tmp_path, "r1", "r2", region=f"K-{moment}")
+    assert killed_at_each_request(uri, tmp_path, moment, folder, models=2, trials=0) > 10
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_kill_9_at_any_request_makes_no_trial_twice(
+    uri: str, tmp_path: Path, make_run: MakeRun, moment: str
+) -> None:
+    run = make_run(budget={"trials": 3, "lanes": 1}, name=f"killed-{moment}")
+    folder = publish_run(run)
+    assert killed_at_each_request(uri, tmp_path, moment, folder, models=1, trials=3) > 10
+
+
+def killed_at_each_request(
+    uri: str, tmp_path: Path, moment: str, folder: Path, *, models: int, trials: int
+) -> int:
+    """Return at how many requests an export was killed, each time going on where it was."""
     command = [sys.executable, "-c", KILLED, str(folder), str(tmp_path / "records"), uri, moment]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd())
+    command += [str(models), str(trials)]
+    root = Path(__file__).parents[3]  # a test may have gone elsewhere
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 10
+    return int(done.stdout)
 
 
 class _Refusing(BaseHTTPRequestHandler):

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from tests.moto_server import moto_server, s3_with_bucket
 from tests.unit.export.exported_models import publish_model, publish_models
+from trialfleet import plan
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.export.passes import export_all
 from trialfleet.workflows.control.export.published import ExportError, published_in
@@ -353,6 +354,35 @@ def test_by_the_commands(s3: S3Client, tmp_path: Path, monkeypatch: pytest.Monke
     assert CliRunner().invoke(main, ["export", "study.yaml"]).exit_code == 0
     assert read(s3, "latest.json")["run"] == "r2"
     assert unexported(study) == ()
+
+
+@pytest.mark.parametrize("named", ["by a profile", "by variables"])
+def test_a_store_that_is_not_aws_s_is_named_when_the_run_is_planned(
+    s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "A.csv").touch()
+    publish_models(tmp_path, "r1")
+    profile = "[profile store]\nregion = auto\naws_access_key_id = id\naws_secret_access_key = x\n"
+    given = {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_PROFILE": "store"}
+    if named == "by a profile":
+        profile += f"endpoint_url = {s3.meta.endpoint_url}\n"
+    else:
+        given["AWS_ENDPOINT_URL_S3"] = s3.meta.endpoint_url
+        given["AWS_REQUEST_CHECKSUM_CALCULATION"] = "when_required"
+    (tmp_path / "config").write_text(profile)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    with monkeypatch.context() as shell:
+        for name, value in given.items():
+            shell.setenv(name, value)
+        plan("study.yaml", run="r2")
+    done = CliRunner().invoke(main, ["export", "r2"])  # from another shell
+    assert {name: os.environ.pop(name) for name in given} == given  # frozen with the run
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, f"{URL}: A: latest.json is r1")
+    assert read(s3, "latest.json")["run"] == "r1"
 
 
 def test_a_bucket_that_does_not_exist_is_told_before_there_is_a_model(

@@ -7,18 +7,30 @@ looked for first, so that an export that was killed, or asked twice, makes nothi
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from trialfleet.errors import TrialfleetError
 from trialfleet.files import object_or_empty, read_json, write_json
+from trialfleet.workflows.control.export.mlflow_trials import (
+    Point,
+    known_trials,
+    points_of,
+    status_of,
+    tags_of,
+    trials_of_model,
+)
 from trialfleet.workflows.control.export.published import ExportError, LocalModel, Published
+from trialfleet.workflows.control.export.pyfunc import pyfunc_of, schema_of, write_pyfunc
 from trialfleet.workflows.control.export.s3_client import secret_of
 from trialfleet.workflows.facts.models.card import card_of, identity_of
 from trialfleet.workflows.study.export import Keep, Mlflow
@@ -41,6 +53,7 @@ _OF_ONE = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST"}
 _LONGEST = 500  # characters of a parameter that every MLflow takes
 _MOST_SHOWN = 300  # characters of a reason
 _BATCH = 100  # parameters in a request
+_DIGEST = 36  # characters of a data set's digest that MLflow takes
 
 
 def title_of(settings: Mlflow) -> str:
@@ -97,30 +110,36 @@ class MlflowServer:
             for run, model in published.models.items():
                 if run in known or not model.path.exists():
                     continue
-                known[run] = self._add(published.study, name, published.region, model)
+                known[run], note = self._add(published.study, name, published.region, model)
                 record.parent.mkdir(exist_ok=True)
                 write_json(record, {"uri": self._settings.uri, "versions": known})
-                lines.append(f"{run}: version {known[run]} of {name}")
+                lines.append(f"{run}: version {known[run]} of {name}{note}")
             if published.champion and (now := known.get(published.champion.run)):
                 lines += self._switch(name, now)
         return lines
 
     # -- a model -------------------------------------------------------------------------------
 
-    def _add(self, study: str, name: str, region: str, model: LocalModel) -> str:
-        """Return the registered version of a model, which is made where it isn't there."""
+    def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
+        """Return the registered version of a model, which is made where it isn't there.
+
+        Behind it stands what is to be said of its trials, if there is anything.
+        """
         identity = f"{study}/{region}/{model.run}"
         experiment = self._experiment_of(study)
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{identity}'")
         card = card_of(model.path) or model.provenance
-        begun = _milliseconds(model.provenance.get("created"))
+        begun = _milliseconds(model.provenance.get("created")) or 0
         run = found[0] if found else self._create_run(experiment, identity, region, model, card)
         run_id = run.info.run_id
-        self._log(run_id, card, begun)
-        self._client.log_artifacts(run_id, str(model.path), MODEL)
+        points = [Point(key, value, begun / 1000, 0) for key, value in _metrics(card)]
+        self._log(run_id, card["params"], points)
+        self._log_data(run_id, model, card)
+        self._log_files(run_id, model)
         version = self._version(name, run_id, f"{run.info.artifact_uri}/{MODEL}", card)
+        note = self._add_trials(experiment, run_id, model) if self._settings.trials else ""
         self._client.set_terminated(run_id, "FINISHED")
-        return version
+        return version, note
 
     def _experiment_of(self, study: str) -> str:
         if self._experiment is None:
@@ -135,7 +154,7 @@ class MlflowServer:
         self, experiment: str, identity: str, region: str, model: LocalModel, card: dict[str, Any]
     ) -> Any:
         begun = _milliseconds(model.provenance.get("created"))
-        gate = card.get("gate") or {}
+        gate, source = card.get("gate") or {}, card.get("source") or {}
         tags = {
             TAG: identity,
             "trialfleet.study": card.get("study"),
@@ -146,25 +165,96 @@ class MlflowServer:
             "trialfleet.seed": card.get("seed"),
             "trialfleet.gate": gate.get("verdict"),
             "trialfleet.why": gate.get("why"),
+            "mlflow.source.name": source.get("file"),
+            "mlflow.source.type": "LOCAL" if source else None,
+            "mlflow.source.git.commit": source.get("commit"),
+            "trialfleet.git.dirty": source.get("dirty"),
             **{f"version.{key}": value for key, value in (card.get("versions") or {}).items()},
             **{
                 f"data.{number}": f"{entry.get('path') or entry.get('url')} {identity_of(entry)}"
                 for number, entry in enumerate(card.get("data") or [])
             },
         }
-        texts = {_key(key): _value(value) for key, value in tags.items() if value is not None}
         name = f"{region} {model.run}"
-        return self._client.create_run(experiment, start_time=begun, tags=texts, run_name=name)
+        return self._client.create_run(
+            experiment, start_time=begun, tags=_texts(tags), run_name=name
+        )
 
-    def _log(self, run_id: str, card: Mapping[str, Any], begun: int | None) -> None:
+    def _log(self, run_id: str, params: Mapping[str, object], points: Iterable[Point]) -> None:
         """Parameters and metrics; MLflow takes the very same ones again."""
         from mlflow.entities import Metric, Param
 
-        params = [Param(_key(key), _value(value)) for key, value in card["params"].items()]
-        metrics = [Metric(_key(key), value, begun or 0, 0) for key, value in _metrics(card)]
-        for kind, entries in (("params", params), ("metrics", metrics)):
+        named = [Param(_key(key), _value(value)) for key, value in params.items()]
+        metrics = [
+            Metric(_key(each.name), each.value, int(each.time * 1000), each.step) for each in points
+        ]
+        for kind, entries in (("params", named), ("metrics", metrics)):
             for start in range(0, len(entries), _BATCH):
                 self._client.log_batch(run_id, **{kind: entries[start : start + _BATCH]})
+
+    def _log_data(self, run_id: str, model: LocalModel, card: Mapping[str, Any]) -> None:
+        """What the model was trained on, as inputs of its run; MLflow takes them again, too."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        schema = schema_of(model.path)
+        training = [InputTag("mlflow.data.context", "training")]
+        inputs = []
+        for entry in card.get("data") or []:
+            place = str(entry.get("path") or entry.get("url"))
+            kind = "s3" if place.startswith("s3://") else "local" if "path" in entry else "http"
+            inputs.append(
+                DatasetInput(
+                    Dataset(
+                        name=place.rpartition("/")[2][-_LONGEST:] or place[-_LONGEST:],
+                        digest=identity_of(entry)[:_DIGEST],
+                        source_type=kind,
+                        source=json.dumps({"url" if kind == "http" else "uri": place}),
+                        schema=schema and json.dumps(schema),
+                    ),
+                    training,
+                )
+            )
+        if inputs:
+            self._client.log_inputs(run_id, inputs)
+
+    def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
+        """A run below the model's for each trial that hasn't one that has ended.
+
+        Trials that can't be read keep no model out of MLflow; what is returned says so.
+        """
+        try:
+            found = trials_of_model(model.provenance)
+        except TrialfleetError as error:
+            return f", without its trials: {error}"
+        known = known_trials(self._client, experiment, parent)
+        for trial in found.trials:
+            run = known.get(str(trial.trial))
+            if run and run.info.status != "RUNNING":
+                continue
+            begun, ended = (
+                moment and int(moment * 1000) for moment in (trial.started, trial.ended)
+            )
+            run = run or self._client.create_run(
+                experiment,
+                start_time=begun,
+                tags=_texts(tags_of(trial, parent)),
+                run_name=f"trial {trial.trial}",
+            )
+            self._log(run.info.run_id, trial.params, points_of(trial, found.metric))
+            self._client.set_terminated(run.info.run_id, status_of(trial), ended)
+        return ""
+
+    def _log_files(self, run_id: str, model: LocalModel) -> None:
+        """The model's files, and beside them what MLflow loads it by."""
+        import mlflow
+
+        self._client.log_artifacts(run_id, str(model.path), MODEL)
+        if pyfunc := pyfunc_of(model.path):
+            of_mlflow = {"artifact_path": MODEL, "run_id": run_id}
+            of_mlflow["mlflow_version"] = mlflow.__version__
+            with tempfile.TemporaryDirectory() as folder:
+                write_pyfunc(Path(folder), pyfunc, model, of_mlflow)
+                self._client.log_artifacts(run_id, folder, MODEL)
 
     # -- the registry --------------------------------------------------------------------------
 
@@ -184,9 +274,8 @@ class MlflowServer:
         from mlflow.exceptions import MlflowException
 
         tags = {"trialfleet.study": card.get("study"), "trialfleet.region": card.get("region")}
-        texts = {key: _value(value) for key, value in tags.items() if value is not None}
         try:
-            self._client.create_registered_model(name, texts)
+            self._client.create_registered_model(name, _texts(tags))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
@@ -252,6 +341,11 @@ def _metrics(card: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         for key, value in ((measured or {}).get("metrics") or {}).items():
             if isinstance(value, int | float):
                 yield f"{prefix}{key}", float(value)
+
+
+def _texts(tags: Mapping[str, object]) -> dict[str, str]:
+    """Tags that MLflow takes; without those that are None."""
+    return {_key(key): _value(value) for key, value in tags.items() if value is not None}
 
 
 def _key(name: str) -> str:

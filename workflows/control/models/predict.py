@@ -48,8 +48,12 @@ def predict(
     """
     from trialfleet.nodes.tabular.predict import load_model
 
-    model = load_model(Path(folder))
     frame = pl.DataFrame(list(rows), infer_schema_length=None, strict=False)
+    return predict_frame(load_model(Path(folder)), frame)
+
+
+def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
+    """Predict rows as `predict` does, with a model that is loaded already."""
     model.columns.check_header(frame.columns)
     return _predictions(model, frame, 1)
 

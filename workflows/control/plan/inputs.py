@@ -1,9 +1,10 @@
 """The inputs of a run, fixed when it is submitted, and those that have changed since.
 
-RUN/inputs.json has the files of the code, RUN/regions/SLUG/inputs.json those of a region's data:
-path, state and checksum of each; of an object in S3 what S3 says of it. HTCondor reads them again
-for each job. Whenever a job has ended, the states are compared: what a model was trained on is
-known only of files that never changed.
+RUN/inputs.json has the files of the code, and where the study comes from;
+RUN/regions/SLUG/inputs.json has those of a region's data. Of each it has path, state and checksum;
+of an object in S3 what S3 says of it. HTCondor reads them again for each job. Whenever a job has
+ended, the states are compared: what a model was trained on is known only of files that never
+changed.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
     return [str(table)] if table.exists() else study.data_of(region)
 
 
-def freeze_code(folder: RunFolder) -> None:
-    """Note what the code of a run is."""
+def freeze_code(folder: RunFolder, source: Mapping[str, Any]) -> None:
+    """Note what the code of a run is, and where its study comes from, as `source_of` has it."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *files_of(folder.code)]
-    _write(folder, folder.inputs, [checksums.entry(file) for file in files], [str(folder.code)])
+    entries = [checksums.entry(file) for file in files]
+    _write(folder, folder.inputs, entries, [str(folder.code)], source=source)
 
 
 def freeze_data(folder: RunFolder, study: Study) -> None:
@@ -81,9 +83,8 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
         OSError: the run's folder can't be written.
     """
     files = folder.region(slug)
-    code, data = (
-        read_record(file, shape=Inputs)["files"] for file in (folder.inputs, files.inputs)
-    )
+    of_run, of_region = (read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs))
+    code, data = of_run["files"], of_region["files"]
     _note(files, [*_read_rest(folder, [*code, *data]), *_replaced(study, data)])
     noted = _noted(files)
     names = set(noted["files"])
@@ -93,6 +94,7 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     return {
         "data": [_told(entry, names) for entry in source or data],
         "code": [_told(entry, names) for entry in code],
+        **({"source": of_run["source"]} if of_run.get("source") else {}),
         **({"changed": noted["reason"]} if names else {}),
     }
 
@@ -100,14 +102,16 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
 # -- files -------------------------------------------------------------------------------------
 
 
-def _write(folder: RunFolder, file: Path, entries: Entries, places: Iterable[str]) -> None:
+def _write(
+    folder: RunFolder, file: Path, entries: Entries, places: Iterable[str], **more: object
+) -> None:
     """Write entries, whose paths in the run's folder are relative to it: a plan is renamed."""
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry
         for entry in entries
     ]
     folders = [_name(folder, Path(place)) for place in places if Path(place).is_dir()]
-    content = {"schema": 1, "folders": folders, "files": own}
+    content = {"schema": 1, "folders": folders, "files": own, **more}
     if not file.exists() or read_record(file) != content:
         write_json(file, content)
 

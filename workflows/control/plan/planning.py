@@ -27,6 +27,7 @@ from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
 from trialfleet.workflows.control.plan.inputs import freeze_code, freeze_data
 from trialfleet.workflows.control.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.control.plan.run_texts import texts_of
+from trialfleet.workflows.control.plan.source import source_of
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -223,7 +224,7 @@ def _write_beside(
             write_atomic(beside.former, former_as_text(former))
         _copy_code(beside.code, [*code, _node_file(nodes.HELPER)])
         archive.build(beside.code / nodes.AGENT)
-        freeze_code(beside)
+        freeze_code(beside, source_of(frozen))
         _make_trial_folders(beside, graph)
         freeze_data(beside, study)
         if study.notify:

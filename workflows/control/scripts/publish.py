@@ -197,6 +197,7 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
         "schema": 1,
         "study": frozen.study.name,
         "run": frozen.run,
+        "folder": frozen.folder,
         "created": frozen.created.isoformat(),
         **({"date": str(frozen.day.date), "as_of": frozen.as_of.isoformat()} if frozen.day else {}),
         "region": trial["region"],

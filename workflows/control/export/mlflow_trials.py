@@ -1,0 +1,100 @@
+"""The trials of a model's region in MLflow: runs below the model's, where the study says `trials`.
+
+Each is found by its parent and its number, and done once it has ended: so nothing is made twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trialfleet.workflows.control.export.published import ExportError
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.rules.states import TrialState
+from trialfleet.workflows.status.run_trials import RunTrials, Trial, trial_of
+from trialfleet.workflows.study.frozen import load_frozen
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+PARENT = "mlflow.parentRunId"
+NUMBER = "trialfleet.trial"
+_STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAILED: "FAILED"}
+_MOMENT = 0.001  # s; of two values of a step MLflow shows the later one
+_STOPPED = "KILLED"  # early, or given up
+
+
+class Point(NamedTuple):
+    """A metric at a step, at a time in Unix seconds."""
+
+    name: str
+    value: float
+    time: float
+    step: int
+
+
+class RegionTrials(NamedTuple):
+    """The finished trials of a region, and the metric by which they are compared."""
+
+    metric: str
+    trials: list[Trial]
+
+
+def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
+    """Return the trials from which a model's settings come.
+
+    Raises:
+        TrialfleetError: the run's folder is gone, or it or the storage can't be read.
+    """
+    place, region = Path(str(provenance.get("folder"))), str(provenance.get("region"))
+    if not (place.is_absolute() and RunFolder(place).study.exists()):
+        raise ExportError("the run's folder is not there")
+    folder = RunFolder(place)
+    frozen = load_frozen(folder.study)
+    named = (frozen.study.name, frozen.run)
+    if named != (provenance.get("study"), provenance.get("run")):
+        raise ExportError(f"{place} is another run's by now")
+    trials = [trial_of(region, each, {}) for each in RunTrials(folder, frozen).of(region)]
+    finished = [trial for trial in trials if trial.state.is_finished]
+    return RegionTrials(frozen.study.objective.metric, finished)
+
+
+def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str, Any]:
+    """Return the runs of trials below a run, by number."""
+    found, token = {}, None
+    while True:
+        page = client.search_runs([experiment], f"tags.`{PARENT}` = '{parent}'", page_token=token)
+        found.update({run.data.tags.get(NUMBER): run for run in page})
+        if not (token := page.token):
+            return found
+
+
+def tags_of(trial: Trial, parent: str) -> dict[str, object]:
+    """Return the tags of a trial's run; those that are None mean nothing."""
+    return {
+        PARENT: parent,
+        NUMBER: trial.trial,
+        "trialfleet.region": trial.region,
+        "trialfleet.node": trial.node,
+        "trialfleet.state": trial.state,
+        "trialfleet.machine": trial.machine,
+        "trialfleet.error": trial.error,
+    }
+
+
+def status_of(trial: Trial) -> str:
+    """Return MLflow's word for how a trial ended."""
+    return _STATUS.get(trial.state, _STOPPED)
+
+
+def points_of(trial: Trial, metric: str) -> Iterator[Point]:
+    """Yield a trial's learning curve, and what it reported at its end."""
+    begun = trial.started or 0.0
+    ended = max(trial.ended or 0.0, begun + _MOMENT)
+    for step, value in trial.curve:
+        yield Point(metric, value, begun, step)
+    last = trial.curve[-1][0] if trial.curve else 0
+    told = trial.metrics | ({} if trial.predicted is None else {"predicted": trial.predicted})
+    for name, value in told.items():
+        yield Point(name, value, ended, last)

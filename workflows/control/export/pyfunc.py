@@ -1,0 +1,216 @@
+"""What lets MLflow load a published model: the file `MLmodel`, its requirements and its code.
+
+The code is this library's own, as far as a prediction needs it, under a name of its own: it needs
+no trialfleet where the model is loaded, and stays as it is where there is another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from trialfleet.files import object_or_empty, read_json, unless_damaged
+from trialfleet.nodes.tabular.table import Columns
+from trialfleet.workflows.control.export.published import LocalModel
+from trialfleet.workflows.control.export.pyfunc_loader import PREDICT
+
+MLMODEL, SIGNATURE, REQUIREMENTS = "MLmodel", "signature.json", "requirements.txt"
+CODE = "trialfleet_code"  # a folder beside the model's files
+_PYTHON = "python_env.yaml"
+_LOADER = "workflows/control/export/pyfunc_loader.py"
+# What a prediction with a model of `trainer: tabular` imports of this library.
+_TABULAR = (
+    "errors.py",
+    "objective.py",
+    "sections.py",
+    "spelling.py",
+    "nodes/__init__.py",
+    "nodes/trial.py",
+    *(
+        f"nodes/tabular/{name}.py"
+        for name in ("dataset", "network", "predict", "settings", "table")
+    ),
+    "workflows/control/models/predict.py",
+    "workflows/study/table_options.py",
+    *(
+        f"workflows/tables/{name}.py"
+        for name in ("amounts", "cells", "csv_rows", "encoding", "moments", "reading")
+    ),
+)
+_TABULAR_PACKAGES = ("numpy", "pandas", "polars", "pydantic", "torch")
+_DATA_TYPES = {"number": "double", "boolean": "boolean"}  # of columns by their kinds; else string
+_IMPORT = re.compile(r"^( *from )trialfleet\b", re.MULTILINE)
+_LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
+_NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # of the models' UUIDs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pyfunc:
+    """How MLflow loads a model.
+
+    Attributes:
+        modules: of this library, that go with it.
+        requirements: what has to be installed, a line for each package.
+        inputs: the columns that a prediction needs, and MLflow's types for them.
+        outputs: the columns that it gives.
+        metadata: what else is known of the columns.
+    """
+
+    modules: tuple[str, ...]
+    requirements: tuple[str, ...]
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def pyfunc_of(model: Path) -> Pyfunc | None:
+    """Return how MLflow loads a model; None where it can't, or knows it by the trainer's MLmodel.
+
+    That is one of `trainer: tabular`, or one whose trainer left `predict.py`.
+    """
+    if (model / MLMODEL).exists():
+        return None
+    if (model / PREDICT).is_file():
+        told = object_or_empty(lambda: read_json(model / SIGNATURE))
+        own = unless_damaged(lambda: (model / REQUIREMENTS).read_text(encoding="utf-8"), "")
+        return Pyfunc(
+            modules=(),
+            requirements=("mlflow", "pandas", *own.splitlines()),
+            inputs=object_or_empty(lambda: told["inputs"]),
+            outputs=object_or_empty(lambda: told["outputs"]),
+        )
+    columns = columns_of(model)
+    if columns is None or not (model / "weights.pt").is_file():
+        return None
+    output = "string" if columns.kind == "multiclass" else "double"
+    return Pyfunc(
+        modules=_TABULAR,
+        requirements=("mlflow", *map(_installed, _TABULAR_PACKAGES)),
+        inputs=_inputs(columns),
+        outputs={f"predicted_{columns.target}": output},
+        metadata={"task": columns.kind, "target": columns.target, "columns": kinds_of(columns)},
+    )
+
+
+def columns_of(model: Path) -> Columns | None:
+    """Return the columns of a model of `trainer: tabular`; None for another trainer's."""
+    return unless_damaged(lambda: Columns(**read_json(model / "model.json")["columns"]), None)
+
+
+def schema_of(model: Path) -> dict[str, Any] | None:
+    """Return the columns of the rows that a model was trained on, as MLflow has those of data."""
+    columns = columns_of(model)
+    if columns is None:
+        return None
+    kinds = kinds_of(columns) | {columns.target: "category" if columns.classes else "number"}
+    return {
+        "mlflow_colspec": [
+            {"type": _DATA_TYPES.get(kind, "string"), "name": name, "required": False}
+            for name, kind in kinds.items()
+        ]
+    }
+
+
+def kinds_of(columns: Columns) -> dict[str, str]:
+    """Return what a model's columns hold: number, category, date, time, boolean or a form."""
+    kinds = dict.fromkeys(columns.numeric, "number") | dict.fromkeys(
+        columns.categorical, "category"
+    )
+    return {name: columns.kinds.get(name, kind) for name, kind in kinds.items()}
+
+
+def write_pyfunc(
+    folder: Path, pyfunc: Pyfunc, model: LocalModel, of_mlflow: Mapping[str, Any]
+) -> None:
+    """Write into an empty folder what is to lie beside a model's files, so that MLflow loads it.
+
+    Args:
+        folder: the empty one.
+        pyfunc: how it is loaded.
+        model: whose provenance says when it was made.
+        of_mlflow: what MLflow's client adds to MLmodel: its version, the run.
+    """
+    package = _write_code(folder / CODE, pyfunc.modules)
+    signature = {
+        name: json.dumps([{"type": t, "name": n, "required": True} for n, t in columns.items()])
+        for name, columns in (("inputs", pyfunc.inputs), ("outputs", pyfunc.outputs))
+        if columns
+    }
+    flavour = {
+        "loader_module": package,
+        "code": CODE,
+        "env": {"virtualenv": _PYTHON},
+        "python_version": platform.python_version(),
+    }
+    identity = "/".join(str(model.provenance.get(key)) for key in ("study", "region", "run"))
+    description = {
+        **of_mlflow,
+        "model_uuid": uuid.uuid5(_NAMESPACE, identity).hex,
+        "utc_time_created": str(model.provenance.get("created")),
+        "metadata": pyfunc.metadata,
+        "flavors": {"python_function": flavour},
+        **({"signature": {**signature, "params": None}} if "inputs" in signature else {}),
+    }
+    python = {
+        "python": platform.python_version(),
+        "build_dependencies": ["pip"],
+        "dependencies": [f"-r {REQUIREMENTS}"],
+    }
+    for name, content in ((MLMODEL, description), (_PYTHON, python)):  # JSON is YAML, too
+        (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    lines = "".join(f"{line}\n" for line in pyfunc.requirements)
+    (folder / REQUIREMENTS).write_text(lines, encoding="utf-8")
+
+
+def _write_code(folder: Path, modules: Iterable[str]) -> str:
+    """Write the package that loads a model; return its name, which no other code has."""
+    root = resources.files("trialfleet")
+    texts = {name: root.joinpath(name).read_text(encoding="utf-8") for name in modules}
+    texts["__init__.py"] = root.joinpath(_LOADER).read_text(encoding="utf-8")
+    digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    package = f"trialfleet_{digest[:12]}"
+    for name, text in texts.items():
+        file = folder / package / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_IMPORT.sub(rf"\g<1>{package}", text), encoding="utf-8")
+    return package
+
+
+def _inputs(columns: Columns) -> dict[str, str]:
+    """MLflow's types of a model's columns.
+
+    MLflow refuses what isn't of a column's type: for `double` whole numbers, for `string` numbers.
+    A column of pandas' has whole numbers one day and fractions the next, by what is in it. So only
+    texts that can't be mistaken for numbers have a type; MLmodel's `metadata` says what the others
+    are.
+    """
+    return dict.fromkeys(columns.numeric, "any") | {
+        name: "any" if name in columns.kinds or any(map(_is_number, words)) else "string"
+        for name, words in columns.categorical.items()
+    }
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text may be read as a number that is written the same: a code such as 04 isn't."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return not _LEADING_ZERO.match(text)
+
+
+def _installed(package: str) -> str:
+    """A line of requirements: the release that predicts here, without the name of its build."""
+    try:
+        return f"{package}=={version(package).partition('+')[0]}"
+    except PackageNotFoundError:
+        return package

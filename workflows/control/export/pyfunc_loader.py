@@ -1,0 +1,62 @@
+"""Loads a published model for MLflow; travels with it, as a package of its own.
+
+`code_of` in `pyfunc.py` gives the package its name, and the modules of this library that it needs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+PREDICT = "predict.py"  # what a trainer leaves so that its model can be loaded
+
+
+def _load_pyfunc(folder: str) -> Any:
+    """Return the model in a folder, an object with `predict(rows)`; MLflow asks for it."""
+    own = Path(folder) / PREDICT
+    return _load_own(own) if own.exists() else _Tabular(Path(folder))
+
+
+def _load_own(file: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("predict", file)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load(file.parent)
+
+
+class _Tabular:
+    """A model of `trainer: tabular`."""
+
+    def __init__(self, folder: Path) -> None:
+        from trialfleet.nodes.tabular.predict import load_model
+
+        self._model = load_model(folder)
+
+    def predict(self, rows: pd.DataFrame) -> pd.Series[Any]:
+        """Predict rows as `trialfleet predict` does; the index stays."""
+        import pandas as pd
+        import polars as pl
+
+        from trialfleet.workflows.control.models.predict import predict_frame
+
+        columns = self._model.columns
+        needed = [name for name in columns.needed if name in rows.columns]
+        frame = pl.DataFrame([_column(name, rows[name]) for name in needed])
+        predicted = predict_frame(self._model, frame)
+        return pd.Series(predicted, index=rows.index, name=f"predicted_{columns.target}")
+
+
+def _column(name: str, values: pd.Series[Any]) -> pl.Series:
+    """A column of pandas', whatever stands there for a missing value."""
+    import polars as pl
+
+    missing = values.isna().to_list()
+    cells = [None if gone else cell for cell, gone in zip(values.to_list(), missing, strict=True)]
+    return pl.Series(name, cells, strict=False)

@@ -1,0 +1,47 @@
+"""Where a run's study comes from: its file, and the git commit of the folder that it lies in."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from trialfleet.workflows.study.frozen import FrozenStudy
+from trialfleet.workflows.study.spec import Trainer
+
+_SECONDS = 10  # for git: a checkout may lie on a slow disk
+
+
+def source_of(frozen: FrozenStudy) -> dict[str, Any]:
+    """Return the study's `file`, the `commit` of its checkout, and whether that is `dirty`.
+
+    Dirty is a checkout in which a file that git knows is not as it was committed. What isn't known
+    is left out: the file of a study that is given from Python, whose trainer's checkout counts
+    instead, and the commit where there is no git.
+    """
+    trainer = frozen.study.trainer
+    files = trainer.files if isinstance(trainer, Trainer) else []
+    file = frozen.study_path
+    found: dict[str, Any] = {"file": file} if file else {}
+    folders = [Path(each).parent for each in (file, *files) if each]
+    commit = folders and _git(folders[0], "rev-parse", "--verify", "HEAD")
+    if not commit:
+        return found
+    found["commit"] = commit.strip()
+    changed = _git(folders[0], "status", "--porcelain", "--untracked-files=no")
+    return found if changed is None else {**found, "dirty": changed != ""}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git says in a folder; None where there is no git, or no checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return done.stdout
