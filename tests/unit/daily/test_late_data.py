@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 
+from tests.moto_server import moto_server, s3_with_bucket
 from tests.unit.daily.test_daily_days import put as put_data
 from tests.unit.study.study_texts import MINIMAL, error_of, write
 from trialfleet import plan
@@ -70,6 +73,67 @@ def test_data_is_whole_once_nothing_was_written_for_a_minute(here: Path) -> None
     assert late(here) == {}
     growing.unlink()
     assert late(here) == {"NO": f"data of {DAY} isn't there: {growing}"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with moto_server() as address:
+        yield address
+
+
+def in_s3(here: Path) -> str:
+    """The study with its data in S3."""
+    for name in ("id", "secret"):
+        (here / name).write_text(name)
+    keys = "s3: {access_key_id_file: id, secret_access_key_file: secret}\n"
+    return TEXT.replace("data/{region}/{date}.txt", "s3://data-of-ours/{region}/{date}.txt") + keys
+
+
+def age_in_s3(seconds: float) -> None:
+    """Let all objects have been written so long ago; moto lets nobody choose that."""
+    for bucket in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.values():
+        for key in bucket.keys.values():
+            key.last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=seconds)
+
+
+@pytest.mark.slow
+def test_data_in_s3_is_waited_for_too(
+    here: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3 = s3_with_bucket(server, "data-of-ours", monkeypatch)
+    text = in_s3(here)
+    s3.put_object(Bucket="data-of-ours", Key=f"A/{DAY}.txt", Body=b"1")
+    s3.put_object(Bucket="data-of-ours", Key=f"NO/{DAY}.txt.tmp", Body=b"1")
+    assert late(here, text) == {
+        "A": f"data of {DAY} is being written: s3://data-of-ours/A/{DAY}.txt",
+        "NO": f"data of {DAY} isn't there: s3://data-of-ours/NO/{DAY}.txt",
+    }
+    s3.put_object(Bucket="data-of-ours", Key=f"NO/{DAY}.txt/part-1", Body=b"1")  # a folder
+    age_in_s3(61)
+    assert late(here, text) == {}
+
+    marked = text.replace("wait_for_data: 3h", "wait_for_data: 3h, ready_file: _SUCCESS")
+    s3.put_object(Bucket="data-of-ours", Key="A/_SUCCESS", Body=b"")
+    assert late(here, marked) == {
+        "NO": f"data of {DAY} is not whole: there is no s3://data-of-ours/NO/{DAY}.txt/_SUCCESS"
+    }
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert late(here, text) == {}, "what isn't known is no reason to wait"
+
+
+@pytest.mark.slow
+def test_data_that_never_came_to_s3_fails_its_region_before_anything_is_spent(
+    here: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3_with_bucket(server, "data-of-ours", monkeypatch)
+    text = in_s3(here)
+    file = write(here, text.replace("notify: [{command: 'false'}]", ""))
+    Days(file, clock=lambda: BEGINS + timedelta(hours=3)).run(DAY)
+    outcomes = Days(file).journal.outcomes()
+    assert {(one.region, one.why.partition(": s3")[0]) for one in outcomes} == {
+        ("A", f"data of {DAY} isn't there"),
+        ("NO", f"data of {DAY} isn't there"),
+    }
 
 
 def test_a_study_that_does_not_wait_takes_what_is_there(here: Path) -> None:

@@ -19,9 +19,9 @@ from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.checksums import Checksums
-from trialfleet.workflows.control.daily.late_data import is_awaited, not_ready
+from trialfleet.workflows.control.daily.late_data import absent, is_awaited, not_ready
 from trialfleet.workflows.control.daily.pool_watch import PoolWatch
-from trialfleet.workflows.control.daily.region_outcomes import RunsEndings, data_not_there
+from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.staleness import model_age, stalest_first
 from trialfleet.workflows.control.daily.unchanged import (
     data_fingerprint,
@@ -181,10 +181,10 @@ class Work:
         """The study with the regions that are to be trained; the others get their outcomes."""
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
-        absent = {name: data_not_there(attempt.date, path) for name, path in found.absent.items()}
-        gone = {name: absent.get(name, _ANOTHER_DAY) for name in left if name not in there}
-        self.fail(attempt, gone)
-        others = [name for name in there if name not in left]
+        missing = absent(found, attempt.date, found.whole.daily)
+        gone = [name for name in left if name in missing or name not in there]
+        self.fail(attempt, {name: missing.get(name, _ANOTHER_DAY) for name in gone})
+        others = [name for name in there if name not in left or name in gone]
         if found.study is None or len(others) == len(there):
             return None
         study = found.study.without(others)

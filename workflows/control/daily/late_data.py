@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from pathlib import Path
 
-from trialfleet.workflows.control.daily.region_outcomes import data_not_there
+from trialfleet.workflows.control.daily.region_outcomes import ABSENT, data_not_there
+from trialfleet.workflows.control.export.s3_data import DataInS3
 from trialfleet.workflows.facts.journal.journal import Journal, latest_of
 from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.daily import Daily
@@ -17,19 +18,26 @@ UNCHANGED_SECONDS = 60.0  # since data was written last, after which it counts a
 
 
 def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
-    """Return the regions whose data of a day can't be used yet, and why; URLs are not looked at.
+    """Return the regions whose data of a day can't be used yet, and why.
 
-    Where the study doesn't wait for data, what is there counts as whole.
+    Where the study doesn't wait for data, what is there counts as whole, and URLs are not looked
+    at.
     """
     late = {name: data_not_there(day, path) for name, path in found.absent.items()}
     if found.study is None or daily is None or daily.wait_for_data is None:
         return late
+    in_s3 = DataInS3(found.study.s3)
     for name in found.study.region_table:
-        data = found.study.data_of(name)
-        places = [Path(each) for each in data if not each.startswith(URL_PREFIXES)]
-        if why := next(filter(None, (_why_not_whole(place, daily) for place in places)), None):
+        whys = (_why_not_whole(each, daily, in_s3) for each in found.study.data_of(name))
+        if why := next(filter(None, whys), None):
             late[name] = f"data of {day} {why}"
     return late
+
+
+def absent(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
+    """Return those of `not_ready` whose data isn't there at all."""
+    late = not_ready(found, day, daily)
+    return {name: why for name, why in late.items() if why.startswith(f"data of {day} {ABSENT}: ")}
 
 
 def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
@@ -52,12 +60,33 @@ def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
     return end is not None and now < end
 
 
-def _why_not_whole(place: Path, daily: Daily) -> str:
+def _why_not_whole(each: str, daily: Daily, in_s3: DataInS3) -> str:
+    if each.startswith(URL_PREFIXES):
+        return _why_not_whole_in_s3(each, daily, in_s3)
+    place = Path(each)
     if daily.ready_file:
         mark = (place if place.is_dir() else place.parent) / daily.ready_file
         return "" if mark.exists() else f"is not whole: there is no {mark}"
-    age = min((abs(time.time() - written) for written in written(place)), default=0.0)
-    return "" if age >= UNCHANGED_SECONDS else f"is being written: {place}"
+    return _why_young(each, written(place))
+
+
+def _why_not_whole_in_s3(url: str, daily: Daily, in_s3: DataInS3) -> str:
+    """What isn't known is no reason to wait: the trials' jobs say why they can't read it."""
+    objects = in_s3.written(url)
+    if objects == {}:
+        return f"{ABSENT}: {url}"
+    if objects is None:
+        return ""
+    if daily.ready_file:
+        folder = url.rpartition("/")[0] if url in objects else url.rstrip("/")
+        mark = f"{folder}/{daily.ready_file}"
+        return f"is not whole: there is no {mark}" if in_s3.written(mark) == {} else ""
+    return _why_young(url, (moment.timestamp() for moment in objects.values()))
+
+
+def _why_young(data: str, written_at: Iterable[float]) -> str:
+    age = min((abs(time.time() - moment) for moment in written_at), default=0.0)
+    return "" if age >= UNCHANGED_SECONDS else f"is being written: {data}"
 
 
 def written(place: Path) -> Iterator[float]:

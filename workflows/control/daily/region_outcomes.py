@@ -14,6 +14,7 @@ from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy
 
+ABSENT = "isn't there"
 _DURING = {  # the phases of `RegionStatus`
     "waiting": "before it began",
     "trials": "during its trials",
@@ -83,4 +84,4 @@ def _why_failed(region: RegionStatus, status: RunStatus) -> str:
 
 def data_not_there(day: date, path: str) -> str:
     """Why a region failed whose data of a day isn't there."""
-    return f"data of {day} isn't there: {path}"
+    return f"data of {day} {ABSENT}: {path}"

@@ -1,0 +1,57 @@
+"""What lies in S3 of a region's data."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from trialfleet.workflows.control.export.published import ExportError
+from trialfleet.workflows.control.export.s3_client import s3_client
+from trialfleet.workflows.study.sections import S3Keys
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+
+class DataInS3:
+    """Looks at data; what S3 refuses to show isn't known, and neither is anything while S3 is away.
+
+    Needs the permission s3:ListBucket.
+    """
+
+    def __init__(self, keys: S3Keys | None) -> None:
+        """Take the study's keys; None: boto3 finds its own. Nothing is asked yet."""
+        self._keys = keys
+
+    @cached_property
+    def _client(self) -> S3Client | None:
+        try:
+            return s3_client(self._keys)
+        except ExportError:
+            return None
+
+    def written(self, url: str) -> dict[str, datetime] | None:
+        """Return when an object, or each one of a folder, was written, by its URL.
+
+        Returns:
+            Nothing in it where nothing is there; None where that isn't known.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        if self._client is None:
+            return None
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        try:
+            listed = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=bucket, Prefix=key
+            )
+            objects = [one for page in listed for one in page.get("Contents", [])]
+        except (BotoCoreError, ClientError):
+            return None
+        folder = f"{key.rstrip('/')}/"
+        return {
+            f"s3://{bucket}/{one['Key']}": one["LastModified"]
+            for one in objects
+            if one["Key"] == key or one["Key"].startswith(folder)
+        }
