@@ -119,7 +119,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
     """Show what became of the days of STUDY, and of each region on the newest."""
     from trialfleet.wall_clock import real_time
     from trialfleet.workflows.control.daily.clock import clock_of
-    from trialfleet.workflows.control.daily.days import journal_of
+    from trialfleet.workflows.control.daily.days import awaiting_now, journal_of
     from trialfleet.workflows.control.daily.late_data import awaited_now
     from trialfleet.workflows.control.daily.missed import (
         next_start,
@@ -131,6 +131,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
         newest_table,
         overview,
         reasons_table,
+        to_approve,
         to_copy,
     )
 
@@ -139,7 +140,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
     now = real_time()
     begins = next_start(settings, now) if settings else None
     awaited = awaited_now(study, journal, now) if settings else {}
-    shown = overview(whole.name, journal, begins, clock_of(whole.name, folder), most, awaited)
+    clock, awaiting = clock_of(whole.name, folder), awaiting_now(study)
+    shown = overview(whole.name, journal, begins, clock, most, awaited, awaiting)
     if as_json:
         print_json(shown.to_json())
         return
@@ -153,7 +155,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
         show(reasons)
     for region, reason in shown.awaited.items():
         say(f"{region}: awaited until {waits_until_text(settings, shown.days[0].date)}: {reason}")
-    for line in to_copy(shown):
+    for line in (*to_copy(shown), *to_approve(shown)):
         say(line)
     for line in shown.undelivered:
         say(line)

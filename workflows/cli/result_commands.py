@@ -54,7 +54,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
         show(best_table(found, opened.study.objective.metric))
         for entry in found:  # paths to copy: a table would fold them
             if entry.published:
-                kept = "  (another is in force)" if entry.stage == Stage.KEPT else ""
+                kept = "  (not in force)" if entry.stage == Stage.KEPT else ""
                 say(f"model  {entry.region}  {entry.published}{kept}")
     else:
         say("no trial has completed yet")

@@ -15,6 +15,7 @@ from tests.unit.serve.page_server import serving
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import load_study, plan
 from trialfleet.files import write_json
+from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.last_days import RegionDays, study_days
@@ -107,6 +108,23 @@ def test_each_region_has_its_last_day_and_the_age_of_its_model(folder: DailyFold
     assert found["day_end_timestamp_seconds", "demo"] == NOW.timestamp()
     assert found["model_age_seconds", "demo", "A"] == pytest.approx(48 * 3600, abs=600)
     assert found["model_age_seconds", "demo", "NO"] == pytest.approx(3600, abs=600)
+
+
+def test_a_model_that_waits_for_approval_is_told_with_its_time(
+    folder: DailyFolder, tmp_path: Path
+) -> None:
+    assert ("approval_wait_seconds", "demo", "NO") not in samples([folder])
+    models_folder = tmp_path / "models" / "demo" / "NO"
+    origin = {"study": "demo", "region": "NO", "run": "r2", "created": NOW.isoformat()}
+    (models_folder / "r2").mkdir()
+    write_json(models_folder / "r2" / "provenance.json", origin)
+    since = (NOW - timedelta(hours=2)).isoformat()
+    write_json(models_folder / ".awaiting.json", {"schema": 1, "run": "r2", "since": since})
+    found = samples([folder])
+    assert found["approval_wait_seconds", "demo", "NO"] == pytest.approx(2 * 3600, abs=600)
+    assert ("approval_wait_seconds", "demo", "A") not in found
+    promote(models_folder / "r2")
+    assert ("approval_wait_seconds", "demo", "NO") not in samples([folder])
 
 
 def test_days_that_did_not_begin_are_counted(folder: DailyFolder) -> None:

@@ -15,6 +15,7 @@ from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.facts.models.approval import awaiting, promote_command
 from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
 from trialfleet.workflows.facts.models.history import Change, changes
 from trialfleet.workflows.facts.record_shapes import Published
@@ -191,6 +192,7 @@ def _digest(
     spent = f", {_money(costs.total.usd, costs.total)} USD" if costs else ""
     failed = (one for one in outcomes if one.ending is Ending.FAILED)
     next_step = next((_again(one, folder) for one in failed), "")
+    waiting = [one for one in outcomes if _waits(study, one)]
     table = digest_table(outcomes, costs, measured)
     return Event(
         id=key,
@@ -198,7 +200,17 @@ def _digest(
         study=study.name,
         run=attempt.run,
         title=in_one_line(f"{study.name} {attempt.date}{again}: {words or 'nothing to do'}{spent}"),
-        text="\n".join(filter(None, [table, *(_moved(*each) for each in moves), next_step])),
+        text="\n".join(
+            filter(
+                None,
+                [
+                    table,
+                    *_to_approve(study, waiting),
+                    *(_moved(*each) for each in moves),
+                    next_step,
+                ],
+            )
+        ),
         data={
             "date": str(attempt.date),
             "attempt": attempt.attempt,
@@ -208,6 +220,7 @@ def _digest(
                     "region": one.region,
                     "ended": str(one.ending),
                     "why": one.why,
+                    **({"awaits_approval": True} if one in waiting else {}),
                     **_priced(costs.regions.get(one.region) if costs else None),
                     **_values(measured.get(one.region)),
                 }
@@ -217,6 +230,21 @@ def _digest(
             **_priced(costs.total if costs else None),
         },
     )
+
+
+def _waits(study: Study, one: Outcome) -> bool:
+    """Whether the model of a region's day waits for approval."""
+    if one.ending is not Ending.KEPT or not study.publishes:
+        return False
+    found = awaiting(models_folder_of(study, region_slug(one.region)))
+    return found is not None and found.run == one.run
+
+
+def _to_approve(study: Study, waiting: Iterable[Outcome]) -> Iterator[str]:
+    """What puts the models that wait for approval in force."""
+    for one in waiting:
+        model = models_folder_of(study, region_slug(one.region)) / str(one.run)
+        yield f"{one.region}: its new model waits for approval: {promote_command(model)}"
 
 
 def _values(both: BesideEarlier | None) -> dict[str, Any]:

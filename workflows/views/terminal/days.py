@@ -17,8 +17,10 @@ from trialfleet.workflows.facts.journal.journal import (
     Outcome,
 )
 from trialfleet.workflows.facts.journal.outbox import undelivered
+from trialfleet.workflows.facts.models.approval import Awaiting, promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import SEE
+from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.status.day_outcomes import outcomes_now
 from trialfleet.workflows.views.output import Fitting, cut_to_width, with_hint_where_cut
 from trialfleet.workflows.views.terminal.short_commands import shortened
@@ -60,6 +62,7 @@ class Overview:
         newest: what became of each region on the newest day.
         next_start: when the next day begins; None where the study has no `daily:` table any more.
         clock: what starts it; None if nothing of ours does.
+        awaiting: the models that wait for approval now, by region.
         awaited: the regions for whose data the newest day waits, and why it can't be used yet.
         undelivered: the alerts of its days that wait or were given up, a line for each channel.
     """
@@ -69,6 +72,7 @@ class Overview:
     newest: tuple[Outcome, ...]
     next_start: datetime | None
     clock: str | None
+    awaiting: dict[str, Awaiting] = field(default_factory=dict)
     awaited: dict[str, str] = field(default_factory=dict)
     undelivered: tuple[str, ...] = ()
 
@@ -84,8 +88,9 @@ def overview(
     clock: str | None,
     most: int,
     awaited: Mapping[str, str] | None = None,
+    awaiting: Mapping[str, Awaiting] | None = None,
 ) -> Overview:
-    """Return a study's days, the newest `most` of them; `awaited` as `Overview` has it."""
+    """Return a study's days, the newest `most`; `awaited` and `awaiting` as `Overview` has them."""
     attempts = journal.attempts()
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
@@ -99,6 +104,7 @@ def overview(
         newest=days[0].outcomes if days else (),
         next_start=next_start,
         clock=clock,
+        awaiting=dict(awaiting or {}),
         awaited=dict(awaited or {}),
         undelivered=undelivered(folder.alerts),
     )
@@ -186,6 +192,15 @@ def to_copy(shown: Overview) -> list[str]:
             newest.setdefault(one.region, one)
     split = {region: _split(one.why)[1:] for region, one in newest.items()}
     return [f"{label}  {name}  {shortened(text)}" for name, (label, text) in split.items() if text]
+
+
+def to_approve(shown: Overview) -> list[str]:
+    """Return the models that wait for approval, a line each, with what puts them in force."""
+    return [
+        f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
+        f"{shortened(promote_command(one.path))}"
+        for region, one in shown.awaiting.items()
+    ]
 
 
 def _split(why: str) -> tuple[str, str, str]:
