@@ -118,30 +118,21 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
 def status(study: Path, most: int, as_json: bool) -> None:
     """Show what became of the days of STUDY, and of each region on the newest."""
     from trialfleet.wall_clock import real_time
-    from trialfleet.workflows.control.daily.clock import clock_of
-    from trialfleet.workflows.control.daily.days import awaiting_now, journal_of
-    from trialfleet.workflows.control.daily.late_data import awaited_now
     from trialfleet.workflows.control.daily.missed import (
-        next_start,
         next_start_text,
         waits_until_text,
     )
+    from trialfleet.workflows.control.daily.overview import look
     from trialfleet.workflows.views.terminal.days import (
         days_table,
         newest_table,
-        overview,
         reasons_table,
         to_approve,
         to_copy,
     )
 
-    whole, folder, journal = journal_of(study)
-    settings = whole.daily
-    now = real_time()
-    begins = next_start(settings, now) if settings else None
-    awaited = awaited_now(study, journal, now) if settings else {}
-    clock, awaiting = clock_of(whole.name, folder), awaiting_now(study)
-    shown = overview(whole.name, journal, begins, clock, most, awaited, awaiting)
+    whole, folder, shown = look(study, most)
+    settings, now = whole.daily, real_time()
     if as_json:
         print_json(shown.to_json())
         return

@@ -993,13 +993,19 @@ def test_each_view_says_that_it_waits(
     assert answer.command == "trialfleet promote r2/A"
 
 
-def test_the_first_model_of_a_region_waits_too(make_day: MakeDay) -> None:
+def test_the_first_model_of_a_region_waits_too(
+    make_day: MakeDay, monkeypatch: pytest.MonkeyPatch, work: Path
+) -> None:
     day = make_day("r1", **ASKS)
     day.ask()
     day.publish()
     models_folder = Path(day.run.study.publish) / "demo" / "A"
     assert not (models_folder / "latest").is_symlink()
     assert "no model of this study was in force" in words(day)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("COLUMNS", "200")
+    for named in ([], ["A"], ["demo"]):
+        assert "waits for approval since" in CliRunner().invoke(main, ["models", *named]).output
     promote(models_folder / "r1")
     assert words(day) == ""
 

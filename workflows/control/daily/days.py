@@ -22,7 +22,6 @@ from trialfleet.workflows.control.plan.run_ids import published_already
 from trialfleet.workflows.control.run.reopening import reopen
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
-from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_of
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_day, load_published, load_whole
 from trialfleet.workflows.study.spec import Study
@@ -55,14 +54,6 @@ def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
         daily_study(file)
         folder.root.mkdir(parents=True, exist_ok=True)
     return study, folder, Journal(folder.journal)
-
-
-def awaiting_now(file: Path) -> dict[str, Awaiting]:
-    """Return the models of a study that wait for approval, by region; none where it has no file."""
-    try:
-        return awaiting_of(load_published(file))
-    except (TrialfleetError, OSError):
-        return {}
 
 
 class Days:

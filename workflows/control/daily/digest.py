@@ -29,7 +29,7 @@ from trialfleet.workflows.formatting import (
     usd,
 )
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.rules.cost_sums import Sum, add, sums
+from trialfleet.workflows.rules.cost_sums import CostSum, add, sums
 from trialfleet.workflows.status.costs.named import read_costs
 from trialfleet.workflows.status.earlier_model import BesideEarlier, beside_earlier
 from trialfleet.workflows.study.frozen import load_frozen
@@ -126,8 +126,8 @@ def _again(one: Outcome, folder: DailyFolder) -> str:
 class DaysCosts:
     """What a day's run has cost; by region where it can be put to one."""
 
-    total: Sum
-    regions: Mapping[str, Sum]
+    total: CostSum
+    regions: Mapping[str, CostSum]
 
 
 def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
@@ -254,7 +254,7 @@ def _values(both: BesideEarlier | None) -> dict[str, Any]:
     return {"metric": both.metric, "value": both.value, **before}
 
 
-def _priced(cost: Sum | None) -> dict[str, float]:
+def _priced(cost: CostSum | None) -> dict[str, float]:
     return {} if cost is None or cost.usd is None else {"usd": round(cost.usd, 6)}
 
 
@@ -294,12 +294,12 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
     return f"{_money(known.usd, costs.total)} USD"
 
 
-def _money(amount: float | None, total: Sum) -> str:
+def _money(amount: float | None, total: CostSum) -> str:
     """An amount with as many decimals as all others of the day."""
     return usd(amount or 0.0, decimals_of(total.usd or 0.0))
 
 
-def _spent(total: Sum) -> str:
+def _spent(total: CostSum) -> str:
     """What the day has cost, and how much of that led to nothing."""
     parts = [
         f"{_money(amount, total)} USD {what}"

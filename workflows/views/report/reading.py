@@ -43,7 +43,7 @@ from trialfleet.workflows.views.report.importance import importance_of
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.rules.cost_sums import Sum
+    from trialfleet.workflows.rules.cost_sums import CostSum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def _report(
     )
 
 
-def _overhead(folder: RunFolder, study: Study, now: datetime) -> Sum | None:
+def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
     """What its part in its fleet's nodes cost; None without a fleet, or where nobody knows."""
     if study.fleet is None:
         return None

@@ -54,7 +54,7 @@ class DayView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overview:
+class DaysOverview:
     """The days of a study.
 
     Attributes:
@@ -89,8 +89,8 @@ def overview(
     most: int,
     awaited: Mapping[str, str] | None = None,
     awaiting: Mapping[str, Awaiting] | None = None,
-) -> Overview:
-    """Return a study's days, the newest `most`; `awaited` and `awaiting` as `Overview` has them."""
+) -> DaysOverview:
+    """Return a study's newest `most` days; `awaited` and `awaiting` as `DaysOverview` has them."""
     attempts = journal.attempts()
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
@@ -98,7 +98,7 @@ def overview(
     days = [
         _day(folder, day, attempts, [o for (d, _), o in found.items() if d == day]) for day in dates
     ]
-    return Overview(
+    return DaysOverview(
         study=study,
         days=tuple(days),
         newest=days[0].outcomes if days else (),
@@ -127,7 +127,7 @@ def _day(
     )
 
 
-def days_table(shown: Overview) -> Table:
+def days_table(shown: DaysOverview) -> Table:
     """Return the days as a table."""
     from rich.table import Table
 
@@ -142,12 +142,12 @@ def days_table(shown: Overview) -> Table:
     return table
 
 
-def newest_table(shown: Overview) -> Fitting:
+def newest_table(shown: DaysOverview) -> Fitting:
     """Return what became of each region on the newest day as a table."""
     return _table(shown.study, str(shown.days[0].date), shown.newest, with_days=False)
 
 
-def reasons_table(shown: Overview) -> Fitting | None:
+def reasons_table(shown: DaysOverview) -> Fitting | None:
     """Return why regions were kept or failed on the days before the newest; None if none were."""
     explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     if not explained:
@@ -181,7 +181,7 @@ def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
     return f"the whole reasons: trialfleet why REGION --run {run}, or daily status --json"
 
 
-def to_copy(shown: Overview) -> list[str]:
+def to_copy(shown: DaysOverview) -> list[str]:
     """Return the commands and paths of the reasons, a line each: a table would fold them.
 
     Of each region that of its newest outcome: what is older has been overtaken.
@@ -194,7 +194,7 @@ def to_copy(shown: Overview) -> list[str]:
     return [f"{label}  {name}  {shortened(text)}" for name, (label, text) in split.items() if text]
 
 
-def to_approve(shown: Overview) -> list[str]:
+def to_approve(shown: DaysOverview) -> list[str]:
     """Return the models that wait for approval, a line each, with what puts them in force."""
     return [
         f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
