@@ -20,8 +20,8 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.last_days import RegionDays, study_days
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.report import days as by_day
 from trialfleet.workflows.views.report.reading import read_report
-from trialfleet.workflows.views.serve import details
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.nodes import PoolNodes
 from trialfleet.workflows.views.terminal.days import overview
@@ -191,7 +191,7 @@ def test_the_page_of_a_day_s_run_tells_of_the_regions_that_it_lacks(
 def test_the_matrix_has_first_what_failed_last(folder: DailyFolder) -> None:
     end(folder, TODAY, 3, B=Ending.KEPT)
     shown = overview("demo", Journal(folder.journal), None, None, 14)
-    rows = details.matrix(shown.days)
+    rows = by_day.matrix(shown.days)
     assert [row.region for row in rows] == ["A", "B", "NO"]
     endings = [[one.ending if one else None for one in row.outcomes] for row in rows]
     assert endings == [

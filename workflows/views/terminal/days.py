@@ -89,9 +89,14 @@ def overview(
     most: int,
     awaited: Mapping[str, str] | None = None,
     awaiting: Mapping[str, Awaiting] | None = None,
+    *,
+    last: date | None = None,
 ) -> DaysOverview:
-    """Return a study's newest `most` days; `awaited` and `awaiting` as `DaysOverview` has them."""
-    attempts = journal.attempts()
+    """Return a study's newest `most` days; `awaited` and `awaiting` as `DaysOverview` has them.
+
+    Up to the day `last`, if it is given.
+    """
+    attempts = [one for one in journal.attempts() if last is None or one.date <= last]
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
     folder = DailyFolder(journal.file.parent)
