@@ -6,7 +6,8 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -15,8 +16,13 @@ from optuna.distributions import FloatDistribution
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from trialfleet import Run
+from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet import Run, plan
+from trialfleet.files import write_json
 from trialfleet.optimizer.storage_url import sqlite_url
+from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
 from trialfleet.workflows.facts.runs.storage import study_name
@@ -129,3 +135,32 @@ def stored_trial(
 def _hurry(connection: sqlite3.Connection, _: object) -> None:
     """No test loses power: don't wait for the disk."""
     connection.execute("PRAGMA synchronous = OFF")
+
+
+def write_days_and_models(folder: Path) -> Path:
+    """Write the study `churn`, with a run of a day that failed, and two models; return its file."""
+    (folder / "go.sh").write_text("exit 0\n")
+    text = MINIMAL.replace("demo", "churn").replace("[A, NO]", "[north]")
+    file = write(folder, text + "daily: {at: '02:30', zone: UTC}\n")
+    run = plan(file, run="2026-11-22", out=folder / "runs" / "churn" / "2026-11-22")
+    day, now = date(2026, 11, 22), datetime(2026, 11, 22, 3, tzinfo=UTC)
+    journal = Journal(DailyFolder(run.folder.parent).journal)
+    attempt = journal.begin(
+        Attempt(
+            date=day,
+            attempt=1,
+            run=run.run_id,
+            regions=("north",),
+            started=now,
+            deadline=None,
+        )
+    )
+    journal.record([attempt.outcome("north", Ending.FAILED, "no such file", run=run.run_id)], now)
+    journal.end(attempt, now)
+    for name in ("r1", "r2"):
+        model = folder / "models" / "churn" / "north" / name
+        model.mkdir(parents=True)
+        origin = {"study": "churn", "region": "north", "run": name}
+        write_json(model / "provenance.json", origin)
+    promote(folder / "models" / "churn" / "north" / "r1")
+    return file

@@ -35,22 +35,38 @@ from trialfleet.errors import (
 )
 
 if TYPE_CHECKING:
+    from trialfleet.workflows.control.daily.overview import days
+    from trialfleet.workflows.control.export.switching import Switch, promote, rollback
     from trialfleet.workflows.control.models.predict import predict
     from trialfleet.workflows.control.run.new_run import plan
     from trialfleet.workflows.control.run.run import Run
+    from trialfleet.workflows.facts.journal.journal import Ending, Outcome
+    from trialfleet.workflows.facts.models.listing import PublishedModel
+    from trialfleet.workflows.facts.runs.models_named import RegionModels, models
+    from trialfleet.workflows.rules.cost_sums import CostSum
     from trialfleet.workflows.rules.states import RunState, Stage, TrialState
     from trialfleet.workflows.status.best_settings import BestSettings
+    from trialfleet.workflows.status.costs.named import Costs, cost
     from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
     from trialfleet.workflows.status.run_trials import Trial
     from trialfleet.workflows.study.loading import load_study
     from trialfleet.workflows.study.spec import Study
+    from trialfleet.workflows.views.terminal.days import DaysOverview, DayView
 
 __all__ = [
     "BestSettings",
+    "CostSum",
+    "Costs",
+    "DayView",
+    "DaysOverview",
+    "Ending",
     "FleetError",
     "InputError",
     "OptimizerError",
+    "Outcome",
     "PoolError",
+    "PublishedModel",
+    "RegionModels",
     "RegionStatus",
     "Run",
     "RunState",
@@ -58,19 +74,33 @@ __all__ = [
     "Stage",
     "Study",
     "StudyError",
+    "Switch",
     "Trial",
     "TrialState",
     "TrialfleetError",
+    "cost",
+    "days",
     "load_study",
+    "models",
     "plan",
     "predict",
+    "promote",
+    "rollback",
 ]
 
 _HOMES = {
     "workflows.status.best_settings": ("BestSettings",),
     "workflows.control.run.new_run": ("plan",),
+    "workflows.control.daily.overview": ("days",),
+    "workflows.control.export.switching": ("Switch", "promote", "rollback"),
     "workflows.control.models.predict": ("predict",),
     "workflows.control.run.run": ("Run",),
+    "workflows.facts.journal.journal": ("Ending", "Outcome"),
+    "workflows.facts.models.listing": ("PublishedModel",),
+    "workflows.facts.runs.models_named": ("RegionModels", "models"),
+    "workflows.rules.cost_sums": ("CostSum",),
+    "workflows.status.costs.named": ("Costs", "cost"),
+    "workflows.views.terminal.days": ("DaysOverview", "DayView"),
     "workflows.rules.states": ("RunState", "Stage", "TrialState"),
     "workflows.status.run_trials": ("Trial",),
     "workflows.status.run_status": ("RegionStatus", "RunStatus"),

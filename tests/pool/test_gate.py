@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor, assert_exactly_once, dagmans
-from trialfleet import Run, RunState
+from trialfleet import Run, RunState, promote
 from trialfleet.files import read_json
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -22,8 +22,16 @@ TUNED = {"x": {"type": "float", "low": 0.29, "high": 0.31}}  # the optimum is in
 WORSE = {"x": {"type": "float", "low": 0.9, "high": 1.0}}
 
 
-def day(make_run: MakeRun, number: int, params: dict[str, Any] | None = None, **budget: Any) -> Run:
-    run = make_run(params, run=f"day{number}", budget=SMALL | budget, gate={})
+def day(
+    make_run: MakeRun,
+    number: int,
+    params: dict[str, Any] | None = None,
+    *,
+    approve: bool = False,
+    **budget: Any,
+) -> Run:
+    gate = {"approve": approve}
+    run = make_run(params, run=f"day{number}", budget=SMALL | budget, gate=gate)
     run.submit()
     return run
 
@@ -64,6 +72,23 @@ def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun)
     assert (verdict["verdict"], latest(broken)) == ("kept", "day3")
     assert "the gate's job failed: exit code 1: I always fail; see" in str(verdict["why"])
     assert RunFolder(broken.folder).region("A").gate.log.exists()
+
+
+def test_what_passed_waits_for_a_person_and_the_next_is_held_against_the_one_in_force(
+    make_run: MakeRun,
+) -> None:
+    first = day(make_run, 1, WORSE)
+    assert (ended(first)["verdict"], latest(first)) == ("promoted", "day1")
+    for number in (2, 3):
+        waiting = day(make_run, number, TUNED, approve=True)
+        verdict = ended(waiting)
+        assert (verdict["verdict"], latest(waiting)) == ("promoted", "day1")
+        assert verdict["champion"]["run"] == "day1"  # type: ignore[index]
+        region = waiting.status().regions[0]
+        assert (region.stage, bool(region.awaits_approval)) == ("kept", True)
+    [switch] = promote(region.published or "", why="looked at it")
+    assert (switch.run, switch.former, latest(waiting)) == ("day3", "day1", "day3")
+    assert waiting.status().regions[0].stage == "published"
 
 
 @pytest.mark.thorough

@@ -118,32 +118,21 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
 def status(study: Path, most: int, as_json: bool) -> None:
     """Show what became of the days of STUDY, and of each region on the newest."""
     from trialfleet.wall_clock import real_time
-    from trialfleet.workflows.control.daily.clock import clock_of
-    from trialfleet.workflows.control.daily.days import journal_of
-    from trialfleet.workflows.control.daily.late_data import awaited_now
     from trialfleet.workflows.control.daily.missed import (
-        next_start,
         next_start_text,
         waits_until_text,
     )
-    from trialfleet.workflows.control.takeover.look import look
+    from trialfleet.workflows.control.daily.overview import look
     from trialfleet.workflows.views.terminal.days import (
         days_table,
         newest_table,
-        overview,
         reasons_table,
+        to_approve,
         to_copy,
     )
 
-    whole, folder, journal = journal_of(study)
-    settings = whole.daily
-    now = real_time()
-    begins = next_start(settings, now) if settings else None
-    lease, away = look(study, folder)
-    awaited = awaited_now(study, journal, now) if settings else {}
-    shown = overview(
-        whole.name, journal, begins, clock_of(whole.name, folder), most, awaited, lease
-    )
+    whole, folder, shown = look(study, most)
+    settings, now = whole.daily, real_time()
     if as_json:
         print_json(shown.to_json())
         return
@@ -157,9 +146,9 @@ def status(study: Path, most: int, as_json: bool) -> None:
         show(reasons)
     for region, reason in shown.awaited.items():
         say(f"{region}: awaited until {waits_until_text(settings, shown.days[0].date)}: {reason}")
-    for line in to_copy(shown):
+    for line in (*to_copy(shown), *to_approve(shown)):
         say(line)
-    for line in (away, *shown.undelivered, str(shown.lease or "")):
+    for line in (*shown.undelivered, shown.database_away, str(shown.lease or "")):
         if line:
             say(line)
     _say_what_comes(study, next_start_text(settings, now) if settings else "", shown.clock, folder)

@@ -16,7 +16,6 @@ import click
 
 from trialfleet.errors import InputError
 from trialfleet.files import replacing
-from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.cli.arguments import (
     completed_by_cost_keys,
     completed_by_runs,
@@ -28,10 +27,6 @@ from trialfleet.workflows.cli.arguments import (
 from trialfleet.workflows.views.output import console, json_option, print_json, say, show
 
 _PORT = 8642  # of the page
-_UNPRICED = (
-    "what {} cost is unknown, and missing above: their nodes say no price; set "
-    "usd_per_hour in the study (docs/costs.md)"
-)
 
 
 @click.command()
@@ -54,7 +49,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
         show(best_table(found, opened.study.objective.metric))
         for entry in found:  # paths to copy: a table would fold them
             if entry.published:
-                kept = "  (another is in force)" if entry.stage == Stage.KEPT else ""
+                kept = "  (not in force)" if entry.stage == Stage.KEPT else ""
                 say(f"model  {entry.region}  {entry.published}{kept}")
     else:
         say("no trial has completed yet")
@@ -98,53 +93,20 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
     The name of a study stands for all of its runs. Without a name it is all runs in ./runs, and
     all that their fleets have cost.
     """
-    from trialfleet.workflows.rules.cost_sums import add, sums
-    from trialfleet.workflows.status.costs.named import read_costs
+    from trialfleet.workflows.status.costs.named import cost as cost_of
     from trialfleet.workflows.views.terminal.cost_table import costs_table
 
-    found = read_costs(names)
-    keys = _cost_keys(by) or (
-        ["run"] if len({(i.study, i.run) for i in found.items}) > 1 else ["region"]
-    )
-    groups, total = sums(found.items, keys), add(found.items)
-    notices = list(found.notices)
-    if total.unpriced_hours:
-        notices.append(_UNPRICED.format(_slot_time(total.unpriced_hours)))
+    keys = [key.strip() for key in by.split(",")] if by is not None else []
+    found = cost_of(*names, by=keys)
     if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "currency": "USD",
-                "by": keys,
-                "rows": [group.to_json() for group in groups],
-                "total": total.to_json(),
-                "notices": notices,
-            }
-        )
+        print_json(found.to_json())
         return
-    if groups:
-        show(costs_table(groups, total, keys))
+    if found.rows:
+        show(costs_table(found.rows, found.total, found.by))
     else:
         say("no job has run yet")
-    for notice in notices:
+    for notice in found.notices:
         say(f"note: {notice}")
-
-
-def _slot_time(hours: float) -> str:
-    """Hours of slots in words; few of them in minutes, for which 0.00 would stand else."""
-    return f"{hours:.2f} slot hours" if hours >= 0.1 else f"{hours * 60:.2g} slot minutes"
-
-
-def _cost_keys(by: str | None) -> list[str]:
-    from trialfleet.workflows.rules.cost_sums import BY
-
-    keys = [key.strip() for key in by.split(",")] if by is not None else []
-    if unknown := [key for key in keys if key not in BY]:
-        raise InputError(
-            f"--by {by}: there is no {unknown[0]!r}{did_you_mean(unknown[0], BY)}; choose of "
-            f"{', '.join(BY)}, with commas between"
-        )
-    return list(dict.fromkeys(keys))
 
 
 @click.command()

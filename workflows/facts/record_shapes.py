@@ -22,6 +22,7 @@ class Published(TypedDict):
 
     path: str
     not_latest: NotRequired[str | None]
+    awaits_approval: NotRequired[str]  # why the gate let it pass
     drift: NotRequired[str | None]
 
 

@@ -58,7 +58,7 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sum:
+class CostSum:
     """Items added up.
 
     Attributes:
@@ -87,7 +87,7 @@ class Sum:
         return {**self.key, **{name: value and round(value, 6) for name, value in figures.items()}}
 
 
-def sums(items: Iterable[Item], by: Sequence[str]) -> list[Sum]:
+def sums(items: Iterable[Item], by: Sequence[str]) -> list[CostSum]:
     """Return the sums of items that are alike in `by`, names of `BY`; sorted by them.
 
     A run is STUDY/RUN unless its study is among the names: several studies may have a run of an id.
@@ -101,7 +101,7 @@ def sums(items: Iterable[Item], by: Sequence[str]) -> list[Sum]:
     return [add(groups[key], dict(zip(by, key, strict=True))) for key in sorted(groups)]
 
 
-def add(items: Sequence[Item], key: dict[str, str] | None = None) -> Sum:
+def add(items: Sequence[Item], key: dict[str, str] | None = None) -> CostSum:
     """Return the sum of items."""
     is_priced = not items or any(item.usd is not None for item in items)
 
@@ -114,7 +114,7 @@ def add(items: Sequence[Item], key: dict[str, str] | None = None) -> Sum:
     def hours(chosen: Iterable[Item]) -> float:
         return sum(item.seconds for item in chosen if item.kind not in OVERHEAD) / HOUR
 
-    return Sum(
+    return CostSum(
         key=key or {},
         usd=usd(Kind),
         work=usd(set(Kind) - LOST - OVERHEAD),

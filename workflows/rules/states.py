@@ -44,7 +44,9 @@ class Stage(StrEnum):
     GATING = "gating"  # its new model and the one in force are measured on the same rows
     PUBLISHING = "publishing"
     PUBLISHED = "published"  # its model is in the publish folder
-    KEPT = "kept"  # … and another one stays in force: the gate, or a later run's model, kept it out
+    KEPT = (
+        "kept"  # … and isn't in force: by the gate or a later run's model, or it waits for approval
+    )
     TUNED = "tuned"  # its trials are done, and the study publishes nothing
     HELD = "held"
     LOST = "lost"

@@ -36,8 +36,8 @@ from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts, may_fail, read_jobs
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import undelivered
+from trialfleet.workflows.facts.models.approval import awaits_approval, why_kept_out_now
 from trialfleet.workflows.facts.models.export_folder import unexported
-from trialfleet.workflows.facts.models.folders import why_kept_out
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import check_place
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
@@ -432,7 +432,7 @@ class StatusReader:
             sources.state,
             sources.node,
             records,
-            records.published and why_kept_out(records.published),
+            records.published and why_kept_out_now(records.published),
             sources.trouble,
             sources.by_stop,
             sources.queued is None,
@@ -477,7 +477,8 @@ class StatusReader:
         finished = len(complete) + failed + pruned + stopped_early
         phase = phase_of(records, region, queued, finished, lambda: read_end_files(files))
         published = str(records.published["path"]) if records.published else None
-        not_latest = why_kept_out(records.published) if records.published else None
+        not_latest = why_kept_out_now(records.published) if records.published else None
+        awaits = awaits_approval(records.published) if records.published else None
         budget = self._frozen.study.budget_of(region.name)
         stage = stage_of(state, phase, published=published is not None, kept=not_latest is not None)
         service_log, trouble = self._folder.service_log, sources.trouble
@@ -505,6 +506,7 @@ class StatusReader:
             published=published,
             spent=records.spent,
             not_latest=not_latest,
+            awaits_approval=awaits.since.isoformat() if awaits else None,
             gate=gate_of(records, self._frozen.study),
             kept=kept_by_gate(records),
             drift=(records.published or {}).get("drift"),

@@ -45,6 +45,7 @@ class RegionStatus:
         published: folder of the published model.
         spent: which budget in USD pays for no more of its trials, if one doesn't.
         not_latest: why `latest` is another run's model, if it is.
+        awaits_approval: since when its model waits for a person to promote it, in ISO 8601.
         gate: what the gate found of a model that it let pass; None without a former one, or a gate.
         kept: why the gate kept the model in force, if it did.
         holdout: how far its full training's validation and test losses are apart, where rows don't
@@ -82,6 +83,7 @@ class RegionStatus:
     usd: float | None = None
     spent: str | None = None
     not_latest: str | None = None
+    awaits_approval: str | None = None
     gate: Passed | None = None
     kept: str | None = None
     drift: str | None = None

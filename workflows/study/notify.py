@@ -24,6 +24,7 @@ from trialfleet.workflows.study.paths import (
 EventKind = Literal[
     "region-failed",
     "champion-kept",
+    "awaits-approval",
     "drift",
     "budget-80",
     "budget-spent",

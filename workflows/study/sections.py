@@ -202,6 +202,11 @@ class Gate(Section):
         description="Where the trainer measures one: a new model must be better than a constant "
         "prediction.",
     )
+    approve: bool = Field(
+        default=False,
+        description="A model that passes waits until a person puts it in force: trialfleet "
+        "promote.",
+    )
 
 
 class EarlyStopping(Section):

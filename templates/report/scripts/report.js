@@ -24,6 +24,13 @@ function fill(region) {
   watch(body);
 }
 
+// The table of a study's days, which is as long as there are regions.
+const days = document.getElementById("days-by-region");
+if (days) {
+  days.innerHTML = block("regions-data").days;
+  watch(days);
+}
+
 document.addEventListener(
   "toggle",
   ({ target }) => {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -18,10 +19,14 @@ from optuna.trial import create_trial
 
 import trialfleet
 from tests.conftest import MakeRun
+from tests.stored_runs import write_days_and_models
 from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.files import write_json
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.facts.models.history import changes
+from trialfleet.workflows.views.output import print_json
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,6 +39,13 @@ SIGNATURES = {
     "folder: 'str | PathLike[str]' = '.') -> 'Study'",
     "predict": "(folder: 'str | PathLike[str]', rows: 'Iterable[Mapping[str, object]]') "
     "-> 'list[float] | list[str]'",
+    "cost": "(*names: 'str | PathLike[str]', by: 'Sequence[str]' = ()) -> 'Costs'",
+    "days": "(study: 'str | PathLike[str]', *, most: 'int' = 14) -> 'DaysOverview'",
+    "models": "(name: 'str | PathLike[str] | None' = None, *, study: 'str | None' = None) "
+    "-> 'list[RegionModels]'",
+    "promote": "(*models: 'str | PathLike[str]', why: 'str' = '') -> 'list[Switch]'",
+    "rollback": "(region: 'str | PathLike[str]', *, to: 'str | None' = None, why: 'str' = '') "
+    "-> 'Switch'",
     "Run": "(folder: 'str | PathLike[str]') -> 'None'",
     "Run.submit": "(self, *, anyway: 'bool' = False) -> 'str'",
     "Run.resume": "(self) -> 'str'",
@@ -42,6 +54,7 @@ SIGNATURES = {
     "Run.wait": "(self, progress: 'Callable[[RunStatus], None] | None' = None) -> 'RunStatus'",
     "Run.watch": "(self, every: 'float' = 2.0) -> 'Iterator[RunStatus]'",
     "Run.trials": "(self, region: 'str | None' = None) -> 'list[Trial]'",
+    "Run.cost": "(self, by: 'Sequence[str]' = ()) -> 'Costs'",
     "Run.best": "(self) -> 'list[BestSettings]'",
 }
 
@@ -128,6 +141,88 @@ def test_trials_make_a_data_frame(make_run: MakeRun, library: str) -> None:
     frame = frames.DataFrame(run.trials())
     assert list(frame["value"]) == [0.0, 0.5, 1.0]
     assert list(frame["region"]) == ["A"] * 3
+
+
+@pytest.fixture
+def days_and_models(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A study of one region with a day that has ended, a run of it, and two models."""
+    monkeypatch.chdir(work)
+    return write_days_and_models(work)
+
+
+def output(*words: str) -> str:
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_python_has_the_same_as_json_of_the_commands(
+    days_and_models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def plain(value: object) -> object:
+        print_json(value)
+        return json.loads(capsys.readouterr().out)
+
+    file = str(days_and_models)
+    assert plain(trialfleet.days(file).to_json()) == json.loads(
+        output("daily", "status", file, "--json")
+    )
+    told = json.loads(output("models", "churn", "--json"))
+    assert plain([one.to_json() for one in trialfleet.models("churn")]) == told
+    told = json.loads(output("cost", "churn", "--by", "day,region", "--json"))
+    assert trialfleet.cost("churn", by=["day", "region"]).to_json() == told
+    run = trialfleet.Run("runs/churn/2026-11-22")
+    assert run.cost().to_json() == json.loads(output("cost", "churn/2026-11-22", "--json"))
+
+
+def test_promote_and_rollback_say_what_is_in_force_and_keep_the_reason(
+    days_and_models: Path,
+) -> None:
+    [switch] = trialfleet.promote("models/churn/north/r2", why="looked\nat it")
+    assert (switch.study, switch.region, switch.run, switch.former) == (
+        "churn",
+        "north",
+        "r2",
+        "r1",
+    )
+    assert str(switch) == "churn/north: latest is r2 (was r1)"
+    back = trialfleet.rollback(Path("models/churn/north"), why="bad labels")
+    assert (back.run, back.former) == ("r1", "r2")
+    assert [one.why for one in changes(back.folder / "latest")[-2:]] == [
+        "looked at it",
+        "bad labels",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: trialfleet.promote("nowhere"), ["promote", "nowhere"]),
+        (lambda: trialfleet.rollback("nowhere"), ["rollback", "nowhere"]),
+        (lambda: trialfleet.rollback("churn/north", to="r9"), ["rollback", "north", "--to", "r9"]),
+        (lambda: trialfleet.models("nowhere"), ["models", "nowhere"]),
+        (lambda: trialfleet.cost("churn", by=["regin"]), ["cost", "churn", "--by", "regin"]),
+        (lambda: trialfleet.cost("nowhere"), ["cost", "nowhere"]),
+        (lambda: trialfleet.days("nowhere.yaml"), ["daily", "status", "nowhere.yaml"]),
+    ],
+)
+def test_errors_have_the_texts_of_the_commands(
+    days_and_models: Path, call: Callable[[], object], words: list[str]
+) -> None:
+    with pytest.raises(trialfleet.TrialfleetError) as caught:
+        call()
+    done = CliRunner().invoke(main, words)
+    assert str(caught.value) in done.output
+
+
+def test_what_can_be_promoted_is_where_another_model_can_not(days_and_models: Path) -> None:
+    other = Path("models/churn/south/r2")
+    other.mkdir(parents=True)
+    write_json(other / "provenance.json", {"study": "churn", "region": "south", "run": "r2"})
+    (other.parent / "latest").mkdir()
+    with pytest.raises(trialfleet.InputError, match=r"not promoted: churn/south: .*is a folder"):
+        trialfleet.promote(other, "models/churn/north/r2")
+    assert Path("models/churn/north/latest").readlink() == Path("r2")
 
 
 def test_importing_trialfleet_is_light() -> None:

@@ -17,7 +17,6 @@ from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.result_commands import _slot_time
 from trialfleet.workflows.control.daily.digest import tell_days
 from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.control.notify.slack import slack_text
@@ -27,7 +26,8 @@ from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal,
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.storage import storage_url, study_name
-from trialfleet.workflows.rules.cost_sums import Sum
+from trialfleet.workflows.rules.cost_sums import CostSum
+from trialfleet.workflows.status.costs.named import _slot_time
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.views.terminal.cost_table import costs_table
@@ -130,7 +130,7 @@ def test_where_no_price_is_known_there_is_a_dash_and_no_zero(runs: Path, make_ru
 def test_little_time_has_more_decimals() -> None:
     for hours, text in ((0.0021, "0.0021"), (2.0, "2.00")):
         sums = dict.fromkeys(("work", "lost", "boot", "idle"), 0.0)
-        total = Sum(key={}, usd=1.0, hours=hours, unpriced_hours=0.0, **sums)
+        total = CostSum(key={}, usd=1.0, hours=hours, unpriced_hours=0.0, **sums)
         printed = io.StringIO()
         Console(file=printed).print(costs_table([], total, ["run"]))
         assert text in printed.getvalue().split()

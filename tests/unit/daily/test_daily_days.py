@@ -169,6 +169,11 @@ def test_what_does_not_change_a_model_does_not_change_the_settings(here: Path) -
     first = settings_fingerprint(load_study(write(here, TEXT), DAY), "A")
     text = TEXT.replace("1h", "2h") + "retries: 7\nparallel_regions: 3\n"
     assert settings_fingerprint(load_study(write(here, text), DAY), "A") == first
+    gated = [TEXT + f"gate: {{approve: {each}}}\n" for each in ("true", "false")]
+    approved, not_so = (
+        settings_fingerprint(load_study(write(here, each), DAY), "A") for each in gated
+    )
+    assert approved == not_so
     put(here, BEFORE, A="1", NO="2")
     assert settings_fingerprint(load_study(write(here, TEXT), BEFORE), "A") == first
 

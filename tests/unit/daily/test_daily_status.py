@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -9,9 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.unit.study.study_texts import MINIMAL, write
+from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.facts.models.approval import awaiting, note_awaiting, passed_words
+from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.views.terminal.days import hint_of
 
 DAY = date(2026, 11, 22)
@@ -62,6 +67,40 @@ def test_a_long_reason_takes_one_line_and_what_is_to_be_copied_stands_below_the_
     whole = CliRunner().invoke(main, ["daily", "status", str(file)]).output
     assert whole.count(LONG) == 2
     assert "the whole reasons" not in whole
+
+
+def test_what_waits_for_approval_is_named_until_somebody_promotes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "go.sh").write_text("exit 0\n")
+    file = write(tmp_path, MINIMAL + "daily: {at: '02:30', zone: UTC}\n")
+    model = tmp_path / "models" / "demo" / "A" / "r2"
+    model.mkdir(parents=True)
+    write_json(model / "provenance.json", {"study": "demo", "region": "A", "run": "r2"})
+    note_awaiting(model)
+    since = awaiting(model.parent)
+    assert since
+    journal = Days(file, clock=lambda: NOON, say=lambda _: None).journal
+    journal.begin(
+        Attempt(date=DAY, attempt=1, run="r2", regions=("A",), started=NOON, deadline=None)
+    )
+    why = passed_words(model, "loss 0.3, champion 0.4")
+    one = Outcome(date=DAY, region="A", attempt=1, ending=Ending.KEPT, why=why, run="r2")
+    journal.record([one], NOON)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def status(*words: str) -> str:
+        return CliRunner().invoke(main, ["daily", "status", str(file), *words]).output
+
+    asked = f"A: r2's model waits for approval since {local_time(since.since)}: trialfleet promote"
+    assert f"{asked} models/demo/A/r2" in status().splitlines()
+    told = json.loads(status("--json"))["awaiting"]["A"]
+    assert (told["run"], told["path"]) == ("r2", str(model))
+    promote(model)
+    assert "waits for approval" not in status()
+    assert [line for line in status().splitlines() if line.startswith("to change that")] == []
+    assert json.loads(status("--json"))["awaiting"] == {}
 
 
 def test_the_hint_below_names_what_shows_the_reasons_of_its_own_rows() -> None:

@@ -26,10 +26,15 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text, shares_rows_with_champion
 from trialfleet.workflows.cli.watching import show_end
-from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.models.latest import promote, rollback
+from trialfleet.workflows.control.models.retention import indispensable
 from trialfleet.workflows.control.scripts.gate import measured as measured_of
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.facts.journal.journal import Ending, ending_with_model
+from trialfleet.workflows.facts.models.approval import awaiting
+from trialfleet.workflows.facts.models.history import changes
+from trialfleet.workflows.facts.models.listing import Standing, models_on
 from trialfleet.workflows.facts.models.verdict import (
     BASELINE,
     CHALLENGER,
@@ -57,6 +62,7 @@ from trialfleet.workflows.views.report.summary import summary_table
 from trialfleet.workflows.views.report.views import attention, header
 from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
 from trialfleet.workflows.views.terminal.status_view import run_view
+from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.region_rules import why_region
 from trialfleet.workflows.views.why.witnesses import RunWitnesses
 
@@ -920,3 +926,154 @@ def test_the_pages_trainer_measures_both_models(tmp_path: Path) -> None:
     losses = found[CHALLENGER].losses
     assert losses is not None
     assert losses.tolist() == [0.0, 1.0]
+
+
+# A person's approval
+
+ASKS = {"gate": {"approve": True}}
+
+
+@pytest.fixture
+def waiting(champion: Day, make_day: MakeDay) -> Day:
+    """The run r2, whose model the gate let pass and nobody has approved."""
+    day = make_day("r2", **ASKS)
+    day.decide(0.4, 0.3)
+    return day
+
+
+def test_a_model_that_passed_waits_until_a_person_promotes_it(
+    waiting: Day, monkeypatch: pytest.MonkeyPatch, work: Path
+) -> None:
+    assert json.loads(waiting.files.verdict.read_text())["verdict"] == "promoted"
+    assert (latest(waiting), standing(waiting)) == ("r1", "kept")
+    path = Path(waiting.run.study.publish) / "demo" / "A" / "r2"
+    assert re.fullmatch(
+        rf"waits for approval since \d{{4}}-\d\d-\d\d \d\d:\d\d: loss 0\.3, champion 0\.4"
+        rf"; to change that: trialfleet promote {path}",
+        words(waiting),
+    )
+    ending, why = ending_with_model(waiting.files)
+    assert ending is Ending.KEPT
+    assert why == (
+        "it passed the gate: loss 0.3, champion 0.4; with gate.approve a person puts it in force: "
+        f"trialfleet promote {path}"
+    )
+    monkeypatch.chdir(work)
+    done = CliRunner().invoke(main, ["promote", "r2/A", "--why", "looked at it"])
+    assert done.output == "demo/A: latest is r2 (was r1)\n"
+    assert (latest(waiting), words(waiting), standing(waiting)) == ("r2", "", "published")
+    assert changes(path.with_name("latest"))[-1].why == "looked at it"
+    assert awaiting(path.parent) is None
+
+
+def test_each_view_says_that_it_waits(
+    waiting: Day, monkeypatch: pytest.MonkeyPatch, work: Path
+) -> None:
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def models(*more: str) -> str:
+        return CliRunner().invoke(main, ["models", *more]).output
+
+    waits = words(waiting).partition("; to change that")[0]
+    assert f"r2: {waits.removesuffix(': loss 0.3, champion 0.4')}" in models()
+    assert re.search(r"r2 .* waits for approval since", models("A"))
+    assert "gate      passed: loss 0.3, champion 0.4" in models("A", "--card", "r2")
+    (region,) = json.loads(models("--json"))
+    assert [model["standing"] for model in region["models"]] == ["in force", "waits for approval"]
+    status = StatusReader(waiting.folder).read()
+    assert f"A: {waits}; to change that: trialfleet promote r2/A" in " ".join(
+        as_text(run_view(status)).split()
+    )
+    assert status.to_json()["regions"][0]["awaits_approval"]
+    ((reason, _),) = attention(read_report(waiting.folder))
+    assert reason == f"its new model is not in force: {waits}"
+    answer = why_of(waiting)
+    assert (answer.kind.value, answer.why) == ("awaits-approval", waits)
+    assert answer.command == "trialfleet promote r2/A"
+
+
+def test_the_first_model_of_a_region_waits_too(
+    make_day: MakeDay, monkeypatch: pytest.MonkeyPatch, work: Path
+) -> None:
+    day = make_day("r1", **ASKS)
+    day.ask()
+    day.publish()
+    models_folder = Path(day.run.study.publish) / "demo" / "A"
+    assert not (models_folder / "latest").is_symlink()
+    assert "no model of this study was in force" in words(day)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("COLUMNS", "200")
+    for named in ([], ["A"], ["demo"]):
+        assert "waits for approval since" in CliRunner().invoke(main, ["models", *named]).output
+    promote(models_folder / "r1")
+    assert words(day) == ""
+
+
+def test_the_next_model_is_held_against_the_one_in_force_and_waits_in_its_place(
+    waiting: Day, make_day: MakeDay
+) -> None:
+    third = make_day("r3", **ASKS)
+    assert third.decide(0.4, 0.2)["champion"]["run"] == "r1"
+    assert words(third).startswith("waits for approval since")
+    assert words(waiting).startswith("it passed the gate and was not approved: loss 0.3")
+    assert [model.standing for model in models_on(models_of_a(third))] == [
+        Standing.IN_FORCE,
+        Standing.NEVER,
+        Standing.AWAITS,
+    ]
+    promote(models_of_a(third) / "r2")  # the older one, by name
+    assert (latest(third), words(waiting)) == ("r2", "")
+    assert words(third).startswith("waits for approval since")
+    promote(models_of_a(third) / "r3")
+    rollback(models_of_a(third))
+    assert words(third).startswith("it passed the gate and was put in force; another is by now: ")
+    assert awaiting(models_of_a(third)) is None
+
+
+def test_none_waits_behind_a_newer_one_that_went_live_without_approval(
+    waiting: Day, make_day: MakeDay
+) -> None:
+    third = make_day("r3")
+    third.decide(0.4, 0.2)
+    assert latest(third) == "r3"
+    assert awaiting(models_of_a(third)) is None
+    assert "was not approved" in words(waiting)
+
+
+def test_a_model_that_waits_is_not_removed_by_keep(waiting: Day) -> None:
+    assert indispensable(models_of_a(waiting)) == {"r1", "r2"}
+
+
+def test_what_the_gate_keeps_out_asks_for_no_approval(champion: Day, make_day: MakeDay) -> None:
+    day = make_day("r2", **ASKS)
+    day.decide(0.4, 0.5)
+    assert KEPT_R1 in words(day)
+    assert awaiting(models_of_a(day)) is None
+
+
+def why_of(day: Day) -> Answer:
+    witnesses = RunWitnesses(day.run.folder)
+    (graph,) = graph_of(day.run.study).regions
+    return why_region(witnesses.run(), witnesses.region(graph))
+
+
+def models_of_a(day: Day) -> Path:
+    return Path(day.run.study.publish) / "demo" / "A"
+
+
+def test_kill_9_while_a_model_that_waits_is_published_ends_the_same(
+    champion: Day, make_day: MakeDay
+) -> None:
+    day = make_day("r2", **ASKS)
+    day.ask()
+    day.measure(0.4, 0.3)
+    day.tell()
+    words = [str(day.folder.root), str(models_of_a(day)), "23"]
+    command = [sys.executable, "-c", KILLED, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd())
+    assert done.returncode == 0, done.stderr
+    kills, ends = done.stdout.splitlines()[-1].split(" ", 1)
+    assert ends == str(("promoted", "r1", True))
+    assert int(kills) > 60
+    assert awaiting(models_of_a(day)) is not None

@@ -22,6 +22,7 @@ from ruamel.yaml import YAML
 import trialfleet
 from tests.docs.blocks import LANGUAGES, SUBSTITUTED, Block, blocks, commands, every_block, pages
 from tests.docs.site import ROOT
+from tests.stored_runs import write_days_and_models
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.study import export
 from trialfleet.workflows.study.spec import Study
@@ -294,6 +295,21 @@ def test_python_is_python_and_imports_what_there_is(block: Block) -> None:
             assert all(hasattr(module, alias.name) for alias in node.names)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             assert node.value.id != "trialfleet" or hasattr(trialfleet, node.attr), node.attr
+
+
+def test_days_costs_and_models_are_read_and_moved(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [one for one in blocks("python", of="docs/python.md") if "churn" in one.text]
+    found = [one for one in found if "predict" not in one.text]
+    assert len(found) == 2
+    monkeypatch.chdir(work)
+    write_days_and_models(work)
+    for block in found:
+        exec(block.text, {})  # noqa: S102  the page's own code
+    told = capsys.readouterr().out
+    assert "2026-11-22 ('2026-11-22',) {'north': 'no such file'}" in told
+    assert told.endswith("r1 is in force in place of r2\n")
 
 
 def test_a_study_without_a_file_is_planned(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

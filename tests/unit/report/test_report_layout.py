@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -22,7 +24,9 @@ from tests.unit.report.report_studies import (
 )
 from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter, IntParameter
 from trialfleet.optimizer.space import Tunable
+from trialfleet.workflows.facts.journal.journal import Ending, Outcome
 from trialfleet.workflows.views.report.model import Report
+from trialfleet.workflows.views.terminal.days import DayView
 
 pytestmark = pytest.mark.browser
 
@@ -162,6 +166,42 @@ def test_a_phone_shows_what_was_tuned_gained_and_its_state_and_the_rest_on_deman
     browser.resize(1280, 900)
     browser.wait(f"return !{more}.checkVisibility()")
     assert len(browser.run(headers)) == 11
+
+
+def days_of(regions: int, days: int) -> tuple[DayView, ...]:
+    """The newest first; every third region of each has failed for a long reason."""
+    last, why = date(2026, 11, 22), "data isn't there: /a/long/path/without/a/space/" * 3
+    made = []
+    for back in range(days):
+        day = last - timedelta(days=back)
+        endings = [Ending.FAILED if (at + back) % 3 == 0 else Ending.KEPT for at in range(regions)]
+        outcomes = tuple(
+            Outcome(date=day, region=f"Saint-Pierre {at}", attempt=1, ending=ending, why=why)
+            for at, ending in enumerate(endings)
+        )
+        counts = {each: endings.count(each) for each in Ending}
+        made.append(
+            DayView(date=day, counts=counts, open=0, attempts=(), runs=(), outcomes=outcomes)
+        )
+    return tuple(made)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_41_regions_of_14_days_are_a_table_that_scrolls_within_a_phone(
+    browser: Browser, wordy: Report, width: int
+) -> None:
+    browser.resize(width, 900)
+    browser.open(replace(wordy, days=days_of(41, 14)))
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    rows = "return document.querySelectorAll('#days-by-region tbody tr').length"
+    cells = "return document.querySelectorAll('#days-by-region tbody td > .failed').length"
+    assert (browser.run(rows), browser.run(cells)) == (41, 191)
+    box = "document.querySelector('#days-by-region .scroll')"
+    is_wider = browser.run(f"return {box}.scrollWidth > {box}.clientWidth")
+    hint = browser.run("return document.querySelector('#days-by-region .hint').innerText")
+    assert (is_wider, bool(hint)) == (width == 390, width == 390)
+    assert browser.run("return document.querySelectorAll('.days .meter').length") == 14
+    assert browser.complaints() == []
 
 
 def test_the_page_says_what_a_full_training_is_where_there_was_one(browser: Browser) -> None:

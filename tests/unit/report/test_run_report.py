@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from tests.conftest import MakeRun
+from tests.unit.report.report_studies import blocks_of
 from tests.unit.study.study_texts import MINIMAL, error_of
-from trialfleet import Run
+from trialfleet import Run, plan
 from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.control.scripts.report_node import write_report
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.report.summary import summary_table
 
@@ -63,6 +68,53 @@ def test_a_report_metric_that_goes_the_other_way_shows_its_gain_as_one(make_run:
     terminal = Console(file=io.StringIO(), width=160)
     terminal.print(summary_table(report))
     assert "+0.25" in terminal.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_days_report_has_the_days_by_region_and_those_that_are_not_in_its_run(
+    make_run: MakeRun, work: Path
+) -> None:
+    day, now = date(2026, 11, 22), datetime(2026, 11, 22, 3, tzinfo=UTC)
+    study, place = make_run(budget=BUDGET).study, work / "runs" / "demo" / "d2"
+    run = plan(study, run="d2", out=place, day=RunsDay(date=day))
+    journal = Journal(DailyFolder(run.folder.parent).journal)
+    for back, name in ((1, "d1"), (0, "d2"), (-1, "d3")):
+        attempt = journal.begin(
+            Attempt(
+                date=day - timedelta(days=back),
+                attempt=1,
+                run=name,
+                regions=("A", "NO"),
+                started=now,
+                deadline=None,
+            )
+        )
+        why = "data isn't there: <b>"
+        journal.record([attempt.outcome("NO", Ending.FAILED, why)], now)
+        if back == 1:
+            journal.record([attempt.outcome("A", Ending.PUBLISHED, "", run=name)], now)
+    folder = tuned(run, DEFAULT)
+    write_json(folder.region("A").stopped, {"reason": "4 trials failed"})
+    report = write_report(folder, datetime(2026, 11, 22, 4, tzinfo=UTC))
+    assert [each.date for each in report.days] == [day, day - timedelta(days=1)], "none after it"
+    page = folder.report_page.read_text()
+    [rows] = [block["days"] for block in blocks_of(page) if "days" in block]
+    found = re.findall(r"<bdi>(.*?)</bdi>(.*?)</tr>", rows)
+    marks = {region: re.findall(r"[✓=·✕](?=</span>)", cells) for region, cells in found}
+    assert marks == {"NO": ["✕", "✕"], "A": ["✓", "✕"]}
+    assert "2026-11-22: failed: data isn&#39;t there: &lt;b&gt;" in rows
+    assert "2026-11-22: failed: 4 trials failed" in rows, "which its journal doesn't have yet"
+    assert "2 failed" in page
+    told = json.loads(folder.report_data.read_text())["days"]
+    assert [(each["date"], len(each["regions"])) for each in told] == [
+        ("2026-11-22", 2),
+        ("2026-11-21", 2),
+    ]
+
+
+def test_the_report_of_a_run_of_no_day_has_no_days(make_run: MakeRun) -> None:
+    folder = tuned(make_run(budget=BUDGET), DEFAULT)
+    assert write_report(folder, None).days == ()
+    assert "days-title" not in folder.report_page.read_text()
 
 
 DAGMAN_LOG = """\

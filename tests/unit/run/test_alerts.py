@@ -31,6 +31,7 @@ from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.spending import Spending
+from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.rules.vain_attempts import JobTrouble
 from trialfleet.workflows.status.run_status import RunStatus
@@ -109,6 +110,24 @@ def test_a_champion_that_was_kept_and_drift_are_told(scene: Scene) -> None:
     assert drift.text == "Its past: trialfleet models demo/A"
     scene.region(kept=None)
     assert scene.kinds() == ["drift"]
+
+
+def test_a_model_that_waits_for_approval_is_told_at_once_with_what_to_type(scene: Scene) -> None:
+    scene.region(
+        published="/m/demo/A b/r1",
+        awaits_approval="2026-11-22T03:10:41+00:00",
+        not_latest="waits",
+        gate=Passed(why="loss 0.3, champion 0.4", is_worse=False),
+    )
+    [event] = scene.events.look()
+    assert (event.kind, event.region, event.run) == ("awaits-approval", "A", "r1")
+    assert event.title == (
+        "demo r1: A: its new model passed the gate (loss 0.3, champion 0.4) and waits for approval"
+    )
+    assert "\nPut it in force: trialfleet promote '/m/demo/A b/r1' --why REASON\n" in event.text
+    assert event.data == {"model": "/m/demo/A b/r1", "since": "2026-11-22T03:10:41+00:00"}
+    scene.region(awaits_approval=None)
+    assert scene.kinds() == []
 
 
 def test_money_is_told_at_80_percent_and_when_it_ends(scene: Scene) -> None:
@@ -291,6 +310,27 @@ def test_a_day_is_told_once_as_a_table(day: Day) -> None:
     ]
     assert done.data["counts"] == {"published": 1, "kept": 1, "unchanged": 0, "failed": 1}
     assert day.tell() == []
+
+
+def test_a_digest_names_what_puts_a_model_in_force_that_waits_for_approval(day: Day) -> None:
+    today, root = NOW.date(), day.folder.root
+    (root / "go.sh").write_text("exit 0\n")
+    load_study(write(root, MINIMAL))
+    models = root / "models" / "demo" / "NO"
+    (models / "r2").mkdir(parents=True)
+    write_json(models / "r2" / "provenance.json", {"study": "demo", "region": "NO", "run": "r2"})
+    write_json(models / ".awaiting.json", {"schema": 1, "run": "r2", "since": NOW.isoformat()})
+    attempt = day.begin(
+        today, [outcome(today, "NO", Ending.KEPT, "it passed the gate: x", run="r2")], NOW
+    )
+    day.journal.end(attempt, NOW)
+    [done] = day.tell()
+    command = f"trialfleet promote {models / 'r2'}"
+    assert done.text.splitlines() == [
+        "NO  kept       it passed the gate: x",
+        f"NO: its new model waits for approval: {command}",
+    ]
+    assert done.data["regions"][0]["awaits_approval"] is True
 
 
 def test_a_digest_has_what_was_measured_and_who_moved_a_model(

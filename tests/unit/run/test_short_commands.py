@@ -18,7 +18,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.reader import StatusReader
-from trialfleet.workflows.views.terminal.days import DayView, Overview, to_copy
+from trialfleet.workflows.views.terminal.days import DaysOverview, DayView, to_copy
 from trialfleet.workflows.views.terminal.short_commands import shortened
 from trialfleet.workflows.views.terminal.status_view import run_view
 
@@ -90,5 +90,5 @@ def test_daily_status_names_it_in_short_too(
             DayView(date=each.date, counts={}, open=0, attempts=(), runs=(), outcomes=(each,))
             for each in outcomes
         )
-        seen = Overview(study="one", days=days, newest=(), next_start=None, clock=None)
+        seen = DaysOverview(study="one", days=days, newest=(), next_start=None, clock=None)
         assert to_copy(seen) == told

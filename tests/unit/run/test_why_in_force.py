@@ -121,7 +121,7 @@ def test_best_says_of_a_model_that_was_kept_out_that_another_is_in_force(models:
     with stored(Run(place)) as opened:
         opened.fill("A", 3, datetime(2026, 11, 22, 7))
     told = CliRunner().invoke(main, ["best", "day2"]).output.splitlines()
-    assert told[-1] == f"model  A  {models / 'day2'}  (another is in force)"
+    assert told[-1] == f"model  A  {models / 'day2'}  (not in force)"
 
 
 def test_the_model_that_it_took_the_place_of_is_told_as_no_longer_in_force(models: Path) -> None:

@@ -15,12 +15,13 @@ from tests.unit.serve.page_server import serving
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import load_study, plan
 from trialfleet.files import write_json
+from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.last_days import RegionDays, study_days
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.report import days as by_day
 from trialfleet.workflows.views.report.reading import read_report
-from trialfleet.workflows.views.serve import details
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.nodes import PoolNodes
 from trialfleet.workflows.views.terminal.days import overview
@@ -109,6 +110,23 @@ def test_each_region_has_its_last_day_and_the_age_of_its_model(folder: DailyFold
     assert found["model_age_seconds", "demo", "NO"] == pytest.approx(3600, abs=600)
 
 
+def test_a_model_that_waits_for_approval_is_told_with_its_time(
+    folder: DailyFolder, tmp_path: Path
+) -> None:
+    assert ("approval_wait_seconds", "demo", "NO") not in samples([folder])
+    models_folder = tmp_path / "models" / "demo" / "NO"
+    origin = {"study": "demo", "region": "NO", "run": "r2", "created": NOW.isoformat()}
+    (models_folder / "r2").mkdir()
+    write_json(models_folder / "r2" / "provenance.json", origin)
+    since = (NOW - timedelta(hours=2)).isoformat()
+    write_json(models_folder / ".awaiting.json", {"schema": 1, "run": "r2", "since": since})
+    found = samples([folder])
+    assert found["approval_wait_seconds", "demo", "NO"] == pytest.approx(2 * 3600, abs=600)
+    assert ("approval_wait_seconds", "demo", "A") not in found
+    promote(models_folder / "r2")
+    assert ("approval_wait_seconds", "demo", "NO") not in samples([folder])
+
+
 def test_days_that_did_not_begin_are_counted(folder: DailyFolder) -> None:
     found = study_days(folder)
     assert found
@@ -173,7 +191,7 @@ def test_the_page_of_a_day_s_run_tells_of_the_regions_that_it_lacks(
 def test_the_matrix_has_first_what_failed_last(folder: DailyFolder) -> None:
     end(folder, TODAY, 3, B=Ending.KEPT)
     shown = overview("demo", Journal(folder.journal), None, None, 14)
-    rows = details.matrix(shown.days)
+    rows = by_day.matrix(shown.days)
     assert [row.region for row in rows] == ["A", "B", "NO"]
     endings = [[one.ending if one else None for one in row.outcomes] for row in rows]
     assert endings == [

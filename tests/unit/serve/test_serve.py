@@ -24,6 +24,7 @@ from tests.unit.serve.page_server import Server, serving
 from trialfleet import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.facts.models.approval import note_awaiting
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
@@ -247,6 +248,13 @@ def test_the_models_of_a_region_and_their_cards_are_shown(
     assert page.index("r1</bdi>") < page.index("r0</bdi>")
     assert "in force" in page
     assert "better by 0.1" in page
+    assert "waits for approval" not in page
+    later = {"study": study.name, "run": "r2", "region": "A", "created": now.isoformat()}
+    (models / "r2").mkdir()
+    write_json(models / "r2" / "provenance.json", later)
+    note_awaiting(models / "r2")
+    waits = re.compile(r'r2</bdi></b>\s*<span class="chip busy"><i.*?</i>waits for approval since ')
+    wait_for(lambda: waits.search(server.ask("/runs/r1/regions/A").text), 20)
     assert f"{(now - timedelta(hours=30)).isoformat()}" in page
 
 

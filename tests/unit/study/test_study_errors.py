@@ -131,6 +131,8 @@ def test_a_misspelt_key_hides_no_other_problem(folder: Path) -> None:
     message = error_of(folder, MINIMAL + "gate: {tolerance: -1, confidnce: 0.9}\n")
     assert "unknown key 'confidnce' (did you mean 'confidence'?)" in message
     assert "gate.tolerance: must be greater than or equal to 0 (got -1)" in message
+    message = error_of(folder, MINIMAL + "gate: {approve: perhaps}\n")
+    assert ":9: gate.approve: must be true or false (got 'perhaps')" in message
     message = error_of(folder, with_line("metric: ", "metrik: "))
     assert len(message.splitlines()) == 1  # "metric" is not told to be missing
     message = error_of(folder, with_line("low: 0.0, high", "min: 0.0, max"))

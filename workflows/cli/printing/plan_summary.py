@@ -145,7 +145,8 @@ def _below(folder: Path) -> str:
 def _gate(study: Study) -> str:
     rule = rule_of(study)
     allowed = f", {rule.tolerance:g} worse at most" if rule.tolerance else ""
-    return f"each new model against the one in force, by {rule.metric}{allowed}"
+    asks = "; what passes waits for trialfleet promote" if study.gate and study.gate.approve else ""
+    return f"each new model against the one in force, by {rule.metric}{allowed}{asks}"
 
 
 def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:

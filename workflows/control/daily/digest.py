@@ -17,6 +17,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.facts.models.approval import awaiting, promote_command
 from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
 from trialfleet.workflows.facts.models.history import Change, changes
 from trialfleet.workflows.facts.record_shapes import Published
@@ -31,7 +32,7 @@ from trialfleet.workflows.formatting import (
     usd,
 )
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.rules.cost_sums import Sum, add, sums
+from trialfleet.workflows.rules.cost_sums import CostSum, add, sums
 from trialfleet.workflows.status.costs.named import read_costs
 from trialfleet.workflows.status.earlier_model import BesideEarlier, beside_earlier
 from trialfleet.workflows.study.frozen import load_frozen
@@ -143,8 +144,8 @@ def _again(one: Outcome, folder: DailyFolder) -> str:
 class DaysCosts:
     """What a day's run has cost; by region where it can be put to one."""
 
-    total: Sum
-    regions: Mapping[str, Sum]
+    total: CostSum
+    regions: Mapping[str, CostSum]
 
 
 def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
@@ -209,6 +210,7 @@ def _digest(
     spent = f", {_money(costs.total.usd, costs.total)} USD" if costs else ""
     failed = (one for one in outcomes if one.ending is Ending.FAILED)
     next_step = next((_again(one, folder) for one in failed), "")
+    waiting = [one for one in outcomes if _waits(study, one)]
     table = digest_table(outcomes, costs, measured)
     return Event(
         id=key,
@@ -216,7 +218,17 @@ def _digest(
         study=study.name,
         run=attempt.run,
         title=in_one_line(f"{study.name} {attempt.date}{again}: {words or 'nothing to do'}{spent}"),
-        text="\n".join(filter(None, [table, *(_moved(*each) for each in moves), next_step])),
+        text="\n".join(
+            filter(
+                None,
+                [
+                    table,
+                    *_to_approve(study, waiting),
+                    *(_moved(*each) for each in moves),
+                    next_step,
+                ],
+            )
+        ),
         data={
             "date": str(attempt.date),
             "attempt": attempt.attempt,
@@ -226,6 +238,7 @@ def _digest(
                     "region": one.region,
                     "ended": str(one.ending),
                     "why": one.why,
+                    **({"awaits_approval": True} if one in waiting else {}),
                     **_priced(costs.regions.get(one.region) if costs else None),
                     **_values(measured.get(one.region)),
                 }
@@ -237,6 +250,21 @@ def _digest(
     )
 
 
+def _waits(study: Study, one: Outcome) -> bool:
+    """Whether the model of a region's day waits for approval."""
+    if one.ending is not Ending.KEPT or not study.publishes:
+        return False
+    found = awaiting(models_folder_of(study, region_slug(one.region)))
+    return found is not None and found.run == one.run
+
+
+def _to_approve(study: Study, waiting: Iterable[Outcome]) -> Iterator[str]:
+    """What puts the models that wait for approval in force."""
+    for one in waiting:
+        model = models_folder_of(study, region_slug(one.region)) / str(one.run)
+        yield f"{one.region}: its new model waits for approval: {promote_command(model)}"
+
+
 def _values(both: BesideEarlier | None) -> dict[str, Any]:
     if both is None or both.value is None:
         return {}
@@ -244,7 +272,7 @@ def _values(both: BesideEarlier | None) -> dict[str, Any]:
     return {"metric": both.metric, "value": both.value, **before}
 
 
-def _priced(cost: Sum | None) -> dict[str, float]:
+def _priced(cost: CostSum | None) -> dict[str, float]:
     return {} if cost is None or cost.usd is None else {"usd": round(cost.usd, 6)}
 
 
@@ -284,12 +312,12 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
     return f"{_money(known.usd, costs.total)} USD"
 
 
-def _money(amount: float | None, total: Sum) -> str:
+def _money(amount: float | None, total: CostSum) -> str:
     """An amount with as many decimals as all others of the day."""
     return usd(amount or 0.0, decimals_of(total.usd or 0.0))
 
 
-def _spent(total: Sum) -> str:
+def _spent(total: CostSum) -> str:
     """What the day has cost, and how much of that led to nothing."""
     parts = [
         f"{_money(amount, total)} USD {what}"

@@ -84,6 +84,7 @@ def settings_fingerprint(study: Study, region: str) -> str:
     own = study.region(region).model_dump(mode="json", exclude={"data", "priority"})
     files = study.trainer.files if isinstance(study.trainer, Trainer) else []
     whole = study.model_dump(mode="json", exclude=_ELSEWHERE)
+    (whole["gate"] or {}).pop("approve", None)
     return _digest([whole, own, [_content(Path(file)) for file in files]])
 
 

@@ -46,6 +46,17 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     Returns:
         Why `latest` stays with another run's model, None if it is this one now.
     """
+    why = why_not_newest(published, as_of)
+    if why is None:
+        _switch(published.parent / LATEST, published.name, "publish")
+    return why
+
+
+def why_not_newest(published: Path, as_of: datetime) -> str | None:
+    """Return why a model doesn't become the latest by being published, if it doesn't.
+
+    The model of a later run is there. The arguments are those of `switch_to_newest`.
+    """
     link = published.parent / LATEST
     now = datetime.now(UTC)  # what is newer than that was planned while a clock was set ahead
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
@@ -59,7 +70,6 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
             f"{LATEST} stays with {in_force.name}{', which' if is_it else f': {model.name}'} "
             f"{words}; to change that: trialfleet promote {shlex.quote(str(published))}"
         )
-    _switch(link, published.name, "publish")
     return None
 
 

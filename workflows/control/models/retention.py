@@ -1,9 +1,9 @@
 """Which of a region's published models stay, and how the others go.
 
 A model stays if it is among the newest `count`, or no older than `days`, or in force, or the one
-that `rollback` would lead to, or of unknown age. The others get a hidden name first, in one step,
-so that no reader finds half a model; what a killed process leaves of them goes with the next
-publication.
+that `rollback` would lead to, or waits for approval, or is of unknown age. The others get a hidden
+name first, in one step, so that no reader finds half a model; what a killed process leaves of them
+goes with the next publication.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trialfleet.files import sync
 from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.approval import awaiting
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     as_of_model,
@@ -37,10 +38,10 @@ def superfluous(
 
 
 def indispensable(models_folder: Path) -> set[str]:
-    """Return the runs whose models no rule removes: in force, and in force before."""
-    link = models_folder / LATEST
-    current = history.target_of(link)
-    return {run for run in (current, *former_champions(models_folder)[-1:]) if run}
+    """Return the runs whose models no rule removes: in force, in force before, and to approve."""
+    current, waits = history.target_of(models_folder / LATEST), awaiting(models_folder)
+    others = [waits.run] if waits else []
+    return {run for run in (current, *former_champions(models_folder)[-1:], *others) if run}
 
 
 def remove_superfluous(

@@ -15,6 +15,7 @@ from typing import Any
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import shell_quoted_anywhere
 from trialfleet.workflows.facts.journal.event import Event, event_id
+from trialfleet.workflows.facts.models.approval import promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import kind_of
 from trialfleet.workflows.facts.runs.spending import scaling_notes
@@ -70,11 +71,25 @@ class RunEvents:
                 )
                 what = f"the model in force was kept: {region.kept}"
                 yield self._event("champion-kept", what, text, same=region.kept, region=region)
+            if region.awaits_approval:
+                yield self._awaits(region)
             if region.drift:
                 of = shlex.quote(f"{self._frozen.study.name}/{region.name}")
                 what = f"the model in force has drifted: {region.drift}"
                 text = f"Its past: trialfleet models {of}"
                 yield self._event("drift", what, text, same=region.drift, region=region)
+
+    def _awaits(self, region: RegionStatus) -> Event:
+        """A model that the gate let pass, and that no publication puts in force."""
+        path = Path(region.published or "")
+        why = f" ({region.gate.why})" if region.gate else ""
+        text = (
+            f"The new one lies in {path}.\nPut it in force: {promote_command(path)} --why REASON\n"
+            "Until then the model in force stays."
+        )
+        what = f"its new model passed the gate{why} and waits for approval"
+        data = {"model": str(path), "since": region.awaits_approval}
+        return self._event("awaits-approval", what, text, region=region, data=data)
 
     def _failed(self, region: RegionStatus) -> Event:
         why = region.reason or (str(region.cause) if region.cause else "its graph ended early")

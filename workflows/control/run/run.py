@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from os import PathLike
@@ -25,6 +25,7 @@ from trialfleet.workflows.facts.run_folder.graph import graph_of
 from trialfleet.workflows.facts.runs.storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status.best_settings import BestSettings, best_of
+from trialfleet.workflows.status.costs.named import Costs, cost
 from trialfleet.workflows.status.health import faults
 from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.status.run_status import RunStatus
@@ -324,6 +325,14 @@ class Run:
             for each in chosen
         )
         return [trial for trials in found for trial in trials]
+
+    def cost(self, by: Sequence[str] = ()) -> Costs:
+        """Return what the run has cost, by region or by what `trialfleet.cost` takes.
+
+        Raises:
+            InputError: there is no such key.
+        """
+        return cost(self.folder, by=by)
 
     def best(self) -> list[BestSettings]:
         """Return the best settings of each region that has a complete trial.

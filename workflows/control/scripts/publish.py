@@ -18,11 +18,18 @@ from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync, unless_damaged, write_json
 from trialfleet.optimizer.region_types import Complete
-from trialfleet.workflows.control.models.latest import models_lock, switch_to_newest
+from trialfleet.workflows.control.models.latest import (
+    models_lock,
+    switch_to_newest,
+    why_not_newest,
+)
 from trialfleet.workflows.control.models.retention import remove_superfluous
+from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.approval import note_awaiting, passed_words
 from trialfleet.workflows.facts.models.card import CARD, card
 from trialfleet.workflows.facts.models.folders import (
     BESIDE,
+    LATEST,
     PROVENANCE,
     champion_of,
     models_folder_of,
@@ -46,12 +53,20 @@ class Publication:
     Attributes:
         path: its folder: the trainer's model files, metrics.json, provenance.json and card.json.
         not_latest: why `latest` is another run's model; None where it is this one.
+        awaits_approval: why the gate let it pass, where it is for a person to put it in force.
         removed: what became of models that the study doesn't keep, in a line; None: nothing.
     """
 
     path: Path
     not_latest: str | None
+    awaits_approval: str | None = None
     removed: str | None = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the region's `published.json` holds of it."""
+        awaits = {"awaits_approval": self.awaits_approval} if self.awaits_approval else {}
+        return {"path": str(self.path), "not_latest": self.not_latest, **awaits}
 
 
 def publish(
@@ -60,7 +75,8 @@ def publish(
     """Publish what the full training left in `best`; doing it twice is doing it once.
 
     `latest` is switched to it unless the gate keeps the model in force, or the model of a run that
-    was planned later is published. In a study without a gate there is no `verdict`.
+    was planned later is published, or a person has to approve it. In a study without a gate there
+    is no `verdict`.
 
     Raises:
         InputError: the place is another run's, or model/ holds what can't be published.
@@ -75,8 +91,22 @@ def publish(
             shutil.rmtree(left, ignore_errors=True)
         _put(published, frozen, best, verdict)
         why = verdict and _why_kept(published, frozen.study, verdict)
-        why = why or switch_to_newest(published, frozen.as_of)
-        return Publication(published, why, _removed(published, frozen.study.keep))
+        passed = _put_to_a_person(published, frozen, verdict) if verdict and not why else None
+        if passed:
+            why = passed_words(published, passed)
+        else:
+            why = why or switch_to_newest(published, frozen.as_of)
+        return Publication(published, why, passed, _removed(published, frozen.study.keep))
+
+
+def _put_to_a_person(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
+    """Have a model that the gate let pass wait for approval; return why it did, if it has to."""
+    gate, link = frozen.study.gate, published.parent / LATEST
+    if not (gate and gate.approve) or why_not_newest(published, frozen.as_of):
+        return None
+    if history.last_move(link, published.name) is None:  # else a person has decided already
+        note_awaiting(published)
+    return verdict.why
 
 
 def _removed(published: Path, keep: Keep | None) -> str | None:

@@ -48,12 +48,13 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         if isinstance(error, OSError) and error.errno in FULL:
             raise
         return _stopped(files, slug, str(error))
-    record = {"path": str(published.path), "not_latest": published.not_latest}
+    record = published.record
     if drifted := found and drift_of(published.path.parent, found.former):
         record["drift"] = drifted
     write_json(files.published, record)
     if found:
-        print(f"{slug}: {'promoted' if found.promoted else 'kept'}: {found.why}")
+        passed = "passed" if published.awaits_approval else "promoted"
+        print(f"{slug}: {passed if found.promoted else 'kept'}: {found.why}")
     lines = [f"{slug}: published {published.path}", published.not_latest, published.removed]
     print(*filter(None, lines), sep="\n")
     return EXITS["done"]

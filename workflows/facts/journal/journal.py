@@ -49,7 +49,7 @@ class Ending(StrEnum):
     """How a region ends a day."""
 
     PUBLISHED = "published"  # its new model is in force
-    KEPT = "kept"  # a model was trained, and the former one stays in force
+    KEPT = "kept"  # a model was trained that isn't in force: the former one stays
     UNCHANGED = "unchanged"  # data and settings are those of its last model: none was trained
     FAILED = "failed"
 

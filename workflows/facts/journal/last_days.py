@@ -11,6 +11,7 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Ending, Journal
+from trialfleet.workflows.facts.models.approval import awaiting_of
 from trialfleet.workflows.facts.models.folders import as_of_model, champion_of, region_of
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_published
@@ -42,6 +43,7 @@ class StudyDays:
         regions: by name, all that had a day within a month.
         daily: when days begin; None where the study's file can't be read, or says so no more.
         models: how new the model in force of each region is, by name.
+        awaiting: since when a model of a region waits for approval, by name.
     """
 
     study: str
@@ -50,6 +52,7 @@ class StudyDays:
     regions: Mapping[str, RegionDays]
     daily: Daily | None
     models: Mapping[str, datetime] = field(default_factory=dict)
+    awaiting: Mapping[str, datetime] = field(default_factory=dict)
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
@@ -73,6 +76,7 @@ def study_days(folder: DailyFolder) -> StudyDays | None:
         regions=_by_region(found),
         daily=study.daily if study else None,
         models=_models_of(study) if study else {},
+        awaiting={region: one.since for region, one in awaiting_of(study).items()} if study else {},
     )
 
 

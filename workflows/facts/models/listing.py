@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from trialfleet.workflows.facts.models.approval import awaiting
 from trialfleet.workflows.facts.models.card import card_of, verdict_of
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
@@ -33,6 +34,7 @@ class Standing(StrEnum):
     IN_FORCE = "in force"
     BEFORE = "before"  # one can go back to it
     ROLLED_BACK = "rolled back"  # by a person
+    AWAITS = "waits for approval"  # by a person, who promotes it
     NEVER = "never"  # it was never in force, as far as is known
 
 
@@ -45,6 +47,7 @@ class PublishedModel:
         as_of: how new it is: that, or the end of its day where that was before; None likewise.
         in_force: whether it is the latest.
         standing: of one that is not in force: whether it was before, and what became of it.
+        awaits_since: since when it waits for approval; None where it doesn't.
         card: its card; the provenance alone where it has none.
         verdict: the gate's; None in a study without a gate.
         evaluations: the gate's metric of it each time that it was measured, oldest first, and the
@@ -59,6 +62,7 @@ class PublishedModel:
     as_of: datetime | None
     in_force: bool
     standing: Standing
+    awaits_since: datetime | None
     card: dict[str, Any]
     verdict: Verdict | None
     evaluations: tuple[tuple[str, float], ...]
@@ -73,6 +77,7 @@ class PublishedModel:
             "as_of": self.as_of,
             "in_force": self.in_force,
             "standing": self.standing.value,
+            "awaits_since": self.awaits_since,
             "metric": self.metric,
             "evaluations": [{"run": run, "value": value} for run, value in self.evaluations],
             "drift": self.drift,
@@ -84,8 +89,14 @@ def models_on(models_folder: Path) -> list[PublishedModel]:
     """Return the models in a region's folder of models, oldest first."""
     runs = sorted(models_in(models_folder), key=lambda path: (_time(path), path.name))
     verdicts = [found for path in runs if (found := verdict_of(path))]
-    standings = _standings(models_folder / LATEST)
-    return [_model(path, verdicts, standings.get(path.name, Standing.NEVER)) for path in runs]
+    standings, waits = _standings(models_folder / LATEST), awaiting(models_folder)
+    if waits:
+        standings[waits.run] = Standing.AWAITS
+    return [
+        _model(path, verdicts, standing, waits.since if waits else None)
+        for path in runs
+        for standing in (standings.get(path.name, Standing.NEVER),)
+    ]
 
 
 def runs_with_models(models_folder: Path) -> list[str]:
@@ -119,7 +130,9 @@ def drift_of(models_folder: Path, run: str | None) -> str | None:
     return found[0].drift if found else None
 
 
-def _model(path: Path, verdicts: Sequence[Verdict], standing: Standing) -> PublishedModel:
+def _model(
+    path: Path, verdicts: Sequence[Verdict], standing: Standing, waits_since: datetime | None
+) -> PublishedModel:
     metric = verdicts[-1].metric if verdicts else ""  # the last gate's
     evaluations = _evaluations(path.name, verdicts, metric)
     drifted = drift([value for _, value in evaluations])
@@ -130,6 +143,7 @@ def _model(path: Path, verdicts: Sequence[Verdict], standing: Standing) -> Publi
         as_of=as_of_model(path),
         in_force=standing is Standing.IN_FORCE,
         standing=standing,
+        awaits_since=waits_since if standing is Standing.AWAITS else None,
         card=card_of(path) or provenance_of(path),
         verdict=verdict_of(path),
         evaluations=tuple(evaluations),

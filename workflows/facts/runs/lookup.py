@@ -16,6 +16,7 @@ from pathlib import Path
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, shell_quoted
 from trialfleet.spelling import did_you_mean
+from trialfleet.workflows.facts.models.approval import AWAITING
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     models_folder_in,
@@ -299,14 +300,18 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
-    """Return the folders here that have a latest model, in order, of one study or region or all."""
+    """Return the folders here that have a latest model, in order, of one study or region or all.
+
+    Also those whose first model waits for approval.
+    """
     slug = glob.escape(region_slug(region)) if region else "*"
-    links = (
-        link
+    marks = (
+        mark
         for models_folder in _MODELS_FOLDERS
-        for link in Path().glob(f"{models_folder.format(slug)}/{LATEST}")
+        for name in (LATEST, AWAITING)
+        for mark in Path().glob(f"{models_folder.format(slug)}/{name}")
     )
-    found = sorted({link.parent for link in links if link.is_dir()})
+    found = sorted({mark.parent for mark in marks if mark.is_dir() or mark.name == AWAITING})
     return [models_folder for models_folder in found if study in {None, models_folder.parent.name}]
 
 

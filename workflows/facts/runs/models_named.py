@@ -2,12 +2,66 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.facts.models.folders import LATEST, provenance_of, region_of
+from trialfleet.workflows.facts.models.listing import PublishedModel, models_on
 from trialfleet.workflows.facts.runs.lookup import find_models_folder, models_folders_here
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionModels:
+    """The published models of a region.
+
+    Attributes:
+        folder: where they lie, with `latest`.
+        models: oldest first.
+    """
+
+    study: str
+    region: str
+    folder: Path
+    models: tuple[PublishedModel, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "study": self.study,
+            "region": self.region,
+            "folder": str(self.folder),
+            "models": [model.to_json() for model in self.models],
+        }
+
+
+def models(
+    name: str | PathLike[str] | None = None, *, study: str | None = None
+) -> list[RegionModels]:
+    """Return the published models here, or those of a region, or of all regions of a study.
+
+    Args:
+        name: a region's name, STUDY/REGION, or the folder of its models; a study's name, the folder
+            of its models, or a publish folder stands for all regions there; default: all here.
+        study: only of this study.
+
+    Raises:
+        InputError: there is neither, or the folder of that name has no models.
+    """
+    named = models_folders_named(os.fspath(name), study) if name else models_folders_here(study)
+    return [
+        RegionModels(
+            study=folder.parent.name,
+            region=region_of(folder),
+            folder=folder,
+            models=tuple(models_on(folder)),
+        )
+        for folder in by_region(named)
+    ]
 
 
 def models_folders_named(name: str, study: str | None = None) -> list[Path]:

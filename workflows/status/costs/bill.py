@@ -18,7 +18,7 @@ from trialfleet.workflows.facts.jobs.job_log import Stay
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import graph_of
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
-from trialfleet.workflows.rules.cost_sums import Item, Kind, Sum, add
+from trialfleet.workflows.rules.cost_sums import CostSum, Item, Kind, add
 from trialfleet.workflows.rules.node_costs import settled
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.costs.lifetimes import reported
@@ -155,7 +155,7 @@ def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
 # -- one run's nodes -------------------------------------------------------------------------------
 
 
-def overhead(place: RunFolder, now: datetime) -> Sum | None:
+def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     """Return what a run's part in its fleet's nodes has cost, by its autoscaler's last report.
 
     AWS is not asked. Whoever used the same nodes is looked for beside the run, in the folder of the

@@ -2,20 +2,87 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
+from trialfleet.workflows.rules.cost_sums import BY, CostSum, add, sums
 from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill
 from trialfleet.workflows.status.costs.lifetimes import recorded, reported
 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.scaling.ledger import Lifetime  # AWS's library is slow to import
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What runs have cost, in USD.
+
+    Attributes:
+        by: what the rows have in common.
+        notices: what is not known, a line each.
+    """
+
+    by: tuple[str, ...]
+    rows: tuple[CostSum, ...]
+    total: CostSum
+    notices: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "schema": 1,
+            "currency": "USD",
+            "by": list(self.by),
+            "rows": [row.to_json() for row in self.rows],
+            "total": self.total.to_json(),
+            "notices": list(self.notices),
+        }
+
+
+def cost(*names: str | PathLike[str], by: Sequence[str] = ()) -> Costs:
+    """Return what runs have cost: work, lost work, and nodes' time without a job.
+
+    Args:
+        names: of runs, or of studies, which stand for all of their runs; or runs' folders; none for
+            all runs in `./runs`, and all that their fleets have cost.
+        by: add up by these: study, run, day, team, region, kind; default: region of one run, else
+            run.
+
+    Raises:
+        InputError: there is no such run, study or key.
+    """
+    if unknown := [key for key in by if key not in BY]:
+        raise InputError(
+            f"--by {','.join(by)}: there is no {unknown[0]!r}{did_you_mean(unknown[0], BY)}; "
+            f"choose of {', '.join(BY)}, with commas between"
+        )
+    found = read_costs([os.fspath(name) for name in names])
+    several = len({(item.study, item.run) for item in found.items}) > 1
+    keys = tuple(dict.fromkeys(by)) or (("run",) if several else ("region",))
+    rows, total = sums(found.items, keys), add(found.items)
+    unpriced = [_UNPRICED.format(_slot_time(total.unpriced_hours))] if total.unpriced_hours else []
+    return Costs(by=keys, rows=tuple(rows), total=total, notices=(*found.notices, *unpriced))
+
+
+_UNPRICED = (
+    "what {} cost is unknown, and missing above: their nodes say no price; set "
+    "usd_per_hour in the study (docs/costs.md)"
+)
+
+
+def _slot_time(hours: float) -> str:
+    """Hours of slots in words; few of them in minutes, for which 0.00 would stand else."""
+    return f"{hours:.2f} slot hours" if hours >= 0.1 else f"{hours * 60:.2g} slot minutes"
 
 
 def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:

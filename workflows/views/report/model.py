@@ -17,7 +17,9 @@ from typing import Any
 
 from trialfleet.objective import Direction, gain, is_number
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
+from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.status.run_trials import Trial
+from trialfleet.workflows.views.terminal.days import DayView
 
 SCHEMA = 2
 
@@ -249,6 +251,7 @@ class Head:
             that evictions threw away; None where nobody knows.
         report_direction: of the report metric.
         notice: what a reader should know first, such as why trials ended early; empty: nothing.
+        days: of a run of a day: the study's days until that, the newest first.
     """
 
     study: str
@@ -263,6 +266,7 @@ class Head:
     lost_share: float | None = None
     report_direction: Direction
     notice: str = ""
+    days: tuple[DayView, ...] = ()
 
     @property
     def is_apart(self) -> bool:
@@ -321,4 +325,8 @@ def _json(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """JSON's types for what a report holds: its parts are dataclasses."""
+    if isinstance(value, DayView):
+        return {"date": str(value.date), "open": value.open, "regions": value.outcomes}
+    if isinstance(value, Outcome):
+        return {name: getattr(value, name) for name in ("region", "ending", "why", "run")}
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else vars(value)

@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from trialfleet.render import render_template
 from trialfleet.workflows.formatting import BETTER, usd
-from trialfleet.workflows.views.report import chart_data, groups, tables, views
+from trialfleet.workflows.views.report import chart_data, days, groups, tables, views
 from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.timeline import timeline_of
 
@@ -40,12 +40,13 @@ def render_page(report: Report) -> str:
     overview = chart_data.overview_data(report)
     known = {
         "report": report, "views": views, "tables": tables, "chart_data": chart_data,
-        "overview": overview, "timeline": timeline,
+        "overview": overview, "timeline": timeline, "days": days,
     }  # fmt: skip
     everywhere = {
         "names": [region.name for region in report.regions],
         "overview": overview,
         "timeline": chart_data.timeline_data(timeline),
+        "days": render_template("report/matrix.html.j2", **known) if report.days else "",
     }
     points = chart_data.curve_points(report)
     regions = (

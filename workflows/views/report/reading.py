@@ -22,6 +22,7 @@ from trialfleet.workflows.facts.jobs.job_log import (
     read_removals,
     total,
 )
+from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.folders import model_in_force
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs import spending
@@ -38,12 +39,14 @@ from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report import analysis
+from trialfleet.workflows.views.report.days import days_of_run
 from trialfleet.workflows.views.report.edges import edges_of
 from trialfleet.workflows.views.report.importance import importance_of
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
+from trialfleet.workflows.views.terminal.days import DayView
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.rules.cost_sums import Sum
+    from trialfleet.workflows.rules.cost_sums import CostSum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +132,7 @@ def _report(
         idle_usd=nodes.idle if nodes else None,
         lost_share=look.status.work.lost_share,
         notice=_notice(folder, frozen.day, look.status.regions),
+        days=_days(folder, frozen, look.status.regions) if is_last else (),
     )
     now = None if finished or look.status.ended else datetime.now(UTC).timestamp()
     made = []
@@ -145,13 +149,22 @@ def _report(
     )
 
 
-def _overhead(folder: RunFolder, study: Study, now: datetime) -> Sum | None:
+def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
     """What its part in its fleet's nodes cost; None without a fleet, or where nobody knows."""
     if study.fleet is None:
         return None
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
 
     return overhead(folder, now)
+
+
+def _days(
+    folder: RunFolder, frozen: FrozenStudy, regions: Iterable[RegionStatus]
+) -> tuple[DayView, ...]:
+    """The study's days until that of the run; none of a run of no day."""
+    if frozen.day is None:
+        return ()
+    return days_of_run(DailyFolder(folder.root.parent), frozen.day.date, frozen.run, regions)
 
 
 def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStatus]) -> str:

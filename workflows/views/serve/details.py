@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from trialfleet import job_files
-from trialfleet.errors import TrialfleetError
 from trialfleet.files import object_or_empty
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.journal import Ending, Journal, Outcome
 from trialfleet.workflows.facts.models.listing import PublishedModel, models_on
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.formatting import (
@@ -30,21 +27,20 @@ from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, trial_of
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.report import days
 from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.reading import report_of_region
 from trialfleet.workflows.views.serve import gains, views
 from trialfleet.workflows.views.serve.champions import models_folder
 from trialfleet.workflows.views.serve.live import Snapshot
 from trialfleet.workflows.views.serve.runs import Runs, key_of
-from trialfleet.workflows.views.terminal.days import DayView, overview
+from trialfleet.workflows.views.terminal.days import DayView
 from trialfleet.workflows.views.terminal.run_list import ListedRun, list_runs
 
 _LOG_BYTES = 32_768  # of the end of a log
 _SHOWN_RUNS = 30
 _SHOWN_MODELS = 30
-_SHOWN_DAYS = 14
 SHOWN_ROWS = 100  # of the matrix of days
-MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Ending.FAILED: "✕"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,47 +251,6 @@ def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
     return list(zip(map(key_of, found), list_runs(found), strict=True))
 
 
-def share(day: DayView, ending: Ending) -> float:
-    """How much of a day's regions ended so, in percent."""
-    whole = sum(day.counts.values()) + day.open
-    return round(100 * day.counts[ending] / whole, 1) if whole else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegionDays:
-    """A region's row of the matrix: an outcome for each day, the oldest first, or none."""
-
-    region: str
-    outcomes: tuple[Outcome | None, ...]
-
-
-def matrix(days: tuple[DayView, ...]) -> list[RegionDays]:
-    """Return a row for each region of some days, newest first: first those that didn't end well."""
-    by_region: dict[str, dict[date, Outcome]] = defaultdict(dict)
-    for day in days:
-        for one in day.outcomes:
-            by_region[one.region][day.date] = one
-    dates = [day.date for day in days[::-1]]
-    rows = [
-        RegionDays(region=region, outcomes=tuple(own.get(each) for each in dates))
-        for region, own in by_region.items()
-    ]
-    return sorted(rows, key=lambda row: (_bad_days(row), row.region))
-
-
-def _bad_days(row: RegionDays) -> tuple[int, ...]:
-    """What sorts a row: how its days ended, the newest first, failed before kept before others."""
-    order = {Ending.FAILED: 0, Ending.KEPT: 1}
-    return tuple(order.get(one.ending, 2) if one else 2 for one in row.outcomes[::-1])
-
-
 def days_of(study: str) -> tuple[DayView, ...]:
     """Return the last days of a study; none where it doesn't run every day."""
-    folder = DailyFolder.of(study)
-    if not folder.journal.is_file():
-        return ()
-    journal, now = Journal(folder.journal), datetime.now().astimezone()
-    try:
-        return overview(study, journal, now, None, _SHOWN_DAYS).days
-    except TrialfleetError:
-        return ()
+    return days.days_of(DailyFolder.of(study))

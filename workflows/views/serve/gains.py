@@ -86,7 +86,8 @@ def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
         sides = [
             side.metrics.get(verdict.metric) for side in (verdict.challenger, verdict.champion)
         ]
-        over = "the former model" if verdict.promoted else "the model in force"
+        is_former = verdict.promoted and not region.awaits_approval
+        over = "the former model" if is_former else "the model in force"
         if sides[0] is not None and sides[1] is not None:
             study = snapshot.frozen.study
             direction = rule_of(study).direction if study.gate else study.objective.direction

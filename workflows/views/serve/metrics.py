@@ -57,6 +57,7 @@ class _Metrics(Collector):
         yield from self._of_regions()
         yield from self._of_days()
         yield self._ages()
+        yield self._approvals()
         yield from self._of_nodes()
 
     def _of_runs(self) -> Iterator[Metric]:
@@ -151,6 +152,28 @@ class _Metrics(Collector):
         for own, as_of in found.items():
             age.add_metric(own, (now - as_of).total_seconds())
         return age
+
+    def _approvals(self) -> Metric:
+        """How long models have waited for approval: those of the newest runs, and of all days."""
+        found = {
+            (days.study, region): since
+            for days in self._days
+            for region, since in days.awaiting.items()
+        }
+        for snapshot in self._snapshots:
+            study = snapshot.look.status.study
+            for region in snapshot.look.status.regions:
+                if region.awaits_approval:
+                    found[study, region.name] = datetime.fromisoformat(region.awaits_approval)
+        waits = _gauge(
+            "approval_wait_seconds",
+            "How long a model of the region has waited for trialfleet promote.",
+            "region",
+        )
+        now = datetime.now(UTC)
+        for own, since in found.items():
+            waits.add_metric(own, (now - since).total_seconds())
+        return waits
 
     def _of_nodes(self) -> Iterator[Metric]:
         nodes = GaugeMetricFamily("trialfleet_nodes", "Nodes in the pool.", labels=("state",))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trialfleet.workflows.formatting import usd
-from trialfleet.workflows.rules.cost_sums import Sum
+from trialfleet.workflows.rules.cost_sums import CostSum
 from trialfleet.workflows.views.output import keep_numbers_whole
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _UNKNOWN = "\N{EN DASH}"
 _FIGURES = ("work", "lost", "boot", "idle")
 
 
-def costs_table(sums: Sequence[Sum], total: Sum, by: Sequence[str]) -> Table:
+def costs_table(sums: Sequence[CostSum], total: CostSum, by: Sequence[str]) -> Table:
     """A row for each sum and one for the total; columns that would all be 0 are left out."""
     from rich.table import Table
     from rich.text import Text

@@ -18,8 +18,10 @@ from trialfleet.workflows.facts.journal.journal import (
 )
 from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import undelivered
+from trialfleet.workflows.facts.models.approval import Awaiting, promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import SEE
+from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.status.day_outcomes import outcomes_now
 from trialfleet.workflows.views.output import Fitting, cut_to_width, with_hint_where_cut
 from trialfleet.workflows.views.terminal.short_commands import shortened
@@ -53,7 +55,7 @@ class DayView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overview:
+class DaysOverview:
     """The days of a study.
 
     Attributes:
@@ -61,8 +63,10 @@ class Overview:
         newest: what became of each region on the newest day.
         next_start: when the next day begins; None where the study has no `daily:` table any more.
         clock: what starts it; None if nothing of ours does.
+        awaiting: the models that wait for approval now, by region.
         awaited: the regions for whose data the newest day waits, and why it can't be used yet.
         lease: who works on the days, where two managers may; None where one alone does.
+        database_away: why the database that they share can't be asked; empty where it can.
         undelivered: the alerts of its days that wait or were given up, a line for each channel.
     """
 
@@ -71,8 +75,10 @@ class Overview:
     newest: tuple[Outcome, ...]
     next_start: datetime | None
     clock: str | None
+    awaiting: dict[str, Awaiting] = field(default_factory=dict)
     awaited: dict[str, str] = field(default_factory=dict)
     lease: Lease | None = None
+    database_away: str = ""
     undelivered: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -87,24 +93,29 @@ def overview(
     clock: str | None,
     most: int,
     awaited: Mapping[str, str] | None = None,
-    lease: Lease | None = None,
-) -> Overview:
-    """Return a study's days, the newest `most` of them; the last two as `Overview` has them."""
-    attempts = journal.attempts()
+    awaiting: Mapping[str, Awaiting] | None = None,
+    *,
+    last: date | None = None,
+) -> DaysOverview:
+    """Return a study's newest `most` days; `awaited` and `awaiting` as `DaysOverview` has them.
+
+    Up to the day `last`, if it is given.
+    """
+    attempts = [one for one in journal.attempts() if last is None or one.date <= last]
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
     folder = DailyFolder(journal.file.parent)
     days = [
         _day(folder, day, attempts, [o for (d, _), o in found.items() if d == day]) for day in dates
     ]
-    return Overview(
+    return DaysOverview(
         study=study,
         days=tuple(days),
         newest=days[0].outcomes if days else (),
         next_start=next_start,
         clock=clock,
+        awaiting=dict(awaiting or {}),
         awaited=dict(awaited or {}),
-        lease=lease,
         undelivered=undelivered(folder.alerts),
     )
 
@@ -126,7 +137,7 @@ def _day(
     )
 
 
-def days_table(shown: Overview) -> Table:
+def days_table(shown: DaysOverview) -> Table:
     """Return the days as a table."""
     from rich.table import Table
 
@@ -141,12 +152,12 @@ def days_table(shown: Overview) -> Table:
     return table
 
 
-def newest_table(shown: Overview) -> Fitting:
+def newest_table(shown: DaysOverview) -> Fitting:
     """Return what became of each region on the newest day as a table."""
     return _table(shown.study, str(shown.days[0].date), shown.newest, with_days=False)
 
 
-def reasons_table(shown: Overview) -> Fitting | None:
+def reasons_table(shown: DaysOverview) -> Fitting | None:
     """Return why regions were kept or failed on the days before the newest; None if none were."""
     explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     if not explained:
@@ -180,7 +191,7 @@ def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
     return f"the whole reasons: trialfleet why REGION --run {run}, or daily status --json"
 
 
-def to_copy(shown: Overview) -> list[str]:
+def to_copy(shown: DaysOverview) -> list[str]:
     """Return the commands and paths of the reasons, a line each: a table would fold them.
 
     Of each region that of its newest outcome: what is older has been overtaken.
@@ -191,6 +202,15 @@ def to_copy(shown: Overview) -> list[str]:
             newest.setdefault(one.region, one)
     split = {region: _split(one.why)[1:] for region, one in newest.items()}
     return [f"{label}  {name}  {shortened(text)}" for name, (label, text) in split.items() if text]
+
+
+def to_approve(shown: DaysOverview) -> list[str]:
+    """Return the models that wait for approval, a line each, with what puts them in force."""
+    return [
+        f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
+        f"{shortened(promote_command(one.path))}"
+        for region, one in shown.awaiting.items()
+    ]
 
 
 def _split(why: str) -> tuple[str, str, str]:

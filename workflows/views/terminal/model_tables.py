@@ -96,9 +96,12 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     yield "trained", f"{card.get('device') or ''}  {seconds}".strip()
     yield "versions", pairs(card.get("versions") or {}, 5)
     if verdict:
-        words = "promoted" if verdict.promoted else kept_words(verdict.former)
+        passed = "passed" if model.awaits_since else "promoted"
+        words = passed if verdict.promoted else kept_words(verdict.former)
         yield "gate", f"{words}: {verdict.why}"
         yield "against", (verdict.former or "") if verdict.promoted else ""
+    if model.awaits_since:
+        yield "approval", f"awaited since {local_time(model.awaits_since)}"
     yield "measured", "  ".join(result_text(*each) for each in model.evaluations)
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
@@ -127,6 +130,8 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
         return "in force"
     if model.standing is Standing.ROLLED_BACK:
         return f"rolled back{_by_whom(model)}"
+    if model.awaits_since:
+        return f"{model.standing} since {local_time(model.awaits_since)}"
     if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
         former = f" ({model.verdict.former})" if model.verdict.former else ""
         return f"kept the former{former}: {model.verdict.why}"

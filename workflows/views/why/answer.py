@@ -76,6 +76,7 @@ class Kind(StrEnum):
     NOT_PLANNED = "not-planned"
     GATE_KEPT = "gate-kept"
     GATE_FAILED = "gate-failed"
+    AWAITS_APPROVAL = "awaits-approval"
     NOT_LATEST = "not-latest"
     PUBLISH = "publish"
     # AWS

@@ -41,7 +41,8 @@ _DOUBTFUL = re.compile(r"are the labels right\?")  # of the gate's comparison wi
 _UNSEEN = re.compile(r"values that the champion never saw")  # of the trainer's mode evaluate
 _DAYS = re.compile(r" is of (a later|an earlier) day\b")  # of `switch_to_newest`
 _BY_DAYS = "a day that is made up for is as old as its data, a run without a day as its plan"
-NOT_IN_FORCE = {Kind.GATE_KEPT, Kind.NOT_LATEST}  # a region is well, and its new model isn't used
+# a region is well, and its new model isn't used
+NOT_IN_FORCE = {Kind.GATE_KEPT, Kind.AWAITS_APPROVAL, Kind.NOT_LATEST}
 
 
 def why_region(run: WitnessedRun, region: WitnessedRegion) -> Answer:
@@ -112,8 +113,8 @@ def _ended_well(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
         why = region.not_latest.partition("; to change that")[0]
         answer = Answer(
             region.name,
-            Kind.NOT_LATEST,
-            Blame.NOBODY,
+            Kind.AWAITS_APPROVAL if region.awaits_approval else Kind.NOT_LATEST,
+            Blame.PERSON if region.awaits_approval else Blame.NOBODY,
             why,
             "to have it in force",
             _promote(run, region),

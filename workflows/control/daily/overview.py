@@ -1,0 +1,55 @@
+"""The days of a study as they stand now: what `daily status` and the Python API show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.wall_clock import real_time
+from trialfleet.workflows.control.daily.clock import clock_of
+from trialfleet.workflows.control.daily.days import journal_of
+from trialfleet.workflows.control.daily.late_data import awaited_now
+from trialfleet.workflows.control.daily.missed import next_start
+from trialfleet.workflows.control.takeover.look import look_at_lease
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_of
+from trialfleet.workflows.study.loading import load_published
+from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.terminal.days import DaysOverview, overview
+
+
+def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
+    """Return what became of the days of a study, and of each region on them.
+
+    A study's days lie below the folder in which they are run, and are looked for in this one.
+
+    Args:
+        study: its file.
+        most: so many days, the newest.
+
+    Raises:
+        StudyError: the study can't be read; or it has no `daily:` table, and never had a day.
+    """
+    return look(Path(study), most)[2]
+
+
+def look(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
+    """Return a study, the folder of its days, and what became of them."""
+    whole, folder, journal = journal_of(file)
+    lease, away = look_at_lease(file, folder)
+    now = real_time()
+    begins = next_start(whole.daily, now) if whole.daily else None
+    awaited = awaited_now(file, journal, now) if whole.daily else {}
+    clock, awaiting = clock_of(whole.name, folder), _awaiting(file)
+    found = overview(whole.name, journal, begins, clock, most, awaited, awaiting)
+    return whole, folder, replace(found, lease=lease, database_away=away)
+
+
+def _awaiting(file: Path) -> dict[str, Awaiting]:
+    """The models of a study that wait for approval, by region; none where it has no file."""
+    try:
+        return awaiting_of(load_published(file))
+    except (TrialfleetError, OSError):
+        return {}

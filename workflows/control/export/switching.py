@@ -1,0 +1,188 @@
+"""A person's word on which model is in force: `latest` is switched, and its exports follow."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialfleet.errors import InputError
+from trialfleet.workflows.control.models import latest
+from trialfleet.workflows.facts.models.folders import EXPORTS, called, region_of
+from trialfleet.workflows.formatting import in_one_line
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
+
+_TRIES, _TRY_SECONDS = 20, 0.25  # to be the one who exports
+_LONGEST_WHY = 300  # characters
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """A region's model in force, which a person has chosen.
+
+    Attributes:
+        folder: the region's folder of models.
+        run: whose model is in force now.
+        former: whose was before; None: none was.
+    """
+
+    study: str
+    region: str
+    folder: Path
+    run: str
+    former: str | None
+
+    def __str__(self) -> str:
+        """In a line."""
+        return f"{called(self.folder)}: latest is {latest.switched(self.run, self.former)}"
+
+
+def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
+    """Make each model the latest of its region, older ones too.
+
+    Args:
+        models: a run's id, for the models of all its regions; RUN/REGION for one of them; or a
+            model's folder.
+        why: the reason, for those who read the region's history and the day's digest.
+
+    Returns:
+        What is in force now. Exports that are out of reach follow later.
+
+    Raises:
+        InputError: there is no such model, or one can't be promoted; the others are.
+    """
+    done, left = promote_each([os.fspath(model) for model in models], why)
+    follow(switch.folder for switch in done)
+    if left:
+        raise InputError("\n".join(f"not promoted: {line}" for line in left))
+    return done
+
+
+def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "") -> Switch:
+    """Make the model the latest of a region that was in force before the present one.
+
+    Once more goes one further back.
+
+    Args:
+        region: its name, STUDY/REGION, or the folder of its models.
+        to: the run whose model it is to be.
+        why: the reason, for those who read the region's history and the day's digest.
+
+    Returns:
+        What is in force now. Exports that are out of reach follow later.
+
+    Raises:
+        InputError: there is no such region, or no model to go back to.
+    """
+    switch = go_back(os.fspath(region), None, to, why)
+    follow([switch.folder])
+    return switch
+
+
+def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[str]]:
+    """Make each model the latest of its region, and leave its exports as they are.
+
+    Returns:
+        What is in force now; and a line for each of several that can't be promoted.
+
+    Raises:
+        InputError: there is no such model; or it is the only one, and can't be promoted.
+    """
+    from trialfleet.workflows.facts.runs.lookup import models_of
+
+    named = [place for model in models for place in models_of(model)]
+    done, left = [], []
+    for place in named:
+        try:
+            with _told(place):
+                former = latest.promote(place, in_one_line(why, _LONGEST_WHY))
+        except InputError as error:
+            if len(named) == 1:
+                raise
+            left.append(f"{called(place.parent) if place.parent.is_dir() else place}: {error}")
+            continue
+        done.append(_switch(place.resolve().parent, place.name, former))
+    return done, left
+
+
+def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
+    """Roll a region back, and leave its exports as they are; the arguments as `rollback`'s."""
+    from trialfleet.workflows.facts.runs.lookup import find_models_folder
+
+    models_folder = find_models_folder(region, study)
+    with _told(models_folder):
+        now, before = latest.rollback(models_folder, to, in_one_line(why, _LONGEST_WHY))
+    return _switch(models_folder, now, before)
+
+
+def _switch(folder: Path, run: str, former: str | None) -> Switch:
+    study = called(folder).partition("/")[0]
+    return Switch(study=study, region=region_of(folder), folder=folder, run=run, former=former)
+
+
+@contextmanager
+def _told(place: Path) -> Iterator[None]:
+    """Tell what can't be written without a traceback."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{error.filename or place}: {error.strerror}") from error
+
+
+def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
+    """Let the exports of models follow a switch of `latest` that has taken place.
+
+    What is out of reach follows later; where models are being exported at the moment, that sees the
+    switch by itself.
+
+    Returns:
+        What can't be exported yet, by target.
+    """
+    exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
+    if not exported:  # and then nothing of it is imported: a rollback takes no time
+        return {}
+    from trialfleet.workflows.facts.models.export_folder import ExportFolder
+
+    by_folder = defaultdict(list)
+    for models_folder in exported:
+        by_folder[ExportFolder.beside(models_folder)].append(models_folder)
+    problems: dict[str, str] = {}
+    for folder, some in by_folder.items():
+        if (targets := folder.targets()) is None:
+            continue
+        from trialfleet.workflows.control.export.passes import export_settled
+
+        with _alone(folder) as ours:
+            if not ours:
+                tell("models are being exported at the moment; that follows the switch, too")
+                continue
+            enter(targets)
+            problems |= export_settled(folder, targets, tell, some)
+    return problems
+
+
+@contextmanager
+def _alone(folder: ExportFolder) -> Iterator[bool]:
+    """Give whether this process may export; it waits a little for who does."""
+    for _ in range(_TRIES):
+        with folder.alone(wait=False) as ours:
+            if ours:
+                yield True
+                return
+        time.sleep(_TRY_SECONDS)
+    yield False
+
+
+def enter(targets: Targets) -> None:
+    """Take the variables that were frozen with a run where this shell has none of its own."""
+    for name, value in targets.variables.items():
+        os.environ.setdefault(name, value)

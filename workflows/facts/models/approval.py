@@ -1,0 +1,121 @@
+"""MODELS/STUDY/REGION/.awaiting.json: the model that passed the gate and waits for a person.
+
+Of a study with `gate: {approve: true}`. A newer one takes its place. Nobody removes the file: by
+`latest` and its history it shows whether the model still waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialfleet.files import object_or_empty, read_json, shell_quoted_anywhere, write_json
+from trialfleet.workflows.facts.models.folders import (
+    LATEST,
+    as_of_model,
+    model_in_force,
+    provenance_of,
+    region_of,
+    why_kept_out,
+)
+from trialfleet.workflows.facts.models.history import last_move
+from trialfleet.workflows.formatting import local_time
+
+if TYPE_CHECKING:
+    from trialfleet.workflows.study.spec import Study
+
+AWAITING = ".awaiting.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Awaiting:
+    """A model that waits for a person's approval.
+
+    Attributes:
+        run: whose model it is.
+        path: its folder.
+        since: when it was published.
+    """
+
+    run: str
+    path: Path
+    since: datetime
+
+
+def note_awaiting(published: Path) -> None:
+    """Write down that a model waits, from now on; of one that is noted already the first stays.
+
+    To be called with the folder's lock.
+    """
+    file = published.parent / AWAITING
+    if object_or_empty(lambda: read_json(file)).get("run") != published.name:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        write_json(file, {"schema": 1, "run": published.name, "since": now})
+
+
+def awaiting(models_folder: Path) -> Awaiting | None:
+    """Return the model of a region that waits for approval; None where none does.
+
+    None does that was in force, or whose folder is gone, or that is older than the one in force.
+    """
+    noted = object_or_empty(lambda: read_json(models_folder / AWAITING))
+    if not noted:
+        return None
+    run, model = str(noted["run"]), models_folder / str(noted["run"])
+    in_force = model_in_force(model)
+    times = [time for one in (model, in_force) if one and (time := as_of_model(one))]
+    if (
+        provenance_of(model).get("run") != run
+        or last_move(models_folder / LATEST, run)
+        or times != sorted(times, reverse=True)
+    ):
+        return None
+    return Awaiting(run=run, path=model, since=datetime.fromisoformat(noted["since"]))
+
+
+def awaiting_of(study: Study) -> dict[str, Awaiting]:
+    """Return the models of a study that wait for approval, by their regions' names, in order."""
+    root = Path(study.publish) / study.name
+    places = sorted(root.iterdir()) if study.publishes and root.is_dir() else ()
+    return {region_of(place): found for place in places if (found := awaiting(place))}
+
+
+def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
+    """Return since when a region's model waits, by what its `published.json` holds, if it does."""
+    if "awaits_approval" not in published:
+        return None
+    path = Path(published["path"])
+    found = awaiting(path.parent)
+    return found if found and found.run == path.name else None
+
+
+def why_kept_out_now(published: Mapping[str, Any]) -> str | None:
+    """Return why a region's published model isn't the latest at this moment, if it isn't."""
+    why = why_kept_out(published)
+    if why is None or "awaits_approval" not in published:
+        return why
+    found = awaits_approval(published)
+    path = Path(published["path"])
+    if found:
+        stands = f"waits for approval since {local_time(found.since)}"
+    elif last_move(path.parent / LATEST, path.name):
+        stands = "it passed the gate and was put in force; another is by now"
+    else:
+        stands = "it passed the gate and was not approved"
+    return f"{stands}: {published['awaits_approval']}; to change that: {promote_command(path)}"
+
+
+def passed_words(published: Path, why: str) -> str:
+    """Say of a model that passed the gate what it takes to put it in force: true at any time."""
+    return (
+        f"it passed the gate: {why}; with gate.approve a person puts it in force: "
+        f"{promote_command(published)}"
+    )
+
+
+def promote_command(published: Path) -> str:
+    """Return what puts a model in force, wherever it is typed."""
+    return f"trialfleet promote {shell_quoted_anywhere(published)}"

@@ -1,0 +1,105 @@
+"""The days of a study by region, as the report and the page show them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import date
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.workflows.cleaning import clean
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Ending, Journal, Outcome
+from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.views.terminal.days import DayView, overview
+
+_SHOWN_DAYS = 14
+MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Ending.FAILED: "✕"}
+
+
+def days_of(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...]:
+    """Return the last days of a study, up to one if given; none where it doesn't run every day."""
+    if not folder.journal.is_file():
+        return ()
+    try:
+        journal = Journal(folder.journal)
+        return overview(folder.root.name, journal, None, None, _SHOWN_DAYS, last=last).days
+    except TrialfleetError:
+        return ()
+
+
+def days_of_run(
+    folder: DailyFolder, day: date, run: str, regions: Iterable[RegionStatus]
+) -> tuple[DayView, ...]:
+    """Return the days up to that of a run, which are told of regions that fail before their day is.
+
+    The report is written by the run; the day's journal is, once it has ended.
+    """
+    found = [_clean(each) for each in days_of(folder, day)]
+    if found and found[0].date == day:
+        failed = [each for each in regions if each.stage in {Stage.FAILED, Stage.STOPPED}]
+        found[0] = _with(found[0], run, failed)
+    return tuple(found)
+
+
+def _with(day: DayView, run: str, failed: Iterable[RegionStatus]) -> DayView:
+    told = {one.region for one in day.outcomes}
+    more = [
+        attempt.outcome(clean(region.name), Ending.FAILED, clean(_why(region)), run=run)
+        for attempt in day.attempts
+        for region in failed
+        if attempt.run == run and region.name in attempt.regions
+    ]
+    own = {one.region: one for one in more if one.region not in told}
+    counts = Counter(day.counts) + Counter({Ending.FAILED: len(own)})
+    return replace(
+        day,
+        counts={ending: counts[ending] for ending in Ending},
+        open=day.open - len(own),
+        outcomes=tuple(sorted([*day.outcomes, *own.values()], key=lambda one: one.region)),
+    )
+
+
+def _why(region: RegionStatus) -> str:
+    return region.reason or (str(region.cause) if region.cause else "")
+
+
+def _clean(day: DayView) -> DayView:
+    outcomes = (replace(o, region=clean(o.region), why=clean(o.why)) for o in day.outcomes)
+    return replace(day, outcomes=tuple(outcomes))
+
+
+def share(day: DayView, ending: Ending) -> float:
+    """How much of a day's regions ended so, in percent."""
+    whole = sum(day.counts.values()) + day.open
+    return round(100 * day.counts[ending] / whole, 1) if whole else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionDays:
+    """A region's row of the matrix: an outcome for each day, the oldest first, or none."""
+
+    region: str
+    outcomes: tuple[Outcome | None, ...]
+
+
+def matrix(days: tuple[DayView, ...]) -> list[RegionDays]:
+    """Return a row for each region of some days, newest first: first those that didn't end well."""
+    by_region: dict[str, dict[date, Outcome]] = defaultdict(dict)
+    for day in days:
+        for one in day.outcomes:
+            by_region[one.region][day.date] = one
+    dates = [day.date for day in days[::-1]]
+    rows = [
+        RegionDays(region=region, outcomes=tuple(own.get(each) for each in dates))
+        for region, own in by_region.items()
+    ]
+    return sorted(rows, key=lambda row: (_bad_days(row), row.region))
+
+
+def _bad_days(row: RegionDays) -> tuple[int, ...]:
+    """What sorts a row: how its days ended, the newest first, failed before kept before others."""
+    order = {Ending.FAILED: 0, Ending.KEPT: 1}
+    return tuple(order.get(one.ending, 2) if one else 2 for one in row.outcomes[::-1])
