@@ -6,8 +6,8 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
+from trialfleet import wall_clock
 from trialfleet.errors import TrialfleetError
-from trialfleet.wall_clock import real_time
 from trialfleet.workflows.control.daily.clock import clock_of
 from trialfleet.workflows.control.daily.days import journal_of
 from trialfleet.workflows.control.daily.late_data import awaited_now
@@ -39,7 +39,7 @@ def look(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
     """Return a study, the folder of its days, and what became of them."""
     whole, folder, journal = journal_of(file)
     lease, away = look_at_lease(file, folder)
-    now = real_time()
+    now = wall_clock.real_time()
     begins = next_start(whole.daily, now) if whole.daily else None
     awaited = awaited_now(file, journal, now) if whole.daily else {}
     clock, awaiting = clock_of(whole.name, folder), _awaiting(file)
