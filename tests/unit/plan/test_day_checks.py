@@ -138,7 +138,8 @@ def test_a_day_unlike_the_past_ones_fails_before_it_has_a_run(place: Path, name:
 def test_by_default_it_is_planned_and_the_warning_noted(place: Path, name: str) -> None:
     some_days(place)
     files = planned(place, 3, GARBAGE[name][0])
-    assert read_json(files.checks)["reason"].startswith(f"{name.partition(':')[0]}: ")
+    check = name.partition(":")[0]
+    assert read_json(files.checks)["reason"].startswith(f"its new table is unusual: {check}: ")
 
 
 @pytest.mark.parametrize("name", GARBAGE)

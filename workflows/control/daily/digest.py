@@ -30,6 +30,7 @@ from trialfleet.workflows.formatting import (
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import Sum, add, sums
 from trialfleet.workflows.status.costs.named import read_costs
+from trialfleet.workflows.status.day_outcomes import warnings_of_day
 from trialfleet.workflows.status.earlier_model import BesideEarlier, beside_earlier
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.notify import Channel
@@ -192,13 +193,17 @@ def _digest(
     failed = (one for one in outcomes if one.ending is Ending.FAILED)
     next_step = next((_again(one, folder) for one in failed), "")
     table = digest_table(outcomes, costs, measured)
+    warned = warnings_of_day(folder, outcomes)
+    warnings = [in_one_line(f"{region}: {words}") for region, words in warned.items()]
     return Event(
         id=key,
         kind="day-done",
         study=study.name,
         run=attempt.run,
         title=in_one_line(f"{study.name} {attempt.date}{again}: {words or 'nothing to do'}{spent}"),
-        text="\n".join(filter(None, [table, *(_moved(*each) for each in moves), next_step])),
+        text="\n".join(
+            filter(None, [table, *warnings, *(_moved(*each) for each in moves), next_step])
+        ),
         data={
             "date": str(attempt.date),
             "attempt": attempt.attempt,
@@ -210,6 +215,7 @@ def _digest(
                     "why": one.why,
                     **_priced(costs.regions.get(one.region) if costs else None),
                     **_values(measured.get(one.region)),
+                    **({"checks": warned[one.region]} if one.region in warned else {}),
                 }
                 for one in outcomes
             ],

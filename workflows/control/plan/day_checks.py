@@ -50,7 +50,8 @@ class DayChecks:
 
 
 def _note(warnings: list[Finding], days: int) -> dict[str, Any]:
-    reason = "; ".join(map(str, warnings)) or None
+    words = "; ".join(map(str, warnings))
+    reason = f"its new table is unusual: {words}" if warnings else None
     return {"schema": 1, "days": days, "reason": reason}
 
 

@@ -21,7 +21,7 @@ from trialfleet.workflows.checksums import Checksums, Entries, FileState, files_
 from trialfleet.workflows.control.plan.fetching import UnreachableError, identity_of
 from trialfleet.workflows.facts.record_shapes import Inputs, InputsChanged
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import source_of_table
+from trialfleet.workflows.facts.run_folder.table_findings import source_of_table, warnings_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 
@@ -94,6 +94,7 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
         "data": [_told(entry, names) for entry in source or data],
         "code": [_told(entry, names) for entry in code],
         **({"changed": noted["reason"]} if names else {}),
+        **({"checks": warned} if (warned := warnings_of(files)) else {}),
     }
 
 
