@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -10,10 +12,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from click.testing import CliRunner
 
+from tests.unit.serve.page_server import serving
+from trialfleet import Run
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
 from trialfleet.nodes.tabular.table import TRAIN, write_table
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
+from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.digest import tell_days
+from trialfleet.workflows.control.notify.delivery import deliver
+from trialfleet.workflows.control.plan.inputs import trained_on
 from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.control.plan.tables import TablesError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -21,11 +32,28 @@ from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.rules.day_checks import FEWEST_DAYS
 from trialfleet.workflows.study.daily import RunsDay
+from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.loading import load_published
+from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.report.views import attention
 
 FIRST = date(2026, 11, 1)
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 ROWS = 400
+TEXT: dict[str, Any] = {
+    "name": "churn",
+    "regions": ["north"],
+    "data": "data/{region}-{date}.csv",
+    "trainer": "tabular",
+    "target": "churned",
+    "objective": {"metric": "val_loss", "direction": "minimize"},
+    "search_space": {"hidden": {"type": "int", "low": 8, "high": 64}},
+    "budget": {"trials": 1},
+    "accelerator": "cpu",
+    "daily": {"at": "02:30", "zone": "UTC"},
+}
 
 
 def day_of(number: int) -> date:
@@ -55,19 +83,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def study(place: Path, day: date, **changes: Any) -> Study:
-    values: dict[str, Any] = {
-        "name": "churn",
-        "regions": ["north"],
-        "data": "data/{region}-{date}.csv",
-        "trainer": "tabular",
-        "target": "churned",
-        "objective": {"metric": "val_loss", "direction": "minimize"},
-        "search_space": {"hidden": {"type": "int", "low": 8, "high": 64}},
-        "budget": {"trials": 1},
-        "accelerator": "cpu",
-        "daily": {"at": "02:30", "zone": "UTC"},
-    }
-    return Study.model_validate({**values, **changes}).dated(day)[0].resolve(place)
+    return Study.model_validate({**TEXT, **changes}).dated(day)[0].resolve(place)
 
 
 def planned(place: Path, number: int, rows: pl.DataFrame, **changes: Any) -> RegionFolder:
@@ -206,3 +222,86 @@ def test_a_run_of_no_day_is_not_checked(place: Path) -> None:
     plain = study(place, FIRST, data="data/{region}.csv")
     folder = write_plan(plain, run="r1", out=place / "runs/churn/r1")
     assert not folder.region("north").checks.exists()
+
+
+UNUSUAL = "its new table is unusual: rows: 60, where 280 to 520 are usual"
+
+
+@pytest.fixture
+def warned(place: Path) -> RegionFolder:
+    """A day with too few rows, planned all the same."""
+    some_days(place)
+    return planned(place, 3, frame(9, 60))
+
+
+def test_all_views_of_a_run_tell_what_its_checks_warn_of(warned: RegionFolder) -> None:
+    run = Run(warned.root.parent.parent)
+    assert f"  checks   north: {UNUSUAL}" in plan_text(run)
+    [region] = plan_summary(run)["regions"]
+    assert region["checks"] == {"days": 3, "reason": UNUSUAL}
+    assert run.status().regions[0].checks == UNUSUAL
+    assert f"north: {UNUSUAL}" in printed("status", str(run.folder))
+    assert UNUSUAL in printed("why", "north", "--run", str(run.folder))
+    report = read_report(RunFolder(run.folder))
+    assert [(why, len(rows)) for why, rows in attention(report)] == [(UNUSUAL, 1)]
+
+
+def test_the_page_of_a_region_tells_what_its_checks_warn_of(
+    warned: RegionFolder, place: Path
+) -> None:
+    with serving(place) as server:
+        links = re.findall(r'href="(/runs/[^"]*/regions/north)"', server.ask("/").text)
+        assert UNUSUAL in server.ask(links[0]).text
+
+
+def test_a_model_s_provenance_has_what_its_checks_warned_of(warned: RegionFolder) -> None:
+    run = RunFolder(warned.root.parent.parent)
+    found = trained_on(run, "north", load_frozen(run.study).study)
+    assert found["checks"] == UNUSUAL
+    warned.checks.unlink()
+    assert "checks" not in trained_on(run, "north", load_frozen(run.study).study)
+
+
+def test_the_days_table_and_the_digest_tell_what_checks_warn_of(
+    warned: RegionFolder, place: Path
+) -> None:
+    ended(3)
+    file = place / "study.yaml"
+    file.write_text(json.dumps(TEXT))  # JSON is YAML
+    assert f"north: {UNUSUAL}" in printed("daily", "status", str(file))
+    days = json.loads(CliRunner().invoke(main, ["daily", "status", str(file), "--json"]).output)
+    assert [day["checks"] for day in days["days"]] == [{"north": UNUSUAL}, {}, {}, {}]
+    heard = place / "heard"
+    channel = Channel.model_validate(
+        {"command": ["sh", "-c", f"cat >> '{heard}'; echo >> '{heard}'"]}
+    )
+    folder = DailyFolder.of("churn")
+    outbox = tell_days(load_published(file), [channel], folder, Journal(folder.journal), NOON)
+    assert outbox is not None
+    deliver(outbox, [channel])
+    digest = next(line for line in heard.read_text().splitlines() if str(day_of(3)) in line)
+    event = json.loads(digest)
+    assert f"north: {UNUSUAL}" in event["text"].splitlines()
+    assert event["data"]["regions"][0]["checks"] == UNUSUAL
+
+
+def test_a_region_that_failed_by_a_check_is_tried_again_once_its_file_is_another(
+    place: Path,
+) -> None:
+    some_days(place)
+    with pytest.raises(TablesError) as caught:
+        planned(place, 3, frame(9, 60), checks=FAIL)
+    (place / "study.yaml").write_text(json.dumps(TEXT))
+    days = Days(place / "study.yaml", clock=lambda: NOON)
+    attempt = days._begin(day_of(3), ["north"])
+    days._work.fail(attempt, {"north": caught.value.by_region["north"][0]})
+    days.journal.end(attempt, NOON)
+    data = place / f"data/north-{day_of(3)}.csv"
+    os.utime(data, (NOON.timestamp() - 60,) * 2)
+    assert days._come_since(day_of(3)) == []
+    os.utime(data, (NOON.timestamp() + 60,) * 2)
+    assert days._come_since(day_of(3)) == ["north"]
+
+
+def printed(*words: str) -> str:
+    return " ".join(CliRunner().invoke(main, words).output.split())
