@@ -42,6 +42,7 @@ TITLES = {
     "Export": "export",
     "Mlflow": "export: mlflow",
     "Daily": "daily",
+    "Checks": "checks",
     "Channel": "notify: an entry",
     "Webhook": "notify: webhook",
     "Mail": "notify: mail",

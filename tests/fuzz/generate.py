@@ -77,6 +77,17 @@ DAILY: dict[str, Any] = {
         "unchanged": "skip",
     },
 }
+CHECKED: dict[str, Any] = {
+    **DAILY,
+    "trainer": "tabular",
+    "checks": {
+        "rows": "fail",
+        "missing": "warn",
+        "new_categories": "off",
+        "target": "fail",
+        "labels": "fail",
+    },
+}
 PASSWORD = "pa55wort"
 STUDIES: list[dict[str, Any]] = [
     SMALL,
@@ -135,6 +146,7 @@ STUDIES: list[dict[str, Any]] = [
         ],
     },
     DAILY,
+    CHECKED,
     {**DAILY, "daily": {"at": "9:05", "missed": "none", "unchanged": "train"}, "gate": {}},
     {
         **SMALL,

@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from tests.conftest import MOODY
 from tests.pool.conftest import CPUS
 from trialfleet import Run
+from trialfleet.files import read_json
 from trialfleet.infra.pool import connection, schedd
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily.clock import clock_of, install, remove
@@ -24,6 +25,7 @@ from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.daily.units import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Ending
+from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.status.day_outcomes import outcomes_now
 
 pytestmark = pytest.mark.usefixtures("pool")
@@ -143,19 +145,64 @@ def slow_trainer(here: Path) -> dict[str, object]:
     return {"command": ["sh", "slow.sh"], "files": ["slow.sh", str(MOODY)]}
 
 
+TABULAR: dict[str, object] = {
+    "data": "data/{region}/{date}.csv",
+    "trainer": "tabular",
+    "target": "churned",
+    "objective": {"metric": "val_auc", "direction": "maximize"},
+    "search_space": {"hidden": {"type": "int", "low": 8, "high": 64}},
+}
+
+
+def test_a_day_that_its_checks_fail_costs_nothing_and_is_accepted_by_hand(here: Path) -> None:
+    now = datetime.now(UTC) + timedelta(seconds=10)  # the data is older
+    strict = {**TABULAR, "checks": {"rows": "fail"}, "notify": [{"command": ["true"]}]}
+    strict["resources"] = {"memory": "1GB", "disk": "100MB"}
+    days = Days(write_study(here, **strict), clock=lambda: now)
+    before = [FIRST - timedelta(days=number) for number in (2, 1, 0)]
+    for day in [*before, SECOND]:
+        for region in "AB":
+            few = day == SECOND and region == "B"
+            lines = (f"{n * 7 % 50},{'yes' if n * 7 % 50 > 30 else 'no'}\n" for n in range(200))
+            place = here / "data" / region / f"{day}.csv"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text("amount,churned\n" + "".join(lines if not few else [*lines][:60]))
+    for day in before:  # planned, and taken as published
+        attempt = days._begin(day, ["A", "B"])
+        list(days._work._run_of(attempt))  # which submits nothing
+        ends = [attempt.outcome(r, Ending.PUBLISHED, "", run=attempt.run) for r in "AB"]
+        days.journal.record(ends, now)
+        days.journal.end(attempt, now)
+
+    attempt = days._begin(SECOND, ["A", "B"])
+    list(days._work._run_of(attempt))  # which submits nothing
+    assert list(Run(days.folder.run(str(SECOND))).study.region_table) == ["A"]
+    (failed,) = days.journal.outcomes(SECOND, SECOND)
+    assert (failed.region, failed.ending, failed.run) == ("B", Ending.FAILED, None)
+    assert "checks.rows: 60, where 140 to 260 are usual; mend the file, or to train" in failed.why
+    told = [one.event.title for one in Outbox(days.folder.alerts).deliveries()]
+    assert any(f"demo {SECOND}: B: failed: " in title and "60, where" in title for title in told)
+    days.journal.record([attempt.outcome("A", Ending.PUBLISHED, "", run=attempt.run)], now)
+    days.journal.end(attempt, now)
+    assert days._come_since(SECOND) == []
+
+    strict["checks"] = {"rows": "warn"}
+    again = Days(write_study(here, **strict), clock=lambda: now)
+    assert again.backfill(SECOND, SECOND, only_missing=True) == [SECOND]
+    last = again.journal.outcomes(SECOND, SECOND)[-1]
+    assert (last.region, last.ending, last.run) == ("B", Ending.PUBLISHED, f"{SECOND}-2")
+    unusual = "its new table is unusual: rows: 60, where 140 to 260 are usual"
+    assert read_json(here / "models/demo/B/latest/card.json")["checks"] == unusual
+    shown = CliRunner().invoke(main, ["daily", "status", str(here / "study.yaml")]).output
+    assert f"B: {unusual}" in " ".join(shown.split())
+
+
 def test_a_table_that_cant_be_trained_on_fails_its_region_alone(here: Path) -> None:
     rows = "".join(f"{n * 7 % 50},{'yes' if n % 3 else 'no'}\n" for n in range(200))
     put_data(here, FIRST, A="amount,churned\n" + rows, B="amount,other\n" + rows)
     for text in (here / "data").glob("*/*.txt"):
         text.rename(text.with_suffix(".csv"))
-    tabular = {
-        "data": "data/{region}/{date}.csv",
-        "trainer": "tabular",
-        "target": "churned",
-        "objective": {"metric": "val_auc", "direction": "maximize"},
-        "search_space": {"hidden": {"type": "int", "low": 8, "high": 64}},
-    }
-    days = Days(write_study(here, **tabular), clock=lambda: datetime(2026, 11, 20, 12, tzinfo=UTC))
+    days = Days(write_study(here, **TABULAR), clock=lambda: datetime(2026, 11, 20, 12, tzinfo=UTC))
     next(days._work.steps(days._first_attempt(FIRST)))
     assert list(Run(days.folder.run(str(FIRST))).study.region_table) == ["A"]
     (failed,) = days.journal.outcomes()

@@ -144,6 +144,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
         say("a study's days lie below the folder in which they are run: is this the right one?")
     if reasons := reasons_table(shown):
         show(reasons)
+    for region, words in (shown.days[0].checks if shown.days else {}).items():
+        say(f"{region}: {words}")
     for region, reason in shown.awaited.items():
         say(f"{region}: awaited until {waits_until_text(settings, shown.days[0].date)}: {reason}")
     for line in (*to_copy(shown), *to_approve(shown)):

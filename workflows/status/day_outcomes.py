@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from trialfleet.workflows.facts.journal.journal import (
     latest_of,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.table_findings import warnings_of
 from trialfleet.workflows.names import region_slug
 
 
@@ -64,6 +66,16 @@ def left_out(run: Path, day: date) -> list[Outcome]:
         for one in outcomes_now(journal, day, day).values()
         if one.ending is Ending.FAILED and one.run is None and one.attempt in numbers
     ]
+
+
+def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:
+    """Return what the checks of regions' tables warn of, by region, of days' outcomes."""
+    found = {
+        one.region: warnings_of(RunFolder(folder.run(one.run)).region(region_slug(one.region)))
+        for one in outcomes
+        if one.run
+    }
+    return {region: words for region, words in found.items() if words}
 
 
 def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:

@@ -512,6 +512,7 @@ class StatusReader:
             drift=(records.published or {}).get("drift"),
             holdout=self._holdout(files) if published else None,
             changed=records.changed,
+            checks=records.checks,
             running_trials=self._running_trials(sources, unfinished),
             cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
             cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,

@@ -51,6 +51,7 @@ class RegionStatus:
         holdout: how far its full training's validation and test losses are apart, where rows don't
             explain that.
         changed: which files of its data or code have changed since the run was submitted, if any.
+        checks: what the checks of its day's table warn of, if of anything.
         drift: how the model that was in force left its own past, if the gate found that.
         cause: why attempts failed, if any did: what most had of a region that failed, else the
             latest.
@@ -89,6 +90,7 @@ class RegionStatus:
     drift: str | None = None
     holdout: str | None = None
     changed: str | None = None
+    checks: str | None = None
     running_trials: tuple[RunningTrial, ...] = ()
     cause: Cause | None = None
     cut_off: int = 0

@@ -148,6 +148,33 @@ class Daily(Section):
         return started + lasting(self.deadline) if self.deadline else None
 
 
+Reaction = Literal["warn", "fail", "off"]
+
+
+class Checks(Section):
+    """What becomes of a region whose new table is unlike those of its past days.
+
+    warn: it is trained, and the warning goes with its model. fail: its day has failed before
+    anything is spent. off: nobody looks.
+    """
+
+    rows: Reaction = Field("warn", description="The number of rows.")
+    missing: Reaction = Field("warn", description="The share of missing cells, by column.")
+    new_categories: Reaction = Field(
+        "warn", description="The share of rows with a category that no past day has, by column."
+    )
+    target: Reaction = Field("warn", description="The target's classes, or its quantiles.")
+    labels: Reaction = Field(
+        "warn",
+        description="Whether a cheap model tells the labels better than the same labels shuffled.",
+    )
+
+    def reaction(self, check: str) -> Reaction:
+        """Return what becomes of a region for what a check found."""
+        found: Reaction = getattr(self, check)
+        return found
+
+
 class RunsDay(BaseModel):
     """The day that a run is of, frozen with it.
 

@@ -38,7 +38,7 @@ from trialfleet.workflows.study.checks import (
     StudyName,
     TeamName,
 )
-from trialfleet.workflows.study.daily import DATE, Daily
+from trialfleet.workflows.study.daily import DATE, Checks, Daily
 from trialfleet.workflows.study.export import DEFAULT_FOLDER, Export, Keep, check_publish
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.paths import (
@@ -186,6 +186,11 @@ class Study(Section):
     )
     fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
     daily: Daily | None = Field(None, description="When it runs each day: trialfleet daily.")
+    checks: Checks | None = Field(
+        None,
+        description="With trainer: tabular and daily: what becomes of a region whose new table is "
+        "unlike those of its past days (default: each check warns); docs/daily.md.",
+    )
     notify: list[Channel] = Field(
         [],
         description="Who hears of failures, of models kept out, of the day's end; docs/alerts.md.",
@@ -212,7 +217,9 @@ class Study(Section):
         """The parts that are of the reference trainer, or of published models, without these."""
         if self.trainer != "tabular":
             text = "goes with trainer: tabular; leave it out, your trainer reads its own data"
-            yield from (((name,), text, {}) for name in self._given("target", "table"))
+            yield from (((name,), text, {}) for name in self._given("target", "table", "checks"))
+        elif self.checks and not self.daily:
+            yield ("checks",), "compares days, and there is no daily:; leave it out", {}
         if not self.publishes:
             text = "is for published models, and publish is none; leave one of them out"
             yield from (((name,), text, {}) for name in self._given("gate", "keep", "export"))

@@ -12,6 +12,8 @@
     splits         which rows are to train, to validate, to test
     encoding       rows as a model takes them
     building       a region's table and its description
+    day_profile    what a day's table is like, to compare other days' with
+    label_score    whether columns tell the labels
 
 Only the manager reads such files, once, when a run is planned: every trial of the run gets the same
 arrays, and a node needs nothing but numpy and torch.

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.study.study_texts import MINIMAL, error_of, with_line, write
+from tests.unit.study.study_texts import MINIMAL, TRAINER, error_of, with_line, write
 from trialfleet import plan
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
@@ -71,6 +71,35 @@ def test_a_wrong_daily_is_told_with_its_place(folder: Path, daily: str, words: l
     message = error_of(folder, MINIMAL + f"daily: {daily}\n")
     for word in ["study.yaml:9: ", *words]:
         assert word in message
+
+
+TABULAR = with_line(TRAINER, "trainer: tabular") + "target: y\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("checks: {rows: stop}", ["checks.rows", "'warn', 'fail' or 'off'", "'stop'"]),
+        ("checks: {labels: no}", ["checks.labels", "'warn', 'fail' or 'off'"]),
+        ("checks: {rows: {fail: 3}}", ["checks.rows", "'warn', 'fail' or 'off'"]),
+        ("checks: {row: fail}", ["checks", "unknown key 'row'", "did you mean 'rows'"]),
+        ("checks: fail", ["checks: must be a table; its keys: rows, missing, new_categories"]),
+        ("checks:", ["checks"]),
+    ],
+)
+def test_wrong_checks_are_told_with_their_place(folder: Path, text: str, words: list[str]) -> None:
+    message = error_of(folder, TABULAR + f"daily: {{at: 02:30}}\n{text}\n")
+    for word in words:
+        assert word in message
+
+
+def test_checks_need_days_to_compare_and_a_table_to_read(folder: Path) -> None:
+    assert "checks: compares days, and there is no daily:" in error_of(
+        folder, TABULAR + "checks: {rows: fail}\n"
+    )
+    assert "checks: goes with trainer: tabular" in error_of(
+        folder, MINIMAL + "daily: {at: 02:30}\nchecks: {rows: fail}\n"
+    )
 
 
 def test_a_day_needs_models(folder: Path) -> None:

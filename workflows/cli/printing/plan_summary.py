@@ -15,7 +15,12 @@ from trialfleet.optimizer.sampling.startup_count import first_led
 from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.workflows.control.models.needed_columns import lacking
 from trialfleet.workflows.control.plan.pool_check import PoolCheck
-from trialfleet.workflows.control.plan.table_summary import table_lines, tables_of
+from trialfleet.workflows.control.plan.table_summary import (
+    checks_lines,
+    checks_of,
+    table_lines,
+    tables_of,
+)
 from trialfleet.workflows.control.run.plan_estimate import estimate, estimate_cost
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -67,7 +72,8 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
     found = pool_check.prospects if pool_check else None
     most = _at_a_time(run.study, found.concurrency) if found else 0
     expected = estimate(run.study, min(graph.concurrency, most))
-    tables = tables_of(RunFolder(run.folder), [r.name for r in graph.regions])
+    names = [r.name for r in graph.regions]
+    tables, checks = (of(RunFolder(run.folder), names) for of in (tables_of, checks_of))
     return {
         "schema": 1,
         "run": run.run_id,
@@ -86,6 +92,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
                     has_former=bool(former),
                 ),
                 **({"table": tables[r.name]} if r.name in tables else {}),
+                **({"checks": checks[r.name]} if r.name in checks else {}),
             }
             for r in graph.regions
         ],
@@ -131,6 +138,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             f"{study.name} {run.run_id}",
             *(f"  {label:<8} {text}" for label, text in lines if text),
             *table_lines(tables),
+            *checks_lines({r["name"]: r["checks"] for r in regions if "checks" in r}),
             *_gate_on_columns(study, tables),
         ]
     )

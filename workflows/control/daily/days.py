@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, StudyError, TrialfleetError
-from trialfleet.files import write_atomic
+from trialfleet.files import shell_quoted, write_atomic
 from trialfleet.wall_clock import real_time
 from trialfleet.workflows.control.daily.day import Clock, Say, Work
 from trialfleet.workflows.control.daily.day_lock import turn
@@ -417,5 +417,7 @@ def _has_other_data(one: Outcome, study: Study) -> bool:
     if one.why.startswith(f"data of {one.date} "):
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0
-    blamed = [Path(each) for each in study.data_of(one.region) if each in one.why]
+    data = study.data_of(one.region)
+    told = {each: {each, shell_quoted(Path(each))} for each in data}
+    blamed = [Path(each) for each in data if any(name in one.why for name in told[each])]
     return any(moment > recorded for place in blamed for moment in written(place))

@@ -34,6 +34,7 @@ from trialfleet.workflows.formatting import (
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import CostSum, add, sums
 from trialfleet.workflows.status.costs.named import read_costs
+from trialfleet.workflows.status.day_outcomes import warnings_of_day
 from trialfleet.workflows.status.earlier_model import BesideEarlier, beside_earlier
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.notify import Channel
@@ -212,6 +213,8 @@ def _digest(
     next_step = next((_again(one, folder) for one in failed), "")
     waiting = [one for one in outcomes if _waits(study, one)]
     table = digest_table(outcomes, costs, measured)
+    warned = warnings_of_day(folder, outcomes)
+    warnings = [in_one_line(f"{region}: {words}") for region, words in warned.items()]
     return Event(
         id=key,
         kind="day-done",
@@ -223,6 +226,7 @@ def _digest(
                 None,
                 [
                     table,
+                    *warnings,
                     *_to_approve(study, waiting),
                     *(_moved(*each) for each in moves),
                     next_step,
@@ -241,6 +245,7 @@ def _digest(
                     **({"awaits_approval": True} if one in waiting else {}),
                     **_priced(costs.regions.get(one.region) if costs else None),
                     **_values(measured.get(one.region)),
+                    **({"checks": warned[one.region]} if one.region in warned else {}),
                 }
                 for one in outcomes
             ],

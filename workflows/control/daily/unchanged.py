@@ -15,7 +15,7 @@ from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 # What says when and where a study runs, and not what it trains.
 _ELSEWHERE = {
     "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries", "team",
-    "usd_per_hour", "keep", "export", "notify",
+    "usd_per_hour", "keep", "export", "notify", "checks",
 }  # fmt: skip
 
 

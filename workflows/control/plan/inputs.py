@@ -22,7 +22,7 @@ from trialfleet.workflows.checksums import Checksums, Entries, FileState, files_
 from trialfleet.workflows.control.plan.fetching import UnreachableError, identity_of
 from trialfleet.workflows.facts.record_shapes import Inputs, InputsChanged
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import source_of_table
+from trialfleet.workflows.facts.run_folder.table_findings import source_of_table, warnings_of
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 
@@ -96,6 +96,7 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
         "code": [_told(entry, names) for entry in code],
         **({"source": of_run["source"]} if of_run.get("source") else {}),
         **({"changed": noted["reason"]} if names else {}),
+        **({"checks": warned} if (warned := warnings_of(files)) else {}),
     }
 
 

@@ -213,7 +213,7 @@ def _write_beside(
         raise InputError(f"the run's folder {str(folder.root)!r} can't be made: {error}") from error
     try:
         _check_space(parent)
-        _write_tables(study, folder, beside)
+        _write_tables(study, folder, beside, frozen.day)
         beside.root.chmod(0o755)
         # a storage's URL may hold a password
         private = {beside.study, beside.study_copy} if study.storage else set()
@@ -264,10 +264,11 @@ def _put(beside: Path, place: Path) -> None:
         raise _taken(place) from error  # by a plan at the same moment
 
 
-def _write_tables(study: Study, folder: RunFolder, beside: RunFolder) -> None:
+def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsDay | None) -> None:
     """Examine the data that the reference trainer is to read, where it is used."""
     if isinstance(study.trainer, Trainer):
         return
+    from trialfleet.workflows.control.plan.day_checks import DayChecks
     from trialfleet.workflows.control.plan.table_summary import table_progress
     from trialfleet.workflows.control.plan.tables import write_tables
 
@@ -275,7 +276,8 @@ def _write_tables(study: Study, folder: RunFolder, beside: RunFolder) -> None:
         transferable(str(folder.root))
     except ValueError as error:
         raise InputError(f"the run's folder: {error}; choose another with --out") from error
-    write_tables(study, beside, table_progress())
+    checks = DayChecks(study, day.date) if day and study.daily else None
+    write_tables(study, beside, table_progress(), checks)
 
 
 def _check_space(place: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 from trialfleet.errors import first_of
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import found_in
+from trialfleet.workflows.facts.run_folder.table_findings import checks_in, found_in
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.rules.day_checks import FEWEST_DAYS
 
 _MOST_REGIONS = 50
 _MOST_NAMES = 4
@@ -25,12 +26,31 @@ _EXAMPLES = re.compile(rf"{_QUOTED}|\d+")
 _SECONDS = 2.0  # without a word
 
 Table = dict[str, Any]
+Checked = dict[str, Any]
 
 
 def tables_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
     """Return what was found in each region's data, by the region's name."""
     found = {name: found_in(folder.region(region_slug(name))) for name in regions}
     return {name: table for name, table in found.items() if table is not None}
+
+
+def checks_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
+    """Return what the checks of each region's table found, by the region's name."""
+    found = {name: checks_in(folder.region(region_slug(name))) for name in regions}
+    return {name: checked for name, checked in found.items() if checked is not None}
+
+
+def checks_lines(checks: dict[str, Checked]) -> list[str]:
+    """Return a line per region whose table is unusual, and one for those with too few days."""
+    new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
+    told = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
+    if new:
+        told.append(
+            f"too few days to compare with: fewer than {FEWEST_DAYS} before it have a model "
+            f"({first_of(new, _MOST_NAMES)})"
+        )
+    return [f"  checks   {line}" for line in told]
 
 
 def table_lines(tables: dict[str, Table]) -> list[str]:

@@ -19,9 +19,10 @@ from trialfleet import ctrl_c
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted, write_json
 from trialfleet.nodes.tabular.settings import GAINS, METRICS, metrics_of
-from trialfleet.nodes.tabular.table import read_table, save_table
+from trialfleet.nodes.tabular.table import Table, read_table, save_table
 from trialfleet.spelling import nearest
 from trialfleet.workflows.checksums import FileState, sha256_of
+from trialfleet.workflows.control.plan.day_checks import DayChecks
 from trialfleet.workflows.control.plan.fetching import UnreachableError, fetched
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import found_in
@@ -37,7 +38,9 @@ Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1
 _MOST_PROBLEMS, _MOST_FILES, _MOST_CLASSES = 20, 3, 4
 # How a problem begins that is one with a key of the study.
-_KEY = re.compile(r"((?:objective\.|report_|gate\.)(?:metric|direction)|target|table(?:\.\w+)*): ")
+_KEY = re.compile(
+    r"((?:objective\.|report_|gate\.)(?:metric|direction)|target|checks\.\w+|table(?:\.\w+)*): "
+)
 # What a kind of target is in words; that of the last kind that has a metric is the widest.
 _TARGETS = {"binary": "two classes", "multiclass": "classes", "regression": "numbers"}
 _PART_OF = {
@@ -56,11 +59,16 @@ class TablesError(UnusableStudyError):
         self.by_region = by_region
 
 
-def write_tables(study: Study, folder: RunFolder, progress: Progress | None = None) -> None:
+def write_tables(
+    study: Study,
+    folder: RunFolder,
+    progress: Progress | None = None,
+    checks: DayChecks | None = None,
+) -> None:
     """Write each region's table.json, and table.npz where its data is CSV or Parquet.
 
     Of a resolved study with `trainer: tabular`. `progress` is called with how many regions are
-    read, and of how many.
+    read, and of how many; `checks` are those of the day that the run is of, if it is of one.
 
     Raises:
         TablesError: some regions' data can't be trained on; each problem once, with the files that
@@ -71,7 +79,9 @@ def write_tables(study: Study, folder: RunFolder, progress: Progress | None = No
     regions = list(study.region_table)
     problems: dict[str, list[_Fault]] = {}
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
-        asked = {threads.submit(_problems_of, study, folder, name): name for name in regions}
+        asked = {
+            threads.submit(_problems_of, study, folder, name, checks): name for name in regions
+        }
         try:
             for done, future in enumerate(as_completed(asked), start=1):
                 problems[asked[future]] = future.result()
@@ -114,7 +124,9 @@ def _problem(text: str, files: list[str]) -> Problem:
     return Problem(("data",), f"{where}: {text}")
 
 
-def _problems_of(study: Study, folder: RunFolder, region: str) -> list[_Fault]:
+def _problems_of(
+    study: Study, folder: RunFolder, region: str, checks: DayChecks | None
+) -> list[_Fault]:
     """Write a region's table; return what is wrong with its data."""
     places = study.data_of(region)
     if len(places) != 1:
@@ -129,7 +141,7 @@ def _problems_of(study: Study, folder: RunFolder, region: str) -> list[_Fault]:
     try:
         form = format_of(place)
         with fetched(place, study.s3, files.root) as path:
-            source, found = _examine(study, path, form, files)
+            source, table, found = _examine(study, path, form, files)
             identity = {"url": place} if is_url else {"path": place}
         note: dict[str, Any] = {
             "schema": TABLE_SCHEMA,
@@ -137,7 +149,10 @@ def _problems_of(study: Study, folder: RunFolder, region: str) -> list[_Fault]:
             "source": [identity | source],
         }
         write_json(files.table_found, {**note, "table": asdict(found)})
-        return [_Fault(name, problem) for problem in _metric_problems(study, found)]
+        problems = [*_metric_problems(study, found)]
+        if checks and not problems:
+            problems = checks.problems(region, files, table, found)
+        return [_Fault(name, problem) for problem in problems]
     except UnreachableError as error:
         return [_Fault(name, str(error))]
     except TableError as error:
@@ -150,24 +165,25 @@ def _problems_of(study: Study, folder: RunFolder, region: str) -> list[_Fault]:
 
 def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
-) -> tuple[dict[str, Any], Description]:
+) -> tuple[dict[str, Any], Table, Description]:
     """Return the checksum of a file and what is in it; write the table where it needs another."""
     before = FileState.of(path) if path.is_file() else None
     if before is None:
         raise TableError("is no file; trainer: tabular reads one file per region")
     checksum = sha256_of(path)
     if form == "npz":
-        found = _examine_npz(study, path)
+        table = _examine_npz(study, path)
+        found = describe(table)
     else:
         options = study.table or TableOptions()
         table, found = build_table(read_rows(path, form), study.target, options, study.seed)
         save_table(files.table, table, compressed=False)
     if FileState.of(path) != before:
         raise TableError("changed while it was read; plan again when it is whole")
-    return {"sha256": checksum, "bytes": before.bytes}, found
+    return {"sha256": checksum, "bytes": before.bytes}, table, found
 
 
-def _examine_npz(study: Study, path: Path) -> Description:
+def _examine_npz(study: Study, path: Path) -> Table:
     try:
         table = read_table(path)
     except ValueError as error:
@@ -179,7 +195,7 @@ def _examine_npz(study: Study, path: Path) -> Description:
         )
     if study.table is not None:
         raise TableError("table: is for CSV and Parquet; write_table settled what a .npz holds")
-    return describe(table)
+    return table
 
 
 def _metric_problems(study: Study, found: Description) -> Iterator[str]:

@@ -130,6 +130,10 @@ class RegionFolder:
     table = file_in("table.npz")
     # What was found in its data when the run was planned; of `trainer: tabular` alone.
     table_found = file_in("table.json")
+    # What its table is like, to compare other days' with; of a day of `trainer: tabular`.
+    profile = file_in("profile.json")
+    # With how many past days its table was compared, and what the checks of it warn of.
+    checks = file_in("checks.json")
     inputs = file_in(
         "inputs.json"
     )  # the states and checksums of its data when the run was submitted

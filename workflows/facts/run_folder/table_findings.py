@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trialfleet.files import read_json
+from trialfleet.files import object_or_empty, read_json
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
@@ -25,3 +25,20 @@ def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
         return None
     source: list[dict[str, Any]] = read_json(region.table_found)["source"]
     return source
+
+
+def checks_in(region: RegionFolder) -> dict[str, Any] | None:
+    """Return the `days` with which its table was compared, and the `reason` for a warning or None.
+
+    None where nothing was checked.
+    """
+    found = object_or_empty(lambda: read_json(region.checks))
+    return (
+        {key: found[key] for key in ("days", "reason")} if {"days", "reason"} <= {*found} else None
+    )
+
+
+def warnings_of(region: RegionFolder) -> str | None:
+    """Return what the checks of its day's table warn of; None where that is nothing."""
+    reason = (checks_in(region) or {}).get("reason")
+    return None if reason is None else str(reason)

@@ -41,6 +41,7 @@ class RegionRecords:
     verdict: Verdict | None = None
     spent: str | None = None
     changed: str | None = None
+    checks: str | None = None
     restart: str | None = None
     failing: tuple[FailingScript, ...] = ()
 
@@ -110,6 +111,7 @@ def read_records(files: RegionFolder) -> RegionRecords:
         verdict=read_verdict(files.verdict) if published and files.verdict.name in names else None,
         spent=reason(files.spent),
         changed=reason(files.changed),
+        checks=reason(files.checks),
         restart=str(reason(files.restart)) if files.restart.name in names else None,
         failing=failing_scripts(files.failing) if files.failing.name in names else (),
     )

@@ -144,6 +144,7 @@ class RegionReport:
         holdout: how far the full training's validation and test losses are apart, where rows don't
             explain that.
         changed: which files of its data or code have changed since the run was submitted, if any.
+        checks: what the checks of its day's table warn of, if of anything.
         status: where it stands, as `states.Stage` has it.
         complete: how many completed.
         failed: how many failed for good.
@@ -189,6 +190,7 @@ class RegionReport:
     between_usd: float | None
     holdout: str | None
     changed: str | None
+    checks: str | None
     status: str
     complete: int
     failed: int

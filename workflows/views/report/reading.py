@@ -298,6 +298,7 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         between_usd=region.between_usd,
         holdout=clean(status.holdout),
         changed=clean(status.changed),
+        checks=clean(status.checks),
         status=status.stage,
         complete=status.done,
         failed=status.failed + status.cut_off,

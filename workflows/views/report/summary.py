@@ -108,6 +108,7 @@ def _caption(report: Report) -> Text | None:
         lines.append(warning)
     told = [f"{row.name}: {row.holdout}" for row in report.regions if row.holdout]
     told += [f"{row.name}: {row.changed}" for row in report.regions if row.changed]
+    told += [f"{row.name}: {row.checks}" for row in report.regions if row.checks]
     told += [report.edges] if report.edges else []
     parts = [Text("\n".join(lines), style="red"), *(Text(line, style="yellow") for line in told)]
     caption = Text("\n").join([part for part in parts if part])

@@ -133,7 +133,7 @@ def _trouble(row: RegionReport) -> tuple[str, str | None]:
         return reason, row.why_command
     if row.worse is not None:
         return f"tuned settings are worse than default by {row.report.metric}", row.next_command
-    return row.holdout or row.changed or "", row.why_command
+    return row.holdout or row.changed or row.checks or "", row.why_command
 
 
 def _why_it_stands_there(row: RegionReport) -> str:

@@ -109,6 +109,8 @@ def _facts(
         yield "Gate", verdict.why, "good" if verdict.promoted else "bad"
     if region.drift:
         yield "Drift", region.drift, "bad"
+    if region.checks:
+        yield "Checks", region.checks, "bad"
 
 
 def _progress(region: RegionStatus) -> dict[str, str]:

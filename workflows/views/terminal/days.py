@@ -22,7 +22,7 @@ from trialfleet.workflows.facts.models.approval import Awaiting, promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import SEE
 from trialfleet.workflows.formatting import local_time
-from trialfleet.workflows.status.day_outcomes import outcomes_now
+from trialfleet.workflows.status.day_outcomes import outcomes_now, warnings_of_day
 from trialfleet.workflows.views.output import Fitting, cut_to_width, with_hint_where_cut
 from trialfleet.workflows.views.terminal.short_commands import shortened
 
@@ -44,6 +44,7 @@ class DayView:
         attempts: its attempts, the oldest first.
         runs: the runs of these that were planned; where no region needs one there is none.
         outcomes: what became of each region, in order of their names; none of one that is open.
+        checks: what the checks of regions' tables warn of, by region.
     """
 
     date: date
@@ -52,6 +53,7 @@ class DayView:
     attempts: tuple[Attempt, ...]
     runs: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
+    checks: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +136,7 @@ def _day(
         attempts=own,
         runs=tuple(run for run in runs if RunFolder(folder.run(run)).study.exists()),
         outcomes=tuple(sorted(outcomes, key=lambda one: one.region)),
+        checks=warnings_of_day(folder, outcomes),
     )
 
 

@@ -92,6 +92,7 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
         place = entry.get("path") or entry.get("url")
         yield "data", f"{place}  {identity_of(entry)[:_CHECKSUM]}"
     yield "inputs", str(card.get("changed") or "")
+    yield "checks", str(card.get("checks") or "")
     seconds = f"{card['seconds']:.5g} s" if card.get("seconds") is not None else ""
     yield "trained", f"{card.get('device') or ''}  {seconds}".strip()
     yield "versions", pairs(card.get("versions") or {}, 5)

@@ -95,7 +95,8 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": no more trials: {region.spent}", "default"
     gate = region.gate if region.gate and region.gate.is_worse else None
     not_latest = shortened(region.not_latest) if region.not_latest else gate
-    for words in filter(None, (not_latest, region.drift, region.holdout, region.changed)):
+    known = (not_latest, region.drift, region.holdout, region.changed, region.checks)
+    for words in filter(None, known):
         yield f": {words}", "yellow"
 
 

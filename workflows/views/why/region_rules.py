@@ -62,7 +62,7 @@ def why_region(run: WitnessedRun, region: WitnessedRegion) -> Answer:
         lambda: _goes_on(run, region),
     )
     found = next(answer for rule in rules if (answer := rule()))
-    also = filter(None, (region.changed, _no_more_trials(region)))
+    also = filter(None, (region.changed, region.checks, _no_more_trials(region)))
     return replace(found, notes=tuple(dict.fromkeys((*found.notes, *also))))
 
 
@@ -180,7 +180,7 @@ def what_else(region: WitnessedRegion, answer: Answer) -> list[str]:
 
 
 def _notes(region: WitnessedRegion) -> tuple[str, ...]:
-    return tuple(filter(None, (region.holdout, region.changed)))
+    return tuple(filter(None, (region.holdout, region.changed, region.checks)))
 
 
 def _kept(run: WitnessedRun, region: WitnessedRegion, verdict: Verdict) -> Answer:

@@ -1,0 +1,60 @@
+"""The checks of a day's tables, when its run is planned: before anything is spent."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import date
+from typing import Any
+
+from trialfleet.files import write_json
+from trialfleet.nodes.tabular.table import Table
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.past_tables import past_tables
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder
+from trialfleet.workflows.rules.day_checks import MOST_DAYS, Finding, findings
+from trialfleet.workflows.study.daily import Checks
+from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.tables.building import Description
+from trialfleet.workflows.tables.day_profile import profile_of
+
+
+class DayChecks:
+    """Checks the tables of one day of a study."""
+
+    def __init__(self, study: Study, day: date) -> None:
+        """Read what the tables of the past days were like.
+
+        Raises:
+            TrialfleetError: the journal of the days can't be read.
+        """
+        self._checks = study.checks or Checks()
+        self._seed = study.seed
+        self._past = past_tables(DailyFolder.of(study.name), day, MOST_DAYS)
+
+    def problems(
+        self, region: str, files: RegionFolder, table: Table, found: Description
+    ) -> list[str]:
+        """Note what a region's table is like, and what in it is unusual; return what fails its day.
+
+        Raises:
+            OSError: the notes can't be written.
+        """
+        labels = self._checks.labels != "off"
+        profile = profile_of(table, found, seed=self._seed, labels=labels)
+        write_json(files.profile, asdict(profile))
+        past = self._past.get(region, [])
+        unusual = findings(profile, past)
+        warnings = [one for one in unusual if self._checks.reaction(one.check) == "warn"]
+        write_json(files.checks, _note(warnings, len(past)))
+        return [_refusal(one) for one in unusual if self._checks.reaction(one.check) == "fail"]
+
+
+def _note(warnings: list[Finding], days: int) -> dict[str, Any]:
+    words = "; ".join(map(str, warnings))
+    reason = f"its new table is unusual: {words}" if warnings else None
+    return {"schema": 1, "days": days, "reason": reason}
+
+
+def _refusal(one: Finding) -> str:
+    accept = f"to train on it as it is: checks: {{{one.check}: warn}}"
+    return f"checks.{one.check}: {one.text}; mend the file, or {accept}"

@@ -1,0 +1,214 @@
+"""What is unlike a region's past days in a new day's table, before anything is spent on it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from trialfleet.errors import first_of
+from trialfleet.workflows.tables.day_profile import DayProfile
+
+MOST_DAYS, FEWEST_DAYS = 14, 3  # that a day is compared with
+_SPREADS = 5 * 1.4826  # median deviations; 1.4826 of them are a standard deviation
+_ERRORS = 4  # standard errors of a share
+_ROWS = 0.3  # of the usual rows: no smaller difference counts
+_SHARE = 0.05  # of the rows; likewise
+_CLASS = 0.5  # of a class's usual share, or of that of all others; likewise
+_QUANTILE = 0.1  # of the rows by which a quantile may move
+_QUANTILES = {0.1: "10% quantile", 0.5: "median", 0.9: "90% quantile"}
+_CLEARLY = 1.2  # times the score of shuffled labels
+_ONE_MAY_BE_ODD = 5  # past days
+_MANY_ROWS = 1_000
+_NAMED = 3
+
+
+class Finding(NamedTuple):
+    """What a check found: the check's name in the study, and what is unusual."""
+
+    check: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.text}"
+
+
+def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
+    """Return what is unusual in a day's table; at most one finding for each check.
+
+    Args:
+        today: the day's.
+        past: those of the region's past days with a model, oldest first. With fewer than
+            `FEWEST_DAYS` only the labels are checked.
+    """
+    past = past[-MOST_DAYS:]
+    found = [("labels", _labels(today, _alike(today, past)))]
+    if len(past) >= FEWEST_DAYS:
+        found += [
+            ("rows", _rows(today, past)),
+            ("missing", _columns(_missing(today, past))),
+            ("new_categories", _columns(_new_categories(today, past))),
+            ("target", _target(today, _alike(today, past))),
+        ]
+    return [Finding(check, text) for check, text in sorted(found) if text]
+
+
+def band(values: Sequence[float], floor: float) -> tuple[float, float]:
+    """Return between which values a day is as usual.
+
+    They are around the median, as far as the usual deviations from it, and no less than `floor`;
+    and reach to the second lowest and highest: what came twice within some days, as weekends do, is
+    usual, and one odd day makes nothing usual.
+    """
+    middle, ordered = median(values), sorted(values)
+    width = max(floor, _SPREADS * median(abs(value - middle) for value in values))
+    return min(middle - width, ordered[1]), max(middle + width, ordered[-2])
+
+
+def _error(share: float, rows: int) -> float:
+    """So far a share of so many rows may be from another day's by chance."""
+    likely = (share * rows + 1) / (rows + 2)  # also of what never came
+    return _ERRORS * math.sqrt(likely * (1 - likely) / max(1, rows))
+
+
+def _alike(today: DayProfile, past: Sequence[DayProfile]) -> list[DayProfile]:
+    """The past days that had the same target, numbers or classes as this day's."""
+    return [
+        one
+        for one in past
+        if one.target == today.target and bool(one.classes) == bool(today.classes)
+    ]
+
+
+def _rows(today: DayProfile, past: Sequence[DayProfile]) -> str:
+    usual = [one.rows for one in past]
+    middle = median(usual)
+    low, high = band(usual, max(_ROWS * middle, _ERRORS * math.sqrt(middle)))
+    if low <= today.rows <= high:
+        return ""
+    return f"{today.rows:,}, where {max(0, math.ceil(low)):,} to {int(high):,} are usual"
+
+
+class _Column(NamedTuple):
+    """A column that is unusual: by how much, and what is said of it."""
+
+    excess: float
+    text: str
+
+
+def _columns(found: Iterator[_Column]) -> str:
+    """Say which columns are unusual, the most unusual first."""
+    return first_of([each.text for each in sorted(found, key=lambda one: -one.excess)], _NAMED)
+
+
+def _missing(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
+    names = dict.fromkeys(name for one in past for name in one.missing)
+    for name in names:
+        before = [one.missing[name] for one in past if name in one.missing]
+        is_gone = name not in today.missing and name not in today.ignored
+        if len(before) < FEWEST_DAYS or (is_gone and name not in past[-1].missing):
+            continue
+        if is_gone and name != today.target:
+            yield _Column(1, f"column {name!r} is gone")
+        elif (share := today.missing.get(name)) is not None:
+            usual = median(before)
+            _, high = band(before, _SHARE + _error(usual, today.rows))
+            if share > high:
+                text = (
+                    f"{_percent(share)} of column {name!r}, where up to {_percent(high)} is usual"
+                )
+                yield _Column(share - high, text)
+
+
+def _new_categories(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
+    for name, words in today.categories.items():
+        before = [one.categories[name] for one in past if name in one.categories]
+        rows = sum(words.values())
+        if len(before) < FEWEST_DAYS or not rows:
+            continue
+        days = Counter(word for one in before for word in one)
+        new = {word: count for word, count in words.items() if word not in days}
+        own = [_share(one, {word for word in one if days[word] == 1}) for one in before]
+        share, usual = sum(new.values()) / rows, median(own)
+        _, high = band(own, _SHARE + _error(usual, rows))
+        if share > high:
+            examples = first_of(
+                [repr(word) for word in sorted(new, key=lambda word: -new[word])], _NAMED
+            )
+            text = (
+                f"{_percent(share)} of column {name!r} ({examples}), where up to {_percent(high)} "
+                "is usual"
+            )
+            yield _Column(share - high, text)
+
+
+def _share(words: dict[str, int], some: set[str]) -> float:
+    """The share of the rows that have some of a day's categories."""
+    rows = sum(words.values())
+    return sum(words[word] for word in some) / rows if rows else 0.0
+
+
+def _target(today: DayProfile, past: Sequence[DayProfile]) -> str:
+    if len(past) < FEWEST_DAYS:
+        return ""
+    return _columns(_classes(today, past) if today.classes else _quantiles(today, past))
+
+
+def _classes(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
+    names = dict.fromkeys(name for one in (*past, today) for name in one.classes)
+    for name in names:
+        before, share = [one.classes.get(name, 0.0) for one in past], today.classes.get(name, 0.0)
+        usual = median(before)
+        low, high = band(before, _CLASS * min(usual, 1 - usual) + _error(usual, today.rows))
+        if not low <= share <= high:
+            text = (
+                f"{_percent(share)} are {name!r}, where {_percent(max(0.0, low))} to "
+                f"{_percent(min(1.0, high))} is usual"
+            )
+            yield _Column(max(low - share, share - high), text)
+
+
+def _quantiles(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
+    """The quantiles that lie outside of the ones around them on past days."""
+    moves = max(_QUANTILE, _ERRORS / 2 / math.sqrt(today.rows))
+    for share, words in _QUANTILES.items():
+        value = _at(today.quantiles, share)
+        low, high = band([_at(one.quantiles, share) for one in past], 0.0)
+        low = min(low, median(_at(one.quantiles, share - moves) for one in past))
+        high = max(high, median(_at(one.quantiles, share + moves) for one in past))
+        if not low <= value <= high:
+            yield _Column(1, f"its {words} is {value:.4g}, where {low:.4g} to {high:.4g} is usual")
+
+
+def _at(quantiles: Sequence[float], share: float) -> float:
+    """A quantile, between those that are noted."""
+    place = min(1.0, max(0.0, share)) * (len(quantiles) - 1)
+    below = min(int(place), len(quantiles) - 2)
+    part = place - below
+    return quantiles[below] * (1 - part) + quantiles[below + 1] * part
+
+
+def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
+    """Say whether labels are as shuffled, where those of past days clearly were not.
+
+    Where there are too few of these, the day's own rows have to be many.
+    """
+    if today.labels is None or today.labels.ratio > 1:
+        return ""
+    told = sorted(one.labels.ratio for one in past if one.labels)
+    if len(told) < FEWEST_DAYS:
+        can_be_told = today.rows >= _MANY_ROWS and all(ratio > 1 for ratio in told)
+    else:
+        can_be_told = told[1 if len(told) >= _ONE_MAY_BE_ODD else 0] > _CLEARLY
+    if not can_be_told:
+        return ""
+    return (
+        f"they are no better than shuffled: columns tell {today.target!r} with a score of "
+        f"{today.labels.score:.2g}, and shuffled labels with up to {today.labels.shuffled:.2g}"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"

@@ -1,0 +1,117 @@
+"""Whether a table's labels can be told by its columns better than the same labels shuffled.
+
+A cheap model of a sample of the rows: each column's own correlations with the target, those of its
+ranks and of their distance from the middle, or of each of its categories. The score is the fourth
+root of the sum of their fourth powers: a single strong column counts as well as many weak ones.
+What only several columns together tell is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trialfleet.nodes.tabular.table import Table
+
+SHUFFLES = 99
+FEWEST_ROWS = 30
+_MOST_ROWS, _LEAST_ROWS = 4_000, 500
+_CELLS = 1_000_000  # of the sample, about
+_MOST_WORDS = 20  # the most frequent categories of a column, and classes
+_BLOCK = 256  # correlations with so many values of each row are taken at a time
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """How well columns tell the labels, and the best that shuffled labels came to."""
+
+    score: float
+    shuffled: float
+
+    @property
+    def ratio(self) -> float:
+        """The score of the labels by that of shuffled ones; up to 1 they are no better."""
+        return self.score / self.shuffled
+
+
+def label_score(table: Table, seed: int) -> LabelScore | None:
+    """Return how well a table's columns tell its target; None where nothing can be said.
+
+    The same table and seed give the same score.
+    """
+    if len(table.target) < FEWEST_ROWS:
+        return None
+    dealt = np.random.default_rng(seed)
+    width = table.numeric.shape[1] + table.categorical.shape[1]
+    most = min(_MOST_ROWS, max(_LEAST_ROWS, _CELLS // max(1, width)))
+    rows = np.sort(dealt.permutation(len(table.target))[:most])
+    goal = _goal(table, rows)
+    orders = [np.arange(len(rows)), *(dealt.permutation(len(rows)) for _ in range(SHUFFLES))]
+    goals = np.concatenate([goal[order] for order in orders], axis=1)
+    total = np.zeros(len(orders))
+    for block in _blocks(_values(table, rows)):
+        correlations = block.T @ goals / len(rows)
+        powers = (correlations**4).sum(0)
+        total += powers.reshape(len(orders), -1).sum(1)
+    scores = total**0.25
+    shuffled = float(scores[1:].max())
+    return LabelScore(float(scores[0]), shuffled) if shuffled else None
+
+
+def _goal(table: Table, rows: npt.NDArray[np.int64]) -> Floats:
+    """The target of some rows in columns: its ranks, or whether it is one of the classes."""
+    target = table.target[rows]
+    if table.columns.task == "regression":
+        return _standard(_ranks(target))[:, None]
+    return np.stack([*_each_word(target.astype(np.int64))], axis=1)
+
+
+def _values(table: Table, rows: npt.NDArray[np.int64]) -> Iterator[Floats]:
+    """What a column says of each row, as one or several columns of mean 0 and variance 1."""
+    for column in table.numeric.T:
+        numbers = column[rows]
+        is_missing = np.isnan(numbers)
+        ranks = np.zeros(len(rows), np.float32)
+        ranks[~is_missing] = _ranks(numbers[~is_missing])
+        yield _standard(ranks)
+        yield _standard(np.where(is_missing, 0, ranks**2))
+        yield _standard(is_missing)
+    for codes in table.categorical.T:
+        yield from _each_word(codes[rows])
+
+
+def _each_word(codes: npt.NDArray[np.integer[Any]]) -> Iterator[Floats]:
+    counts = np.bincount(codes)
+    for code in np.argsort(-counts, kind="stable")[:_MOST_WORDS]:
+        yield _standard(codes == code)
+
+
+def _ranks(numbers: Floats) -> Floats:
+    """The ranks of numbers between -0.5 and 0.5; those that are equal have the same."""
+    _, places, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    middles = np.cumsum(counts) - (counts - 1) / 2
+    ranks: Floats = (middles[places] / (len(numbers) + 1) - 0.5).astype(np.float32)
+    return ranks
+
+
+def _standard(values: npt.NDArray[Any]) -> Floats:
+    centred = values.astype(np.float32) - values.mean(dtype=np.float64).astype(np.float32)
+    spread = float(np.sqrt((centred.astype(np.float64) ** 2).mean()))
+    scaled: Floats = centred / spread if spread > 1e-6 else np.zeros(len(values), np.float32)
+    return scaled.astype(np.float32)
+
+
+def _blocks(values: Iterator[Floats]) -> Iterator[Floats]:
+    block: list[Floats] = []
+    for one in values:
+        block.append(one)
+        if len(block) == _BLOCK:
+            yield np.stack(block, axis=1)
+            block = []
+    if block:
+        yield np.stack(block, axis=1)
