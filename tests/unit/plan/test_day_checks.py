@@ -29,6 +29,7 @@ from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.control.plan.tables import TablesError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
+from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.rules.day_checks import FEWEST_DAYS
 from trialfleet.workflows.study.daily import RunsDay
@@ -276,8 +277,8 @@ def test_the_days_table_and_the_digest_tell_what_checks_warn_of(
         {"command": ["sh", "-c", f"cat >> '{heard}'; echo >> '{heard}'"]}
     )
     folder = DailyFolder.of("churn")
-    outbox = tell_days(load_published(file), [channel], folder, Journal(folder.journal), NOON)
-    assert outbox is not None
+    outbox = Outbox(folder.alerts)
+    tell_days(load_published(file), [channel], outbox, folder, Journal(folder.journal), NOON)
     deliver(outbox, [channel])
     digest = next(line for line in heard.read_text().splitlines() if str(day_of(3)) in line)
     event = json.loads(digest)

@@ -17,6 +17,7 @@ from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import programs
 from trialfleet.files import write_json
 from trialfleet.workflows.control.dagman import watchers
+from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.daily.digest import digest_table, tell_days
 from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.notify import run_events
@@ -394,10 +395,17 @@ def test_days_long_past_are_no_news(day: Day) -> None:
     assert [event.data["date"] for event in day.tell()] == ["2026-11-21"]
 
 
-def test_nobody_who_wants_to_hear_costs_nothing(day: Day) -> None:
-    day.channels = []
-    assert day.tell() == []
-    assert not day.folder.alerts.exists()
+def test_nobody_who_wants_to_hear_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    daily = "data: '{region}/{date}.txt'\ndaily: {at: '02:30', zone: UTC}\n"  # it isn't there
+    (tmp_path / "go.sh").touch()
+    days = Days(write(tmp_path, MINIMAL + daily), clock=lambda: NOW)
+    days.run(NOW.date())
+    days.finish_telling()
+    assert days.journal.outcomes()
+    assert not days.folder.alerts.exists()
 
 
 def test_a_table_of_no_regions_is_empty() -> None:
