@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.moto_server import moto_server, s3_with_bucket
-from tests.unit.export.exported_models import publish_models
+from tests.unit.export.exported_models import add_model, publish_models
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.workflows.control.export.published import ExportError, published_in
 from trialfleet.workflows.control.export.s3_client import s3_client
@@ -19,6 +20,8 @@ from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending
 from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.approval import awaiting
+from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.study.loading import load_published
 
 if TYPE_CHECKING:
@@ -44,12 +47,12 @@ def export(folder: Path) -> None:
     S3Mirror(s3_client(None), URL).export(published_in(folder), None)
 
 
-def elsewhere(tmp_path: Path) -> tuple[ModelsInS3, Path]:
+def elsewhere(tmp_path: Path, more: str = "") -> tuple[ModelsInS3, Path]:
     """The models as another manager, who has none, sees them; and the folder of its region A."""
     place = tmp_path / "other"
     place.mkdir()
     (place / "go.sh").write_text("exit 0\n")
-    text = MINIMAL.replace("name:", f"publish: {URL}\nname:", 1)
+    text = MINIMAL.replace("name:", f"publish: {URL}\nname:", 1) + more
     study = load_published(write(place, text)).model_copy(update={"name": "demo"})
     return ModelsInS3(study), Path(study.publish) / "demo" / "A"
 
@@ -95,6 +98,34 @@ def test_what_another_manager_published_of_a_day_is_its_outcome(
     (older,) = models.outcomes(attempt_of("r1"), ["A"])
     assert (older.ending, older.why) == (Ending.KEPT, "latest stays with r2")
     assert (theirs / "r1/provenance.json").exists()
+
+
+def test_a_model_that_waits_for_approval_waits_on_the_other_manager_too(
+    s3: S3Client, tmp_path: Path
+) -> None:
+    ours = publish_models(tmp_path / "models", "r1")
+    new = add_model(ours, "r2", 1)
+    challenger = ComparedModel(run="r2")
+    gate = Verdict(
+        verdict="promoted",
+        why="it is better",
+        metric="loss",
+        champion=None,
+        challenger=challenger,
+        baseline=None,
+        interval=None,
+    )
+    (new / "card.json").write_text(json.dumps({"gate": gate.to_json()}))
+    export(ours)
+    models, theirs = elsewhere(tmp_path, "gate: {approve: true}\n")
+    models.restore(["A"], lambda _: None)
+    (found,) = models.outcomes(attempt_of("r2"), ["A"])
+    assert found.ending is Ending.KEPT
+    assert found.why.startswith("it passed the gate: it is better; with gate.approve a person puts")
+    waits = awaiting(theirs)
+    assert waits is not None
+    assert waits.run == "r2"
+    assert history.target_of(theirs / "latest") == "r1"
 
 
 def test_a_model_that_was_copied_in_part_is_removed_so_that_another_may_be(

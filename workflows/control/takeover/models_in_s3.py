@@ -11,6 +11,7 @@ from trialfleet.workflows.control.export.s3_mirror import Pointer, S3Mirror
 from trialfleet.workflows.control.models.latest import models_lock, restore
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.approval import note_awaiting, passed_words
 from trialfleet.workflows.facts.models.card import verdict_of
 from trialfleet.workflows.facts.models.folders import BESIDE, LATEST, models_folder_of
 from trialfleet.workflows.names import region_slug
@@ -64,9 +65,13 @@ class ModelsInS3:
     def _outcome(self, attempt: Attempt, region: str) -> Outcome:
         model = self._fetch(region, attempt.run)
         in_force = self._mirror.pointer(self._root(region)).get("run")
-        verdict = verdict_of(model)
+        verdict, gate = verdict_of(model), self._study.gate
         if verdict and not verdict.promoted:
             ending, why = Ending.KEPT, verdict.why
+        elif in_force != attempt.run and verdict and gate and gate.approve:
+            with models_lock(model.parent):
+                note_awaiting(model)
+            ending, why = Ending.KEPT, passed_words(model, verdict.why)
         elif in_force != attempt.run:
             ending, why = Ending.KEPT, f"{LATEST} stays with {in_force}"
         else:
