@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ class Place:
         place = self.file(night.day, region)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
-        written = time.time() - 100  # whole since then
+        written = datetime.combine(night.day, datetime.min.time(), UTC).timestamp() + 3600
         os.utime(place, (written, written))
 
     def file(self, day: date, region: str) -> Path:

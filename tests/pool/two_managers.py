@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class Manager:
             for process in found:
                 with suppress(psutil.Error):
                     process.kill()
-            psutil.wait_procs(found, 5)
+            time.sleep(0.2)  # psutil's own wait would take a child's exit code away from us
 
     def _is_ours(self, process: psutil.Process) -> bool:
         with suppress(psutil.Error, OSError):

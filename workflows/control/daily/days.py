@@ -156,7 +156,8 @@ class Days:
             outbox = Outbox(self.folder.alerts) if channels else None
             if outbox:
                 self._share_what_was_told(outbox)
-                tell_days(study, channels, outbox, self.folder, self.journal, self._clock())
+                if self._managers is None or self._managers.has_worked:
+                    tell_days(study, channels, outbox, self.folder, self.journal, self._clock())
             if outbox and planned and awaited:
                 until = self._daily.waits_until(planned.date)
                 event = awaited_event(study.name, self.journal, planned, awaited, until)

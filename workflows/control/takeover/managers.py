@@ -53,6 +53,7 @@ class Managers:
         self.journal = SharedJournal(folder.journal, self._rows, self._wait)
         self.told: list[str] = self._patiently(self.journal.pull)  # ids of events, and read anew
         self._holder: Lease | None = None  # as it was looked up last
+        self.has_worked = False  # whether it was our turn: who only stood by tells nobody
         self.taken_from: Lease | None = None  # whose lease had lapsed without being given back
 
     @contextmanager
@@ -78,6 +79,7 @@ class Managers:
                 shown = self._holder.host
                 self._say(f"{shown} works on the days, or did last; this manager stands by")
             time.sleep(min(AWAY_SECONDS, self._seconds / _OFTEN))
+        self.has_worked = True
         ends = threading.Event()
         renewing = threading.Thread(target=self._renew, args=(ends,), daemon=True)
         renewing.start()
