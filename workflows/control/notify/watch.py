@@ -14,6 +14,7 @@ from trialfleet.workflows.control.notify.delivery import LOOK_SECONDS, deliver
 from trialfleet.workflows.control.notify.run_events import RunEvents
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.storage import is_taken_over
 from trialfleet.workflows.study.frozen import load_frozen
 
 
@@ -24,7 +25,8 @@ def watch(folder: RunFolder) -> None:
         InputError: the folder is no run's.
         TrialfleetError: the outbox can't be used.
     """
-    study = load_frozen(folder.study).study
+    frozen = load_frozen(folder.study)
+    study = frozen.study
     if not study.notify:
         return
     outbox = Outbox(folder.alerts)
@@ -34,7 +36,9 @@ def watch(folder: RunFolder) -> None:
         events = RunEvents(folder)
         while True:
             try:
-                outbox.put(events.look(), study.notify, is_daily=study.daily is not None)
+                new = [event for event in events.look() if not outbox.has(event.id)]
+                if new and not is_taken_over(frozen, folder):
+                    outbox.put(new, study.notify, is_daily=study.daily is not None)
             except InputError:
                 if not folder.study.exists():  # the run was removed
                     return

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable
 
-from trialfleet.errors import OptimizerError
 from trialfleet.workflows.control.dagman.watchers import be_watcher
 from trialfleet.workflows.control.export.passes import export_all
 from trialfleet.workflows.facts.models.export_folder import (
@@ -22,10 +21,10 @@ from trialfleet.workflows.facts.models.export_folder import (
     read_variables,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.storage import not_ours, other_manager
+from trialfleet.workflows.facts.runs.storage import is_taken_over
 from trialfleet.workflows.status.reader import StatusReader
 from trialfleet.workflows.status.run_status import UNDER_WAY
-from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
+from trialfleet.workflows.study.frozen import load_frozen
 
 LOOK_SECONDS = 5.0
 ASK_SECONDS = 30.0  # between two questions whether the run is over
@@ -80,23 +79,8 @@ def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> Non
     with ExportFolder(folder.export).alone(wait=False) as ours:
         if ours:
             exports = ExportFolder.of(study)
-            exporter = Exporter(exports, targets, lambda: _is_ours(frozen, folder))
+            exporter = Exporter(exports, targets, lambda: not is_taken_over(frozen, folder))
             _export_until_over(folder, exporter, targets, clock)
-
-
-def _is_ours(frozen: FrozenStudy, folder: RunFolder) -> bool:
-    """Whether no other manager goes on with the run, whose models are then its affair."""
-    daily = frozen.study.daily
-    if daily is None or daily.takeover_after is None:
-        return True
-    try:
-        other = other_manager(frozen, folder)
-    except OptimizerError as error:
-        log.info("%s", error)
-        return False
-    if other:
-        log.info("nothing is exported: %s", not_ours(frozen, folder, other))
-    return other is None
 
 
 def _export_until_over(

@@ -124,6 +124,20 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
         return ownership_of(frozen, folder, storage).known_other()
 
 
+def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
+    """Return whether another manager goes on with a day's run, which is then its affair.
+
+    So it is taken to be as well while the storage can't be asked.
+    """
+    daily = frozen.study.daily
+    if daily is None or daily.takeover_after is None:
+        return False
+    try:
+        return other_manager(frozen, folder) is not None
+    except OptimizerError:
+        return True
+
+
 def take_over(folder: RunFolder) -> Owner | None:
     """Make this machine, with the run's folder, the owner of a run's studies.
 
