@@ -8,7 +8,7 @@ of them the newest run has. `docs/assets/` has a dashboard for Grafana and rules
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry
@@ -136,44 +136,47 @@ class _Metrics(Collector):
 
     def _ages(self) -> Metric:
         """The ages of all models in force: those of the newest runs, and of their studies' days."""
-        found = {
-            (days.study, region): as_of
-            for days in self._days
-            for region, as_of in days.models.items()
-        }
-        for snapshot in self._snapshots:
-            study = snapshot.look.status.study
-            for region in snapshot.look.status.regions:
-                champion = snapshot.champions.get(region.slug)
-                if champion and champion.as_of:
-                    found[study, region.name] = champion.as_of
-        age = _gauge("model_age_seconds", "Age of the region's model in force.", "region")
-        now = datetime.now(UTC)
-        for own, as_of in found.items():
-            age.add_metric(own, (now - as_of).total_seconds())
-        return age
+
+        def made(snapshot: Snapshot, region: RegionStatus) -> datetime | None:
+            champion = snapshot.champions.get(region.slug)
+            return champion.as_of if champion else None
+
+        text = "Age of the region's model in force."
+        return self._since("model_age_seconds", text, lambda days: days.models, made)
 
     def _approvals(self) -> Metric:
         """How long models have waited for approval: those of the newest runs, and of all days."""
+
+        def since(_: Snapshot, region: RegionStatus) -> datetime | None:
+            waits = region.awaits_approval
+            return datetime.fromisoformat(waits) if waits else None
+
+        text = "How long a model of the region has waited for trialfleet promote."
+        return self._since("approval_wait_seconds", text, lambda days: days.awaiting, since)
+
+    def _since(
+        self,
+        name: str,
+        text: str,
+        of_days: Callable[[StudyDays], Mapping[str, datetime]],
+        of_region: Callable[[Snapshot, RegionStatus], datetime | None],
+    ) -> Metric:
+        """The seconds since a moment of each region: by a newest run, else by its study's days."""
         found = {
-            (days.study, region): since
+            (days.study, region): moment
             for days in self._days
-            for region, since in days.awaiting.items()
+            for region, moment in of_days(days).items()
         }
         for snapshot in self._snapshots:
-            study = snapshot.look.status.study
-            for region in snapshot.look.status.regions:
-                if region.awaits_approval:
-                    found[study, region.name] = datetime.fromisoformat(region.awaits_approval)
-        waits = _gauge(
-            "approval_wait_seconds",
-            "How long a model of the region has waited for trialfleet promote.",
-            "region",
-        )
+            status = snapshot.look.status
+            for region in status.regions:
+                if moment := of_region(snapshot, region):
+                    found[status.study, region.name] = moment
+        gauge = _gauge(name, text, "region")
         now = datetime.now(UTC)
-        for own, since in found.items():
-            waits.add_metric(own, (now - since).total_seconds())
-        return waits
+        for own, moment in found.items():
+            gauge.add_metric(own, (now - moment).total_seconds())
+        return gauge
 
     def _of_nodes(self) -> Iterator[Metric]:
         nodes = GaugeMetricFamily("trialfleet_nodes", "Nodes in the pool.", labels=("state",))
