@@ -239,7 +239,7 @@ class Days:
     def _worked_on(self, day: date) -> bool:
         """Work on a day, or wait until another manager has; whether none took over meanwhile."""
         try:
-            with self._lease(day, at_once=False) as ours:
+            with self._lease(day) as ours:
                 if not ours:
                     return True
                 self._first_attempt(day)
@@ -263,13 +263,20 @@ class Days:
         return attempt.deadline is not None and self._clock() >= attempt.deadline
 
     @contextmanager
-    def _lease(self, day: date, *, at_once: bool) -> Iterator[bool]:
-        """Wait until no other manager works on the days, and have here what it did."""
+    def _lease(self, day: date, *, to_make_up: bool = False) -> Iterator[bool]:
+        """Wait until no other manager works on the days, and have here what it did.
+
+        Waiting is given up once the day has ended, unless something of it is to be made up for.
+        """
         managers = self._managers
         if managers is None:
             yield True
             return
-        with managers.turn(lambda: _all_ended(self.journal.attempts(day)), at_once=at_once) as ours:
+
+        def gives_up() -> bool:
+            return not to_make_up and _all_ended(self.journal.attempts(day))
+
+        with managers.turn(gives_up, at_once=to_make_up) as ours:
             if ours:
                 if managers.taken_from:
                     self._tell_takeover(day, managers.taken_from)
@@ -290,7 +297,7 @@ class Days:
     def _make_up_for(self, day: date, place: str) -> bool:
         """Work on what is missing of a day, alone; return whether anything was."""
         patient = _patient(TurnWatch(self._say))
-        with turn(self.folder, day, patient), self._lease(day, at_once=True):
+        with turn(self.folder, day, patient), self._lease(day, to_make_up=True):
             self._finish_open()
             regions = self._missing(day)
             if not regions:

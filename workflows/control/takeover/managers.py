@@ -51,7 +51,7 @@ class Managers:
         self._rows = self._patiently(lambda: SharedRows(storage, name, own, lasts))
         self._models = ModelsInS3(study)
         self.journal = SharedJournal(folder.journal, self._rows, self._wait)
-        self.told: list[str] = self._patiently(self.journal.pull)  # ids of events, and read anew
+        self.told = set(self._patiently(self.journal.pull))  # ids of events, and read anew
         self._holder: Lease | None = None  # as it was looked up last
         self.has_worked = False  # whether it was our turn: who only stood by tells nobody
         self.taken_from: Lease | None = None  # whose lease had lapsed without being given back
@@ -71,7 +71,7 @@ class Managers:
         self._lost.clear()
         begun, shown = time.monotonic(), ""
         while not self._take(at_once=at_once or time.monotonic() - begun >= self._seconds):
-            self.told += self._patiently(self.journal.pull)
+            self.told.update(self._patiently(self.journal.pull))
             if gives_up():
                 yield False
                 return
@@ -84,7 +84,7 @@ class Managers:
         renewing = threading.Thread(target=self._renew, args=(ends,), daemon=True)
         renewing.start()
         try:
-            self.told += self._patiently(self.journal.pull)
+            self.told.update(self._patiently(self.journal.pull))
             yield True
         finally:
             ends.set()
@@ -125,10 +125,10 @@ class Managers:
 
     def note_told(self, events: list[str]) -> None:
         """Have the other manager know of which events people were told, by their ids."""
-        if new := [event for event in events if event not in self.told]:
+        if new := set(events) - self.told:
             with suppress(OptimizerError):  # at the next event
                 self.journal.note_told(new)
-                self.told += new
+                self.told |= new
 
     def _take(self, *, at_once: bool) -> bool:
         self._holder = self._patiently(self._rows.lease)

@@ -62,8 +62,10 @@ class SharedJournal(Journal):
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
         """Record outcomes, all or none; of one that is there already the first stays."""
-        known = {(one.date, one.region, one.attempt) for one in self.outcomes()}
-        new = [one for one in outcomes if (one.date, one.region, one.attempt) not in known]
+        given = list(outcomes)
+        days = {one.date for one in given}
+        known = {_key(one, one.region) for day in days for one in self.outcomes(day, day)}
+        new = [one for one in given if _key(one, one.region) not in known]
         if new:
             self._write(
                 Row("outcome", _key(one, one.region), _OUTCOME.dump_python(one, mode="json"))
