@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -100,6 +100,15 @@ def make_run(work: Path, trials_per_job: int | str) -> MakeRun:
         return plan(resolved, run=run, out=out or work / "runs" / run)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    """The address of an AWS that stands in for the real one, of each module's own."""
+    from tests.moto_server import moto_server
+
+    with moto_server() as address:
+        yield address
 
 
 @pytest.fixture

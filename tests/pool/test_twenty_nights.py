@@ -28,6 +28,7 @@ from click.testing import CliRunner
 from tests.pool.conftest import MakePool
 from tests.pool.two_managers import Manager, bucket, let_lapse, trials_of, two_managers
 from tests.postgresql import Server, private_server
+from tests.storm.disk import fill_disk
 from tests.storm.victims import victims
 from tests.unit.serve.test_day_metrics import samples
 from trialfleet.workflows.cli.main import main
@@ -172,13 +173,7 @@ def place(
 def full(folder: Path) -> Iterator[None]:
     """Fill the disk of a folder to its last byte, where it has a small one of its own."""
     ballast = folder / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        for size in (1 << 20, 1 << 12):
-            try:
-                while True:
-                    file.write(b"\0" * size)
-            except OSError:
-                continue
+    fill_disk(ballast)
     yield
     ballast.unlink()
 

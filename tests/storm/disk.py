@@ -23,6 +23,17 @@ def enter_own_namespace() -> None:
         os.execvp(prefix[0], [*prefix, sys.executable, "-m", "tests.storm", *sys.argv[1:]])  # noqa: S606
 
 
+def fill_disk(ballast: Path) -> None:
+    """Fill a disk to its last byte, with a file that gives the room back once it is removed."""
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            try:
+                while True:
+                    file.write(b"\0" * size)
+            except OSError:
+                continue
+
+
 class Disk:
     """The folder of the storm's runs."""
 
@@ -38,13 +49,7 @@ class Disk:
 
     def fill(self) -> None:
         """Fill the disk to its last byte."""
-        with self._ballast.open("wb", buffering=0) as ballast:
-            for size in (1 << 20, 1 << 12):
-                try:
-                    while True:
-                        ballast.write(b"\0" * size)
-                except OSError:
-                    continue
+        fill_disk(self._ballast)
 
     def empty(self) -> None:
         """Give the room back."""

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
-from tests.moto_server import moto_server, s3_with_bucket
+from tests.moto_server import s3_with_bucket
 from tests.unit.daily.test_daily_days import put as put_data
 from tests.unit.study.study_texts import MINIMAL, error_of, write
 from trialfleet import plan
@@ -75,12 +75,6 @@ def test_data_is_whole_once_nothing_was_written_for_a_minute(here: Path) -> None
     assert late(here) == {"NO": f"data of {DAY} isn't there: {growing}"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with moto_server() as address:
-        yield address
-
-
 def in_s3(here: Path) -> str:
     """The study with its data in S3."""
     for name in ("id", "secret"):
@@ -98,9 +92,9 @@ def age_in_s3(seconds: float) -> None:
 
 @pytest.mark.slow
 def test_data_in_s3_is_waited_for_too(
-    here: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    here: Path, moto: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    s3 = s3_with_bucket(server, "data-of-ours", monkeypatch)
+    s3 = s3_with_bucket(moto, "data-of-ours", monkeypatch)
     text = in_s3(here)
     s3.put_object(Bucket="data-of-ours", Key=f"A/{DAY}.txt", Body=b"1")
     s3.put_object(Bucket="data-of-ours", Key=f"NO/{DAY}.txt.tmp", Body=b"1")
@@ -123,9 +117,9 @@ def test_data_in_s3_is_waited_for_too(
 
 @pytest.mark.slow
 def test_data_that_never_came_to_s3_fails_its_region_before_anything_is_spent(
-    here: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    here: Path, moto: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    s3_with_bucket(server, "data-of-ours", monkeypatch)
+    s3_with_bucket(moto, "data-of-ours", monkeypatch)
     text = in_s3(here)
     file = write(here, text.replace("notify: [{command: 'false'}]", ""))
     Days(file, clock=lambda: BEGINS + timedelta(hours=3)).run(DAY)

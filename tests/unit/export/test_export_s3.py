@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import boto3
 import pytest
 from click.testing import CliRunner
 
-from tests.moto_server import moto_server, s3_with_bucket
+from tests.moto_server import s3_with_bucket
 from tests.unit.export.exported_models import publish_model, publish_models
 from trialfleet import plan
 from trialfleet.workflows.cli.main import main
@@ -36,15 +35,9 @@ pytestmark = pytest.mark.slow
 URL = "s3://models-of-ours/some/prefix"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with moto_server() as address:
-        yield address
-
-
 @pytest.fixture
-def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
-    return s3_with_bucket(server, "models-of-ours", monkeypatch)
+def s3(moto: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
+    return s3_with_bucket(moto, "models-of-ours", monkeypatch)
 
 
 def keys(s3: S3Client) -> set[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.moto_server import moto_server, s3_with_bucket
+from tests.moto_server import s3_with_bucket
 from tests.unit.export.exported_models import add_model, publish_models
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.workflows.control.export.published import ExportError, published_in
@@ -32,15 +32,9 @@ BUCKET, URL = "models-of-ours", "s3://models-of-ours/some/prefix"
 Export = Callable[[Path], list[str]]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with moto_server() as address:
-        yield address
-
-
 @pytest.fixture
-def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
-    return s3_with_bucket(server, BUCKET, monkeypatch)
+def s3(moto: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
+    return s3_with_bucket(moto, BUCKET, monkeypatch)
 
 
 def export(folder: Path) -> None:

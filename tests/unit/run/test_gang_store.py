@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.moto_server import moto_server, s3_with_bucket
+from tests.moto_server import s3_with_bucket
 from trialfleet.files import read_json, write_json
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import store as on_node
@@ -35,15 +35,9 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with moto_server() as address:
-        yield address
-
-
 @pytest.fixture
-def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
-    return s3_with_bucket(server, "ours", monkeypatch)
+def s3(moto: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
+    return s3_with_bucket(moto, "ours", monkeypatch)
 
 
 @pytest.fixture
