@@ -104,9 +104,9 @@ class Daily(Section):
     )
     takeover_after: Lasting | None = Field(
         None,
-        description="Two managers may run this study's days: where the one that works on a day "
-        "isn't heard of for so long, such as 10m, the other goes on with it. Needs storage in "
-        "PostgreSQL and models in S3; docs/daily.md.",
+        description="Two managers share this study's days. If the working manager is silent for "
+        "this long, such as 10m, the other continues the day (default: one manager). Needs storage "
+        "in PostgreSQL and models in S3; docs/daily.md.",
     )
 
     @model_validator(mode="after")
