@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trialfleet.nodes.probe import models
+from trialfleet.gpu_memory import DATA_SHEET
 from trialfleet.nodes.probe.gpu_health import Verdict
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
@@ -60,7 +60,7 @@ def of(
 
 def bandwidth_share(gpu: Gpu) -> float | None:
     """Return what part of the data sheet's bandwidth a GPU reaches; None if either isn't known."""
-    sheet = models.DATA_SHEET.get(gpu.name)
+    sheet = DATA_SHEET.get(gpu.name)
     return gpu.bandwidth / sheet if sheet and gpu.bandwidth is not None else None
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from trialfleet.gpu_memory import DATA_SHEET
 from trialfleet.nodes.probe import models
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
@@ -158,7 +159,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
     if found is None:
         return ""
     bounds = [(thresholds.bandwidth, "")]
-    if sheet := models.DATA_SHEET.get(gpu.name):
+    if sheet := DATA_SHEET.get(gpu.name):
         of_sheet = thresholds.bandwidth_share
         bounds.append((of_sheet * sheet, f", {of_sheet:.0%} of the data sheet's {sheet:g}"))
     if usual := pool_median(gpu, readings):

@@ -30,15 +30,10 @@ EFA = "-efa"  # how the name of a template ends whose nodes have an Elastic Fabr
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """One version of a launch template.
-
-    Attributes:
-        interface: the first network interface, where it names one.
-    """
+    """One version of a launch template."""
 
     id: str
     version: str
-    interface: Mapping[str, Any] | None = None
 
 
 def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
@@ -47,9 +42,9 @@ def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
 
 
 def definition(
-    fleet: Fleet, image: Image, group: str, user_data: str, *, efa: bool = False
+    fleet: Fleet, image: Image, group: str, profile: str, user_data: str, *, efa: bool = False
 ) -> dict[str, Any]:
-    """Return what the template says.
+    """Return what the template says, with the security group's id and the instance profile's name.
 
     No secret may be in the user data. With `efa` the nodes' first network interface is an Elastic
     Fabric Adapter.
@@ -63,7 +58,8 @@ def definition(
     }
     wanted: dict[str, Any] = {
         "ImageId": image.id,
-        **({"NetworkInterfaces": [adapter(group)]} if efa else {"SecurityGroupIds": [group]}),
+        "IamInstanceProfile": {"Name": profile},
+        **({"NetworkInterfaces": [_adapter(group)]} if efa else {"SecurityGroupIds": [group]}),
         "UserData": base64.b64encode(user_data.encode()).decode(),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
@@ -80,18 +76,7 @@ def definition(
     return wanted
 
 
-def in_subnet(interface: Mapping[str, Any] | None, subnet: str) -> dict[str, Any]:
-    """Return where a request puts a node.
-
-    EC2 takes no subnet beside network interfaces, and an interface of the request in the place of
-    the template's: so it has all that the template's has, and the subnet.
-    """
-    if interface is None:
-        return {"SubnetId": subnet}
-    return {"NetworkInterfaces": [{**interface, "SubnetId": subnet}]}
-
-
-def adapter(group: str) -> dict[str, Any]:
+def _adapter(group: str) -> dict[str, Any]:
     """Return an Elastic Fabric Adapter as the first network interface, a member of a group."""
     return {
         "DeviceIndex": 0,
@@ -125,8 +110,7 @@ def ensure(
                 LaunchTemplateName=name, TagSpecifications=its, **content
             )["LaunchTemplate"]
             id_, number = new["LaunchTemplateId"], new["LatestVersionNumber"]
-    interface = next(iter(wanted.get("NetworkInterfaces", [])), None)
-    return Template(id=id_, version=str(number), interface=interface)
+    return Template(id=id_, version=str(number))
 
 
 def digest(wanted: Mapping[str, Any]) -> str:

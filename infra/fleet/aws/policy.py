@@ -32,9 +32,10 @@ DESCRIBED = [
 ]
 RULES = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"]
 EFA_RULES = ["AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress"]
+LAUNCH = ["CreateFleet", "RunInstances"]  # EC2 Fleet calls the second for whoever calls the first
 OWN = [
     *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeleteSecurityGroup"),
-    *("GetConsoleOutput", "RunInstances"),
+    *("GetConsoleOutput", *LAUNCH),
 ]
 ROLE = [
     *("CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy"),
@@ -162,14 +163,15 @@ def _making(fleet: Fleet, within: _Arns) -> list[Document]:
     if fleet.clusters:
         creators.append("CreatePlacementGroup")
         groups.append("placement-group")
-    makers = [*creators, "RunInstances"]
+    makers = [*creators, *LAUNCH]
+    launch, nodes_and_fleet = _all("ec2:", LAUNCH), within.ec2("fleet", *nodes)
     return [
         _allow("Make", _all("ec2:", creators), within.ec2(*groups), StringEquals=tagged),
-        _allow("Launch", ["ec2:RunInstances"], within.ec2(*nodes), StringEquals=tagged),
+        _allow("Launch", launch, nodes_and_fleet, StringEquals=tagged),
         _allow(
             "Tag",
             ["ec2:CreateTags"],
-            within.ec2(*groups, *nodes),
+            within.ec2("*/*"),
             StringEquals={"ec2:CreateAction": makers},
         ),
     ]
@@ -184,7 +186,7 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
     # The manager's own network card, and the groups that it is in besides.
     manager = within.ec2("instance", "network-interface", "security-group")
     return [
-        _allow("LaunchOn", ["ec2:RunInstances"], [*nodes, *within.images()]),
+        _allow("LaunchOn", _all("ec2:", LAUNCH), [*nodes, *within.images()]),
         _allow("RulesIn", rules, within.ec2("security-group-rule", "vpc")),
         _allow(
             "Join",
@@ -196,9 +198,9 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
-    """What carries the fleet's tag may be used and changed; of a tag, the lease alone."""
+    """What carries the fleet's tag may be used and changed; of tags, lease and price alone."""
     its = {ITS_TAG: fleet.called}
-    lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG]}}
+    lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
     # Those that the fleet has from when its gangs wanted one are removed with it.
     more = ["placement-group"] if fleet.gangs else []
     own = within.ec2("instance", "launch-template", "security-group", *more)
@@ -220,12 +222,13 @@ def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
         _allow("Identity", _all("iam:", [*ROLE, *PROFILE]), [within.role, within.profile]),
         _allow("PassRole", ["iam:PassRole"], [within.role], StringEquals=service),
     ]
-    if fleet.spot.share > 0:  # the first spot instance of an account makes a role for AWS's service
-        service = {"iam:AWSServiceName": "spot.amazonaws.com"}
-        role = "arn:*:iam::*:role/aws-service-role/spot.amazonaws.com/*"
-        make = ["iam:CreateServiceLinkedRole"]
-        statements.append(_allow("Spot", make, [role], StringEquals=service))
-    return statements
+    # The first EC2 Fleet of an account makes a role for AWS's service, as the first spot node does.
+    kinds = ["ec2fleet", *(["spot"] if fleet.spot.share > 0 else [])]
+    services = [f"{kind}.amazonaws.com" for kind in kinds]
+    roles = ["arn:*:iam::*:role/aws-service-role/*"]
+    first = {"iam:AWSServiceName": services}
+    make = ["iam:CreateServiceLinkedRole"]
+    return [*statements, _allow("First", make, roles, StringEquals=first)]
 
 
 def _storage(fleet: Fleet, within: _Arns) -> list[Document]:

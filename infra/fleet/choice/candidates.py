@@ -1,4 +1,4 @@
-"""The choice among ways to get a node: types, zones, spot and on-demand, the cheapest GPU first."""
+"""The ways to get a node: types, zones, spot and on-demand, the cheapest finished work first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.choice import instance_types, prices
+from trialfleet.infra.fleet.choice import instance_types, pool_history, prices
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
 from trialfleet.infra.fleet.spec.price_cap import nodes_within
@@ -21,9 +21,10 @@ PRICELESS = (
 
 
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
-    """List the ways to get a node, by price per GPU.
+    """List the ways to get a node, the cheapest per unit of speed first.
 
-    Of equal ones spot comes first, then the fleet's first region.
+    Of equal ones spot comes first, then the fleet's first region. `pool_history.apply` adds what is
+    known of their interruptions and of their speed as it was measured.
 
     Raises:
         FleetError: nothing will do (the error says why of each).
@@ -40,7 +41,7 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
             found.append(offer)
     if not found:
         raise FleetError(_nothing(fleet, dropped))
-    return sorted(found, key=order(fleet))
+    return sorted(pool_history.with_speeds(found, {}), key=order(fleet))
 
 
 def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
@@ -71,7 +72,7 @@ def _tariffs(
     if fleet.spot.share > 0:
         spot = prices.spot_prices(aws, aws_region, types)
         tariffs["spot"] = lambda name, zone: spot.get((name, zone))
-    if fleet.spot.share < 1:
+    if fleet.spot.has_on_demand:
         fixed = _on_demand(aws, aws_region, types)
         tariffs["on-demand"] = lambda name, _: fixed.get(name)
     return tariffs
@@ -102,7 +103,8 @@ def _against(offer: Candidate, fleet: Fleet) -> str | None:
 def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
     """Return what sorts candidates, the best first; no two of a fleet's are equal in it."""
     return lambda one: (
-        one.price_per_gpu,
+        one.recently_interrupted,
+        one.cost,
         one.price,
         one.lifecycle != "spot",
         fleet.aws_regions.index(one.aws_region),

@@ -86,9 +86,11 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
 def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     """Try to launch from the fleet's template: the policy allows no other way.
 
+    EC2 Fleet launches for the caller, who needs the permission for both.
+
     Raises:
         FleetError: there is no template yet.
-        ClientError: AWS's answer to the dry run, which is never another.
+        ClientError: AWS's answer to the dry runs, which is never another.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:
@@ -100,18 +102,41 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     fit: Any = next(
         kind.name for kind in kinds if kind.architecture == architecture and kind.efa >= efa
     )
-    groups = network.groups(aws, fleet, aws_region) if efa else []
-    interface = launch_template.adapter(groups[0]) if groups else None
     subnet = next(iter(places()[aws_region].subnets.values()))
-    aws.ec2(aws_region).run_instances(
+    ec2, template = aws.ec2(aws_region), made[0]["LaunchTemplateId"]
+    its = [tags.specification(fleet, one) for one in ("instance", "volume")]
+    try:
+        ec2.create_fleet(
+            DryRun=True,
+            Type="instant",
+            LaunchTemplateConfigs=[
+                {
+                    "LaunchTemplateSpecification": {
+                        "LaunchTemplateId": template,
+                        "Version": "$Latest",
+                    },
+                    "Overrides": [{"InstanceType": fit, "SubnetId": subnet}],
+                }
+            ],
+            TargetCapacitySpecification={
+                "TotalTargetCapacity": 1,
+                "DefaultTargetCapacityType": "on-demand",
+            },
+            TagSpecifications=[tags.specification(fleet, "fleet"), *its],
+        )
+    except ClientError as error:
+        if code_of(error) != ALLOWED:
+            raise
+    # A template with a network interface takes no subnet beside it here; EC2 Fleet adds it.
+    at: dict[str, Any] = {} if efa else {"SubnetId": subnet}
+    ec2.run_instances(
         DryRun=True,
         MinCount=1,
         MaxCount=1,
-        LaunchTemplate={"LaunchTemplateId": made[0]["LaunchTemplateId"], "Version": "$Latest"},
+        LaunchTemplate={"LaunchTemplateId": template, "Version": "$Latest"},
         InstanceType=fit,
-        **launch_template.in_subnet(interface, subnet),
-        IamInstanceProfile={"Name": names.resource_name(fleet.called)},
-        TagSpecifications=[tags.specification(fleet, one) for one in ("instance", "volume")],
+        TagSpecifications=its,
+        **at,
     )
 
 

@@ -1,36 +1,41 @@
-"""Getting nodes: candidates in order, the next where AWS has none of one.
+"""Getting nodes: one request to EC2 Fleet for each AWS region, the pools that are worth most first.
 
 A request can be made twice: by a run of `up` that was killed after it asked, and by the next one
 to which AWS doesn't list the new instance yet. So a request has a name that depends on what it is
 for and on what AWS listed before it, and goes by that name as ClientToken and as tag: asked again
-within the same ten minutes, AWS answers with the instances that it made the first time.
+within the same ten minutes, AWS answers with the instances that it made the first time. So a
+request that is meant to be tried anew has another number in its name, the `attempt`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from trialfleet.infra.fleet.aws import launch_template, retries, tags
-from trialfleet.infra.fleet.aws.clients import Aws, asking, code_of, message_of
-from trialfleet.infra.fleet.aws.launch_template import Template
-from trialfleet.infra.fleet.aws.network import RegionNetwork
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import retries
+from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, FleetRequest, Prepared
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance, Lifecycle
 from trialfleet.infra.fleet.spec.price_cap import nodes_within
 
+if TYPE_CHECKING:
+    from types_boto3_ec2.type_defs import TagTypeDef
+
 Progress = Callable[[str], None]
 WINDOW = timedelta(minutes=10)  # a request's name is good for so long
+GOOD = 1.5  # pools whose work costs up to so many times the cheapest's are asked for first
 TWICE = "IdempotentParameterMismatch"
-ENDED = "IdempotentInstanceTerminated"
 # What AWS says where it can't, while another type or zone may do.
 UNAVAILABLE = {
     "InsufficientInstanceCapacity": "no capacity",
@@ -39,11 +44,15 @@ UNAVAILABLE = {
     "InsufficientFreeAddressesInSubnet": "the subnet has no address left",
     "SpotMaxPriceTooLow": "spot costs more than the ceiling",
     "MaxSpotInstanceCountExceeded": "the account's limit of spot instances",
+    "MaxFleetCountExceeded": "the account's limit of EC2 Fleets",
     "VcpuLimitExceeded": "the account's vCPU limit",
     "InstanceLimitExceeded": "the account's limit of instances",
     "Unsupported": "not offered there",
     TWICE: "an earlier request of this name went wrong",
-    ENDED: "what an earlier request of this name made has ended",
+}
+FLEETING = {
+    UNAVAILABLE[code]
+    for code in ("InsufficientCapacity", "InsufficientFreeAddressesInSubnet", TWICE)
 }
 JUST_MADE = {
     "InvalidGroup.NotFound",
@@ -51,32 +60,13 @@ JUST_MADE = {
     "InvalidLaunchTemplateId.VersionNotFound",
     "InvalidPlacementGroup.Unknown",
 }
-FLEETING = {
-    UNAVAILABLE[code]
-    for code in ("InsufficientCapacity", "InsufficientFreeAddressesInSubnet", TWICE, ENDED)
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What nodes are launched with, as AWS has it.
-
-    Attributes:
-        profile: the instance profile.
-        places: the network, by AWS region.
-        templates: the launch template, by AWS region and `launch_template.kind_of`.
-    """
-
-    profile: str
-    places: dict[str, RegionNetwork]
-    templates: dict[tuple[str, str], Template]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A candidate that gave no node, and why."""
+    """Pools that gave no node, and why."""
 
-    candidate: Candidate
+    pools: str
     code: str
     reason: str
 
@@ -86,7 +76,7 @@ class Refusal:
         return UNAVAILABLE.get(self.code) in FLEETING
 
     def __str__(self) -> str:
-        return f"{label(self.candidate)}: {self.reason}"
+        return f"{self.pools}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +86,10 @@ class Launched:
     instances: list[Instance] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
 
-
-def label(candidate: Candidate) -> str:
-    """Return a candidate in words."""
-    price = f"{candidate.price:.3f} USD/h"
-    return f"{candidate.type.name} {candidate.lifecycle} in {candidate.zone} ({price})"
+    def add(self, other: Launched) -> None:
+        """Add what another launch came to."""
+        self.instances.extend(other.instances)
+        self.refusals.extend(other.refusals)
 
 
 def launch(
@@ -114,13 +103,17 @@ def launch(
     *,
     now: datetime | None = None,
     least: int = 1,
+    attempt: int = 0,
 ) -> Launched:
-    """Ask for `count` nodes more, of the candidates in their order, within the cap per hour.
+    """Ask for `count` nodes more, within the cap per hour, in the candidates' order.
 
     Those of gangs all lie in one zone, because a placement group can't lie in two, and what ranks
     send each other across zones is slow and costs. The zone is that of the first node for as long
     as one lives. A zone without room for `least` nodes is left for another, as long
     as nothing was launched there: fewer would be of no use.
+
+    `attempt` is the number of launches that this process has made before: after one for which AWS
+    had no room, the next must have another.
 
     Returns:
         The instances that AWS started, which may be fewer, and who refused.
@@ -129,46 +122,87 @@ def launch(
         FleetError: AWS refuses for a reason that no other candidate would mend.
     """
     known = inventory.instances(aws, fleet, gone=True)
-    window = (now or datetime.now(UTC)).timestamp() // WINDOW.total_seconds()
-    order = _Order(aws, fleet, prepared, run, known, window)
-    missing = _split(fleet, order.living, count)
+    order = _Order(aws, fleet, prepared, run, known, now or datetime.now(UTC), attempt)
     launched = Launched()
-    for candidate in candidates:
-        while missing[candidate.lifecycle] > 0 and order.reaches(candidate):
-            lacking = max(1, least - len(launched.instances))
-            answer = order.ask(candidate, missing[candidate.lifecycle], lacking)
-            if isinstance(answer, Refusal):
-                progress(str(answer))
-                launched.refusals.append(answer)
-                break
-            missing[candidate.lifecycle] -= len(answer)
-            launched.instances.extend(answer)
-            progress(f"{label(candidate)}: launched {', '.join(i.id for i in answer)}")
-    if candidates and not (launched.instances or launched.refusals) and any(missing.values()):
+    for lifecycle, wanted in _split(fleet, order.living, count).items():
+        pools = [one for one in candidates if one.lifecycle == lifecycle and order.reaches(one)]
+        missing = wanted
+        for group in _requests(pools, one_type=fleet.gangs is not None):
+            while missing > 0:
+                got = order.ask(group, missing, max(1, least - len(launched.instances)))
+                told = (*map(_made, _by_pool(got.instances)), *map(str, got.refusals))
+                for line in filter(None, (*told, order.set_prices(group, got.instances))):
+                    progress(line)
+                launched.add(got)
+                missing -= len(got.instances)
+                if got.refusals or not got.instances:
+                    break
+    if candidates and count and not (launched.instances or launched.refusals):
         reason = f"nodes of a gang lie in one zone, and those that there are lie in {order.zone}"
-        refusal = Refusal(candidate=candidates[0], code="zone", reason=reason)
-        launched.refusals.append(refusal)
+        launched.refusals.append(Refusal(pools=label([candidates[0]]), code="zone", reason=reason))
     return launched
+
+
+def label(pools: Sequence[Candidate]) -> str:
+    """Return pools of a type and lifecycle in words."""
+    first, zones = pools[0], ", ".join(one.zone for one in pools)
+    prices = sorted({f"{one.price:.3f}" for one in pools})
+    price = prices[0] if len(prices) == 1 else f"{prices[0]} to {prices[-1]}"
+    return f"{first.type.name} {first.lifecycle} in {zones} ({price} USD/h)"
+
+
+def _made(instances: Sequence[Instance]) -> str:
+    first = instances[0]
+    ids = ", ".join(one.id for one in instances)
+    return (
+        f"{first.type} {first.lifecycle} in {first.zone} ({first.price:.3f} USD/h): launched {ids}"
+    )
+
+
+def _by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
+    found: dict[tuple[str, str], list[Instance]] = defaultdict(list)
+    for one in instances:
+        found[one.type, one.zone].append(one)
+    return list(found.values())
 
 
 def _split(fleet: Fleet, living: Sequence[Instance], count: int) -> dict[Lifecycle, int]:
     """Share new nodes out, so that all together come nearest to the fleet's share of spot."""
-    all_spot = math.ceil(fleet.spot.share * (len(living) + count) - 1e-9)
     have = sum(instance.lifecycle == "spot" for instance in living)
-    spot = min(max(all_spot - have, 0), count)
+    spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
     return {"spot": spot, "on-demand": count - spot}
+
+
+def _requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
+    """Yield the pools of each request: those of a region that are worth it, then all others.
+
+    Pools that took a node back a while ago, and those whose work costs much more than the
+    cheapest's, are asked for where the others have too little. AWS weighs pools of a request by its
+    own view of their room. Nodes of a gang are of `one_type`: it trains as fast as its slowest.
+    """
+    best = min((one.cost for one in pools if not one.recently_interrupted), default=0.0)
+    groups: dict[tuple[bool, str, str], list[Candidate]] = defaultdict(list)
+    for one in pools:
+        last = one.recently_interrupted or one.cost > GOOD * best
+        groups[last, one.aws_region, one.type.name if one_type else ""].append(one)
+    yield from sorted(groups.values(), key=lambda group: _is_last(group[0], best))
+
+
+def _is_last(pool: Candidate, best: float) -> bool:
+    return pool.recently_interrupted or pool.cost > GOOD * best
 
 
 @dataclass
 class _Order:
-    """One launch: what there was before it and what it got (`known`), in which window of time."""
+    """One launch: what there was before it and what it got (`known`), when, the how manyth."""
 
     aws: Aws
     fleet: Fleet
     prepared: Prepared
     run: str
     known: list[Instance]
-    window: float
+    now: datetime
+    attempt: int
 
     @property
     def living(self) -> list[Instance]:
@@ -184,87 +218,102 @@ class _Order:
         """Tell whether a candidate's nodes would lie where those lie that there are."""
         return self.zone in {None, candidate.zone}
 
-    def ask(self, candidate: Candidate, wanted: int, least: int = 1) -> list[Instance] | Refusal:
-        """Ask for at most `wanted` of a candidate; AWS gives at least `least` or refuses."""
-        place = self.prepared.places[candidate.aws_region]
-        if candidate.zone not in place.subnets:
-            return Refusal(candidate=candidate, code="subnet", reason="no subnet in this zone")
+    def ask(self, pools: Sequence[Candidate], wanted: int, least: int) -> Launched:
+        """Ask for at most `wanted` nodes of some pools; AWS gives at least `least`, or none."""
+        usable = [one for one in pools if self.prepared.subnet(one)]
+        if not usable:
+            reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
+            return Launched(refusals=[Refusal(pools=label(pools), code="subnet", reason=reason)])
         least = min(least, wanted)
-        affordable = self._affordable(candidate, wanted)
-        if affordable < least:
+        affordable = [self._affordable(one) for one in usable]
+        first = next((number for number in affordable if number >= least), 0)
+        if not first:
             reason = f"would exceed the cap of {self.fleet.price_cap.hour} USD per hour"
-            return Refusal(candidate=candidate, code="cap", reason=reason)
-        name = self._name(candidate)
-        request = self._request(candidate, affordable, least, name)
-        with asking(f"{affordable} x {label(candidate)}"):
-            try:
-                made = self._run_instances(candidate.aws_region, request)
-            except ClientError as error:
-                code = code_of(error)
-                if code not in UNAVAILABLE:
-                    raise
-                made = self._listed(name) if code == TWICE else []
-                if not made:
-                    reason = f"{UNAVAILABLE[code]} ({code}: {message_of(error)})"
-                    return Refusal(candidate=candidate, code=code, reason=reason)
-        self.known += made
-        return made
+            return Launched(refusals=[Refusal(pools=label(usable), code="cap", reason=reason)])
+        count = min(wanted, first)
+        paid = [one for one, number in zip(usable, affordable, strict=True) if number >= count]
+        with asking(f"{count} x {label(paid[:1])}"):
+            name, answer = self._patiently(paid, count, least)
+            if not answer.made:
+                self._check_mendable(answer)
+        instances = [self._instance(id_, pool, name) for id_, pool in answer.made.items()]
+        self.known += instances
+        return Launched(instances=instances, refusals=list(_refusals(answer, paid)))
 
-    def _affordable(self, candidate: Candidate, wanted: int) -> int:
+    def set_prices(self, pools: Sequence[Candidate], instances: Sequence[Instance]) -> str:
+        """Tag instances with the price of their pool, where it isn't the highest of the request's.
+
+        Returns:
+            Why that could not be; they count as the dearest then.
+        """
+        highest, by_price = max(one.price for one in pools), defaultdict[float, list[str]](list)
+        for one in instances:
+            if one.price is not None and one.price != highest:
+                by_price[one.price].append(one.id)
+        ec2 = self.aws.ec2(pools[0].aws_region)
+        try:
+            for price, ids in by_price.items():
+                tag: TagTypeDef = {"Key": names.PRICE_TAG, "Value": names.price(price)}
+                tell = partial(ec2.create_tags, Resources=ids, Tags=[tag])
+                with asking(f"the price of {', '.join(ids)}"):
+                    retries.patiently(tell, retries.on("InvalidInstanceID.NotFound"))
+        except FleetError as error:
+            return str(error)
+        return ""
+
+    def _affordable(self, candidate: Candidate) -> int:
+        """Return how many nodes of a candidate the cap per hour pays for beside those there are."""
         used = sum(one.price_or(candidate.price) for one in self.living)
-        return min(wanted, nodes_within(self.fleet.price_cap.hour, used, candidate.price))
+        return nodes_within(self.fleet.price_cap.hour, used, candidate.price)
 
-    def _run_instances(self, aws_region: str, request: dict[str, Any]) -> list[Instance]:
-        ec2 = self.aws.ec2(aws_region)
-        ec2.meta.events.register_first("needs-retry.ec2.RunInstances", _take_as_answer, "capacity")
-        answer = retries.patiently(lambda: ec2.run_instances(**request), _is_new, retries.LATER)
-        return [inventory.described(instance, aws_region) for instance in answer["Instances"]]
+    def _patiently(self, pools: Sequence[Candidate], count: int, least: int) -> tuple[str, Answer]:
+        """Ask until AWS knows everywhere what was made for the nodes a moment ago."""
+        for tried, pause in enumerate((*retries.LATER, None)):
+            name = self._name(pools, tried)
+            request = FleetRequest(
+                name=name,
+                pools=pools,
+                count=count,
+                least=least,
+                expires=self._expires,
+                run=self.run,
+            )
+            answer = self._answer(request)
+            new = bool(answer.failures) and all(map(_is_new, answer.failures))
+            if answer.made or not new or pause is None:
+                break
+            retries.sleep(pause)
+        return name, answer
 
-    def _request(self, candidate: Candidate, count: int, least: int, name: str) -> dict[str, Any]:
-        template = self._template(candidate)
-        subnet = self.prepared.places[candidate.aws_region].subnets[candidate.zone]
-        resource_name = names.resource_name(self.fleet.called)
-        # The end of the first lease is the same for the same request: counted from the window's.
-        end = datetime.fromtimestamp((self.window + 1) * WINDOW.total_seconds(), UTC)
-        tagged = {
-            "Name": resource_name,
-            names.EXPIRES_TAG: names.at(end + timedelta(minutes=self.fleet.lease_minutes)),
-            names.PRICE_TAG: f"{candidate.price:.6f}".rstrip("0").rstrip("."),
-            names.LAUNCH_TAG: name,
-            **({names.RUN_TAG: self.run} if self.run else {}),
-        }
-        request: dict[str, Any] = {
-            "LaunchTemplate": {"LaunchTemplateId": template.id, "Version": template.version},
-            "InstanceType": candidate.type.name,
-            **launch_template.in_subnet(template.interface, subnet),
-            "IamInstanceProfile": {"Name": self.prepared.profile},
-            "MinCount": least,
-            "MaxCount": count,
-            "ClientToken": name,
-            "TagSpecifications": [
-                tags.specification(self.fleet, kind, tagged) for kind in ("instance", "volume")
-            ],
-        }
-        if candidate.lifecycle == "spot":
-            options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
-            if self.fleet.spot.ceiling is not None:
-                options["MaxPrice"] = f"{self.fleet.spot.ceiling:f}"
-            request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
-        if self.fleet.clusters and candidate.type.clusters:
-            request["Placement"] = {"GroupName": resource_name}
-        return request
+    def _answer(self, request: FleetRequest) -> Answer:
+        """Send a request; what an earlier one of its name made belongs to the answer."""
+        answer = request.send(self.aws, self.fleet, self.prepared)
+        earlier = any(one.code == TWICE for one in answer.failures)
+        if earlier or not (answer.made or answer.failures):
+            by_pool = {one.pool: one for one in request.pools}
+            listed = self._listed(request.name)
+            made = {one.id: by_pool.get(one.pool, request.pools[0]) for one in listed}
+            return Answer(made=made, failures=() if made else answer.failures)
+        return answer
 
-    def _template(self, candidate: Candidate) -> Template:
-        type_ = candidate.type
-        kind = launch_template.kind_of(self.fleet, type_.architecture, efa=type_.efa)
-        return self.prepared.templates[candidate.aws_region, kind]
+    @property
+    def _expires(self) -> str:
+        """The end of the first lease: counted from the window's, the same for the same request."""
+        end = datetime.fromtimestamp((self._window + 1) * WINDOW.total_seconds(), UTC)
+        return names.at(end + timedelta(minutes=self.fleet.lease_minutes))
 
-    def _name(self, candidate: Candidate) -> str:
-        """Name a request; AWS keeps the name of one that it refused, and takes no other by it."""
+    @property
+    def _window(self) -> float:
+        return self.now.timestamp() // WINDOW.total_seconds()
+
+    def _name(self, pools: Sequence[Candidate], tried: int) -> str:
+        """Name a request; AWS answers the same to the same name, also that it has no room."""
         before = sorted(instance.id for instance in self.known)
-        kind = (candidate.type.name, candidate.zone, candidate.lifecycle, f"{candidate.price:.6f}")
-        version = self._template(candidate).version
-        parts = [self.fleet.called, f"{self.window:.0f}", self.run, version, *kind, *before]
+        kinds = [
+            f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
+        ]
+        number = f"{self._window:.0f} {self.attempt} {tried}"
+        parts = [self.fleet.called, number, self.run, *kinds, *before]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _listed(self, name: str) -> list[Instance]:
@@ -279,19 +328,45 @@ class _Order:
         retries.until(there)
         return made
 
+    def _instance(self, id_: str, pool: Candidate, name: str) -> Instance:
+        """Return a new instance; AWS lists it in a moment."""
+        return Instance(
+            id=id_,
+            aws_region=pool.aws_region,
+            zone=pool.zone,
+            type=pool.type.name,
+            lifecycle=pool.lifecycle,
+            state="pending",
+            address="",
+            launched=self.now,
+            expires=names.moment(self._expires),
+            price=pool.price,
+            run=self.run,
+            launch=name,
+        )
 
-def _take_as_answer(response: Any, **_: Any) -> None:
-    """Let a lack of capacity be reported at once.
-
-    AWS gives it status 500, a fault of its own, which botocore would ask about again for minutes;
-    the next candidate is the better answer.
-    """
-    if response and response[1].get("Error", {}).get("Code") in UNAVAILABLE:
-        response[0].status_code = 400
+    def _check_mendable(self, answer: Answer) -> None:
+        """Raise what AWS refuses for a reason that no other pool would mend."""
+        for one in answer.failures:
+            if one.code not in UNAVAILABLE:
+                error = {"Error": {"Code": one.code, "Message": one.message}}
+                raise ClientError(error, "CreateFleet")  # type: ignore[arg-type]
 
 
-def _is_new(error: ClientError) -> bool:
+def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
+    """Yield why pools gave none: one line for the zones of a type that have the same reason."""
+    alike: dict[tuple[str, str, str], list[Candidate]] = defaultdict(list)
+    for one in answer.failures:
+        pool = one.pool or pools[0]
+        same = alike[pool.type.name, one.code, one.message]
+        same += [] if pool in same else [pool]
+    for (_, code, message), refused in alike.items():
+        reason = f"{UNAVAILABLE.get(code, 'refused')} ({code}: {message})"
+        yield Refusal(pools=label(refused), code=code, reason=reason)
+
+
+def _is_new(failure: Failure) -> bool:
     """True where AWS doesn't know everywhere yet what was made a moment ago."""
-    if code_of(error) == "InvalidParameterValue":
-        return "IAM Instance Profile" in message_of(error)
-    return code_of(error) in JUST_MADE
+    if failure.code == "InvalidParameterValue":
+        return "IAM Instance Profile" in failure.message
+    return failure.code in JUST_MADE

@@ -26,7 +26,8 @@ from trialfleet.infra.fleet.aws import (
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.instances import inventory, launch, lease
-from trialfleet.infra.fleet.instances.launch import Launched, Prepared, Progress
+from trialfleet.infra.fleet.instances.fleet_request import Prepared
+from trialfleet.infra.fleet.instances.launch import Launched, Progress
 from trialfleet.infra.fleet.nodes import bundle, user_data
 from trialfleet.infra.fleet.nodes import configuration as node_config
 from trialfleet.infra.fleet.nodes.bundle import Bundle
@@ -134,7 +135,9 @@ def prepare(
         {(one.aws_region, one.type.architecture, fleet.efa and one.type.efa) for one in candidates}
     ):
         image = images.find(aws, fleet, aws_region, architecture)
-        wanted = launch_template.definition(fleet, image, groups[aws_region], script, efa=efa)
+        wanted = launch_template.definition(
+            fleet, image, groups[aws_region], profile, script, efa=efa
+        )
         kind = launch_template.kind_of(fleet, architecture, efa=efa)
         made = launch_template.ensure(aws, fleet, aws_region, kind, wanted)
         templates[aws_region, kind] = made
@@ -142,7 +145,7 @@ def prepare(
         for aws_region in sorted({one.aws_region for one in candidates if one.type.clusters}):
             progress(f"the placement group in {aws_region}")
             placement.ensure(aws, fleet, aws_region)
-    return Prepared(profile=profile, places=places, templates=templates)
+    return Prepared(places=places, templates=templates)
 
 
 def up(
@@ -169,12 +172,12 @@ def up(
     living = inventory.instances(aws, fleet)
     lease.renew(aws, fleet, living)
     refusals = []
-    for pause in (*PAUSES, None):
+    for attempt, pause in enumerate((*PAUSES, None)):
         missing = max(0, wanted - len(living))
         # Nodes of a gang come together or not at all: some of them alone would cost for nothing.
         least = missing if fleet.gangs else 1
         launched = launch.launch(
-            aws, fleet, prepared, candidates, missing, run, progress, least=least
+            aws, fleet, prepared, candidates, missing, run, progress, least=least, attempt=attempt
         )
         living += launched.instances
         refusals = launched.refusals

@@ -14,7 +14,14 @@ import trialfleet
 from trialfleet.infra.fleet.spec import names
 
 PACKAGE = Path(trialfleet.__file__).parent
-MODULES = ("__init__.py", "classads.py", "errors.py", "instance_aws.py", "wall_clock.py")
+MODULES = (
+    "__init__.py",
+    "classads.py",
+    "errors.py",
+    "gpu_memory.py",
+    "instance_aws.py",
+    "wall_clock.py",
+)
 FOLDER = "nodes"
 CONFIGURATION = "node.conf"
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import count as count_from
 from typing import Any
 
 from trialfleet.errors import FleetError, InputError, PoolError
@@ -154,6 +155,7 @@ class Autoscaler:
         self._unfit = UnfitNodes()
         self._unmatched = UnmatchedTrials()
         self._notices = Notices()
+        self._launches = count_from(0)
 
     def step(self, *, least: int = 0) -> Step:
         """Look, decide and act once; have `least` nodes or more, whatever waits."""
@@ -349,7 +351,18 @@ class Autoscaler:
         aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
         prepared = up.prepare(aws, fleet, self._connections.inputs(aws, fleet), candidates, run)
         count, least = decision.launch, decision.least
-        got = launch.launch(aws, fleet, prepared, candidates, count, run, say, now=now, least=least)
+        got = launch.launch(
+            aws,
+            fleet,
+            prepared,
+            candidates,
+            count,
+            run,
+            say,
+            now=now,
+            least=least,
+            attempt=next(self._launches),
+        )
         self._watch.launched(got.instances)
         if len(got.instances) >= count:
             self._capacity.reset()

@@ -116,12 +116,15 @@ class Notices:
     def last(
         self, candidates: Iterable[Candidate], nodes: Iterable[Node], now: datetime
     ) -> list[Candidate]:
-        """Return the candidates with such pools at their end, for a while after the notice."""
+        """Return the candidates, such pools marked and last for a while after the notice."""
         for node in nodes:
             if node.machine and node.machine.note.startswith(NOTICES):
                 self._given[node.instance.type, node.instance.zone] = now
         shunned = {pool for pool, given in self._given.items() if now - given < SHUNNED}
-        return sorted(
-            candidates,
-            key=lambda one: one.lifecycle == "spot" and (one.type.name, one.zone) in shunned,
-        )
+        marked = [
+            replace(one, recently_interrupted=True)
+            if one.lifecycle == "spot" and (one.type.name, one.zone) in shunned
+            else one
+            for one in candidates
+        ]
+        return sorted(marked, key=lambda one: one.recently_interrupted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
@@ -84,9 +85,21 @@ class Spot(Section):
     share: float = Field(
         1.0, ge=0, le=1, description="Part of the nodes that is spot; the rest is on-demand."
     )
+    base: int = Field(
+        0, ge=0, le=1_000, description="Number of nodes that are on-demand before `share` counts."
+    )
     ceiling: Dollars | None = Field(
         None, description="Most that a spot instance may cost, in USD per hour."
     )
+
+    def nodes(self, total: int) -> int:
+        """Return the number of spot nodes among `total`: the share beyond the base, rounded up."""
+        return math.ceil(self.share * max(0, total - self.base) - 1e-9)
+
+    @property
+    def has_on_demand(self) -> bool:
+        """Whether some nodes may be on-demand."""
+        return self.share < 1 or self.base > 0
 
 
 class Nodes(Section):

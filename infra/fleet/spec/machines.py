@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 Lifecycle = Literal["spot", "on-demand"]
+Pool = tuple[str, str, Lifecycle]  # an instance type in a zone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +41,46 @@ class InstanceType:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One way to get a node: a type in a zone, spot or on-demand, at a price in USD per hour."""
+    """One way to get a node: a type in a zone, spot or on-demand. EC2 calls it a capacity pool.
+
+    Attributes:
+        price: USD per hour.
+        speed: how fast its nodes are, beside other candidates': GB/s of memory bandwidth of all
+            their GPUs; their number of vCPUs where the fleet's nodes have no GPUs.
+        interruptions: expected number of spot interruptions per hour of a node.
+        efficiency: the part of a node's hours that interruptions leave for finished trials.
+        recently_interrupted: whether AWS took a node of it back some minutes ago.
+    """
 
     type: InstanceType
     aws_region: str
     zone: str
     lifecycle: Lifecycle
     price: float
+    speed: float = 1.0
+    interruptions: float = 0.0
+    efficiency: float = 1.0
+    recently_interrupted: bool = False
+
+    @property
+    def pool(self) -> Pool:
+        """The pool of capacity that it is, whatever the price."""
+        return self.type.name, self.zone, self.lifecycle
 
     @property
     def price_per_gpu(self) -> float:
         """USD per GPU and hour; per instance where there are no GPUs."""
         return self.price / max(1, self.type.gpus)
+
+    @property
+    def throughput(self) -> float:
+        """The finished work per hour that a node of it is expected to do, in units of `speed`."""
+        return self.speed * self.efficiency
+
+    @property
+    def cost(self) -> float:
+        """USD per unit of finished work: by it candidates are compared."""
+        return self.price / self.throughput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +114,11 @@ class Instance:
     launch: str
     tags: dict[str, str] = field(default_factory=dict)
     ended: str = ""
+
+    @property
+    def pool(self) -> Pool:
+        """The pool of capacity that it is of."""
+        return self.type, self.zone, self.lifecycle
 
     def price_or(self, new: float) -> float:
         """USD per hour; that of a new node where nobody knows its own."""

@@ -54,3 +54,8 @@ def at(moment: datetime) -> str:
 def moment(text: str) -> datetime:
     """Return the moment that `at` wrote; ValueError where the text is none."""
     return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=UTC)
+
+
+def price(usd: float) -> str:
+    """Return USD per hour as `PRICE_TAG` has it."""
+    return f"{usd:.6f}".rstrip("0").rstrip(".")

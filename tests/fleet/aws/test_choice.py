@@ -158,10 +158,10 @@ def test_the_order_depends_on_nothing_but_the_candidates(
 ) -> None:
     fleet, way = moto_account.fleet(), moto_account.candidate()
     all_ways = [
-        replace(way, type=replace(way.type, gpus=gpus, name=f"g5.x{i}"), price=price)
-        for i, (gpus, price) in enumerate(offers)
+        replace(way, type=replace(way.type, name=f"g5.x{i}"), price=price, speed=speed)
+        for i, (speed, price) in enumerate(offers)
     ]
     order = choice.order(fleet)
     ordered, backwards = sorted(all_ways, key=order), all_ways[::-1]
     assert ordered == sorted(backwards, key=order)
-    assert [one.price_per_gpu for one in ordered] == sorted(one.price_per_gpu for one in all_ways)
+    assert [one.cost for one in ordered] == sorted(one.cost for one in all_ways)

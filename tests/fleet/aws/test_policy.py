@@ -101,7 +101,7 @@ def test_whoever_runs_studies_changes_nothing_that_is_not_the_fleets(kind: str) 
     document = policy.daily_policy(MINE, ACCOUNT)
     arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:{kind}/x-1"
     actions = {one for each in document["Statement"] for one in each["Action"]}
-    changes = {one for one in actions if re.match("ec2:(?!Describe|RunInstances)", one)}
+    changes = {one for one in actions if re.match("ec2:(?!Describe|RunInstances|CreateFleet)", one)}
     for action in changes:  # what is launched has a statement of its own, and no tag yet
         for one in grants(document, action, arn):
             conditions = json.dumps(one.get("Condition", {}))
@@ -120,6 +120,7 @@ def test_it_is_enough_for_a_fleet_in_a_bucket_of_the_users(cloud: Account) -> No
 @pytest.mark.parametrize(
     "action",
     [
+        "ec2:CreateFleet",
         "ec2:RunInstances",
         "ec2:DescribeSpotPriceHistory",
         "ec2:ModifyNetworkInterfaceAttribute",
@@ -239,11 +240,14 @@ def test_what_is_there_is_changed_only_where_it_carries_the_tag(action: str) -> 
             assert one["Condition"]["StringEquals"] == {"aws:ResourceTag/trialfleet:fleet": "f"}
 
 
-def test_the_lease_is_the_one_tag_that_is_written_later() -> None:
+def test_lease_and_price_are_the_tags_that_are_written_later() -> None:
     arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:instance/i-1"
     new, later = grants(policy_of(), "ec2:CreateTags", arn)
     assert set(new["Condition"]["StringEquals"]) == {"ec2:CreateAction"}
-    assert later["Condition"]["ForAllValues:StringEquals"]["aws:TagKeys"] == [names.EXPIRES_TAG]
+    assert later["Condition"]["ForAllValues:StringEquals"]["aws:TagKeys"] == [
+        names.EXPIRES_TAG,
+        names.PRICE_TAG,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -290,8 +294,14 @@ def test_an_image_behind_a_parameter_takes_leave_to_read_it() -> None:
 
 def test_a_fleet_without_spot_makes_no_role_for_it() -> None:
     fleet = MINE.model_copy(update={"spot": MINE.spot.model_copy(update={"share": 0.0})})
-    assert not any(one["Sid"] == "Spot" for one in policy_of(fleet)["Statement"])
-    assert statement("Spot")["Action"] == ["iam:CreateServiceLinkedRole"]
+
+    def services(document: Any) -> list[str]:
+        [found] = [one for one in document["Statement"] if one["Sid"] == "First"]
+        assert found["Action"] == ["iam:CreateServiceLinkedRole"]
+        return list(found["Condition"]["StringEquals"]["iam:AWSServiceName"])
+
+    assert services(policy_of(fleet)) == ["ec2fleet.amazonaws.com"]
+    assert services(policy_of()) == ["ec2fleet.amazonaws.com", "spot.amazonaws.com"]
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,8 @@ class Scene:
 @contextmanager
 def new_scene() -> Iterator[Scene]:
     with account() as cloud:
-        subnet = cloud.subnet(FULL)
-        cloud.faults.refuse(
-            "RunInstances",
-            "InsufficientInstanceCapacity",
-            when=lambda body: body["SubnetId"] == subnet,
-        )
+        cloud.capacity.lack(FULL)
+        cloud.capacity.lack(HOME + "b", room=1)
         yield Scene(cloud, inputs(own=manager_instance(cloud)))
 
 
@@ -95,8 +91,9 @@ def test_what_up_makes_is_what_these_tests_think_that_it_makes() -> None:
         "bucket trialfleet-f-123456789012",
         "group eu-west-1 trialfleet-f",
         "group us-east-1 trialfleet-f",
+        "instance eu-west-1 g5.xlarge ['trialfleet-f']",
         f"{manager} ['default', 'trialfleet-f']",
-        *["instance us-east-1 g5.xlarge ['trialfleet-f']"] * 3,
+        *["instance us-east-1 g5.xlarge ['trialfleet-f']"] * 2,
         "object fleet/f/bundle-ab12.tar.gz",
         "parameter /trialfleet/f/node-token",
         "profile trialfleet-f 1",

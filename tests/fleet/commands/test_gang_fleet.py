@@ -48,12 +48,17 @@ def removed(cloud: Account, **changes: Any) -> list[str]:
 
 def full(cloud: Account, zone: str, over: int = 0) -> None:
     """Let a zone have no room for more than so many nodes at once."""
-    subnet = cloud.subnet(zone)
-    cloud.faults.refuse(
-        "RunInstances",
-        "InsufficientInstanceCapacity",
-        when=lambda body: subnet in body.values() and int(body["MinCount"]) > over,
-    )
+    cloud.capacity.lack(zone, room=over)
+
+
+def pools(cloud: Account) -> list[dict[str, Any]]:
+    """Return the pools of all requests."""
+    return [
+        override
+        for request in cloud.capacity.requests
+        for configuration in request["LaunchTemplateConfigs"]
+        for override in configuration["Overrides"]
+    ]
 
 
 def zones(launched: Launched) -> list[str]:
@@ -67,8 +72,7 @@ def placed(cloud: Account, aws_region: str = HOME) -> list[str]:
 def test_nodes_lie_in_a_placement_group_that_goes_with_the_fleet(cloud: Account) -> None:
     bare = cloud.holdings()
     raised(cloud)
-    [asked] = cloud.faults.asked("RunInstances")
-    assert asked["Placement.GroupName"] == GROUP
+    assert [pool["Placement"] for pool in pools(cloud)] == [{"GroupName": GROUP}] * 2
     [made] = cloud.client("ec2").describe_placement_groups()["PlacementGroups"]
     assert made["Strategy"] == "cluster"
     assert {"Key": "trialfleet:fleet", "Value": "f"} in made["Tags"]
@@ -86,8 +90,8 @@ def test_there_is_none_without_gangs_where_it_is_not_wanted_and_for_a_type_that_
     cloud: Account, changes: dict[str, Any], chosen: Any
 ) -> None:
     raised(cloud, candidates=[chosen], **changes)
-    asked = cloud.faults.asked("RunInstances")
-    assert not [key for body in asked for key in body if key.startswith("Placement")]
+    assert pools(cloud)
+    assert not [pool for pool in pools(cloud) if "Placement" in pool]
     assert placed(cloud) == []
 
 
@@ -107,7 +111,7 @@ def test_a_group_whose_nodes_are_going_is_tried_again(cloud: Account) -> None:
 
 
 def test_a_group_that_is_not_known_everywhere_yet_is_waited_for(cloud: Account) -> None:
-    cloud.faults.refuse("RunInstances", "InvalidPlacementGroup.Unknown", times=2)
+    cloud.capacity.lack(code="InvalidPlacementGroup.Unknown", times=4)  # two zones, twice
     assert len(raised(cloud).instances) == 2
 
 
@@ -148,7 +152,7 @@ def test_a_zone_without_room_for_all_gives_none_and_the_next_gives_all(cloud: Ac
 def test_while_a_node_lives_others_come_to_its_zone_alone(cloud: Account) -> None:
     full(cloud, HOME + "a", over=1)
     assert zones(raised(cloud, 2)) == [HOME + "b"] * 2
-    cloud.faults.reset()
+    cloud.capacity.restore()
     launched = raised(cloud, 3, candidates=[A, B])
     assert zones(launched) == [HOME + "b"] * 3
 
@@ -204,11 +208,9 @@ def test_a_type_with_an_adapter_gets_it_as_its_first_network_interface(cloud: Ac
     ]
     assert "SecurityGroupIds" not in templates["trialfleet-f-x86_64-efa"]
     assert "NetworkInterfaces" not in templates["trialfleet-f-x86_64"]
-    [asked] = cloud.faults.asked("RunInstances")
-    assert asked["NetworkInterface.1.InterfaceType"] == "efa"
-    assert asked["NetworkInterface.1.SubnetId"] == cloud.subnet(HOME + "a")
-    assert "SubnetId" not in asked
+    assert pools(cloud)[0]["SubnetId"] == cloud.subnet(HOME + "a")
     for node in cloud.instances():
+        assert node["SubnetId"] == cloud.subnet(HOME + "a")
         assert [one["GroupName"] for one in node["NetworkInterfaces"][0]["Groups"]] == [GROUP]
 
 
@@ -222,8 +224,7 @@ def test_others_have_the_usual_template(
     raised(cloud, candidates=[chosen], **changes)
     made = cloud.client("ec2").describe_launch_templates()["LaunchTemplates"]
     assert [one["LaunchTemplateName"] for one in made] == ["trialfleet-f-x86_64"]
-    subnets = {body["SubnetId"] for body in cloud.faults.asked("RunInstances")}
-    assert subnets == {cloud.subnet(HOME + "a")}
+    assert {pool["SubnetId"] for pool in pools(cloud)} == {cloud.subnet(HOME + "a")}
 
 
 # --- Killed at any call ---------------------------------------------------------------------------

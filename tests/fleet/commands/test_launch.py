@@ -10,17 +10,22 @@ from typing import Any
 import pytest
 
 from tests.fleet.mock_aws.moto_account import (
+    AWAY,
     HOME,
+    IMAGE,
     POLICY,
     TRUST,
     Account,
     candidate,
     fleet,
+    inputs,
 )
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import identity, images, launch_template, network
 from trialfleet.infra.fleet.instances import inventory, launch
-from trialfleet.infra.fleet.instances.launch import Launched, Prepared
+from trialfleet.infra.fleet.instances.fleet_request import HEAVIEST, SLOWEST, Prepared, weights_of
+from trialfleet.infra.fleet.instances.launch import Launched
+from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
 
@@ -32,9 +37,9 @@ def ready(cloud: Account, spec: Fleet) -> Prepared:
     places = network.places(cloud.aws, spec)
     group = network.ensure(cloud.aws, spec, HOME, places[HOME].vpc)
     image = images.find(cloud.aws, spec, HOME, "x86_64")
-    wanted = launch_template.definition(spec, image, group, "#!/bin/true")
+    profile = identity.ensure(cloud.aws, spec, POLICY, TRUST)
+    wanted = launch_template.definition(spec, image, group, profile, "#!/bin/true")
     return Prepared(
-        profile=identity.ensure(cloud.aws, spec, POLICY, TRUST),
         places=places,
         templates={
             (HOME, "x86_64"): launch_template.ensure(cloud.aws, spec, HOME, "x86_64", wanted)
@@ -49,18 +54,29 @@ def ask(
     *,
     messages: list[str] | None = None,
     now: datetime = NOON,
+    least: int = 1,
+    attempt: int = 0,
     **changes: Any,
 ) -> Launched:
     spec = fleet(**changes)
     lines: list[str] = [] if messages is None else messages
     return launch.launch(
-        cloud.aws, spec, ready(cloud, spec), candidates, count, "r1", lines.append, now=now
+        cloud.aws,
+        spec,
+        ready(cloud, spec),
+        candidates,
+        count,
+        "r1",
+        lines.append,
+        now=now,
+        least=least,
+        attempt=attempt,
     )
 
 
-def no_capacity(cloud: Account, zone: str, code: str = "InsufficientInstanceCapacity") -> None:
-    subnet = cloud.subnet(zone)
-    cloud.faults.refuse("RunInstances", code, when=lambda body: body["SubnetId"] == subnet)
+def overrides(request: dict[str, Any]) -> list[dict[str, Any]]:
+    [configuration] = request["LaunchTemplateConfigs"]
+    return list(configuration["Overrides"])
 
 
 def zones(launched: Launched) -> list[str]:
@@ -91,114 +107,184 @@ def test_a_node_knows_its_fleet_run_price_lease_and_request(cloud: Account) -> N
     assert (disk["Encrypted"], disk["VolumeType"], disk["Size"]) == (True, "gp3", 100)
 
 
-@pytest.mark.parametrize(
-    ("lifecycle", "options"),
-    [
-        (
-            "spot",
-            {
-                "InstanceMarketOptions.MarketType": "spot",
-                "InstanceMarketOptions.SpotOptions.MaxPrice": "0.500000",
-                "InstanceMarketOptions.SpotOptions.SpotInstanceType": "one-time",
-                "InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior": "terminate",
-            },
-        ),
-        ("on-demand", {}),
-    ],
-)
-def test_the_market_is_asked_for_explicitly(
-    cloud: Account, lifecycle: Any, options: dict[str, str]
-) -> None:
-    share = 1 if lifecycle == "spot" else 0
-    ask(cloud, [candidate(lifecycle=lifecycle)], spot={"share": share, "ceiling": 0.5})
-    [body] = cloud.faults.asked("RunInstances")
-    assert {key: body[key] for key in body if "Market" in key} == options
+def test_spot_is_taken_by_price_and_capacity_and_on_demand_by_price(cloud: Account) -> None:
+    both = [A, candidate(HOME + "b", price=1, lifecycle="on-demand")]
+    ask(cloud, both, 2, spot={"share": 0.5, "ceiling": 0.5})
+    spot, on_demand = cloud.capacity.requests
+    assert spot["SpotOptions"] == {
+        "AllocationStrategy": "price-capacity-optimized",
+        "InstanceInterruptionBehavior": "terminate",
+    }
+    assert on_demand["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
+    assert spot["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == "spot"
+    assert on_demand["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == "on-demand"
+    [pool] = overrides(spot)
+    assert float(pool["MaxPrice"]) == 0.5 / SLOWEST  # of a unit of capacity
+    assert "MaxPrice" not in overrides(on_demand)[0]
+
+
+def test_one_request_names_every_pool_of_a_region(cloud: Account) -> None:
+    others = [replace(A, zone=HOME + zone, price=0.4 + n / 100) for n, zone in enumerate("abc")]
+    ask(cloud, others, 3)
+    [request] = cloud.capacity.requests
+    assert [pool["SubnetId"] for pool in overrides(request)] == [
+        cloud.subnet(one.zone) for one in others
+    ]
 
 
 @pytest.mark.parametrize("code", sorted({*launch.UNAVAILABLE} - {launch.TWICE}))
-def test_where_one_candidate_has_none_the_next_is_asked(cloud: Account, code: str) -> None:
-    no_capacity(cloud, HOME + "a", code)
+def test_where_one_pool_has_none_another_of_the_same_request_gives_them(
+    cloud: Account, code: str
+) -> None:
+    cloud.capacity.lack(HOME + "a", code=code)
     messages: list[str] = []
     launched = ask(cloud, [A, candidate(HOME + "a", "g6.xlarge"), B], 2, messages=messages)
     assert zones(launched) == [HOME + "b"] * 2
-    assert [str(refusal) for refusal in launched.refusals] == messages[:2]
-    assert messages[0] == (
+    assert len(cloud.capacity.requests) == 1
+    assert [str(refusal) for refusal in launched.refusals] == messages[1:]
+    assert messages[0].startswith("g5.xlarge spot in eu-west-1b (0.400 USD/h): launched i-")
+    assert messages[1] == (
         f"g5.xlarge spot in eu-west-1a (0.400 USD/h): {launch.UNAVAILABLE[code]} "
         f"({code}: said the test)"
     )
-    assert messages[2].startswith("g5.xlarge spot in eu-west-1b (0.400 USD/h): launched i-")
 
 
-def test_a_candidate_that_runs_dry_is_left_for_the_next(cloud: Account) -> None:
-    given: list[str] = []
-    subnet = cloud.subnet(HOME + "a")
+def test_zones_that_have_the_same_reason_stand_in_one_line(cloud: Account) -> None:
+    cloud.capacity.lack()
+    messages: list[str] = []
+    ask(cloud, [A, replace(B, price=0.42)], messages=messages)
+    [message] = messages
+    assert message == (
+        "g5.xlarge spot in eu-west-1a, eu-west-1b (0.400 to 0.420 USD/h): no capacity "
+        "(InsufficientInstanceCapacity: said the test)"
+    )
 
-    def dry(body: dict[str, str]) -> bool:
-        given.append(body["SubnetId"])
-        return given.count(subnet) > 1 and body["SubnetId"] == subnet
 
-    cloud.faults.refuse("RunInstances", "InsufficientInstanceCapacity", when=dry)
+def test_a_pool_that_runs_dry_leaves_the_rest_to_the_next(cloud: Account) -> None:
+    cloud.capacity.lack(HOME + "a", room=1)
     assert zones(ask(cloud, [A, B], 3)) == [HOME + "a", HOME + "b", HOME + "b"]
 
 
+def test_a_region_without_room_leaves_the_rest_to_another(cloud: Account) -> None:
+    away = candidate(AWAY + "a")
+    cloud.capacity.lack(HOME + "a", room=1)
+    spec = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
+    made = up.prepare(cloud.aws, spec, inputs(), [A, away])
+    launched = launch.launch(cloud.aws, spec, made, [A, away], 3, "r1", print, now=NOON)
+    assert zones(launched) == [HOME + "a", AWAY + "a", AWAY + "a"]
+    assert len(cloud.capacity.requests) == 2
+
+
 def test_a_zone_without_a_subnet_is_passed_over(cloud: Account) -> None:
-    launched = ask(cloud, [A, B], subnets=[cloud.subnet(HOME + "b")])
-    assert zones(launched) == [HOME + "b"]
+    subnet = cloud.subnet(HOME + "b")
+    assert zones(ask(cloud, [A, B], subnets=[subnet])) == [HOME + "b"]
+    launched = ask(cloud, [A], subnets=[subnet])
     assert launched.refusals[0].reason == "no subnet in this zone"
 
 
+# --- Weights --------------------------------------------------------------------------------------
+
+
+def test_a_pool_weighs_what_its_nodes_are_expected_to_finish() -> None:
+    fast, shaky = replace(A, speed=600), replace(B, speed=600, efficiency=0.5)
+    assert weights_of([fast, shaky]) == {fast: 2 * SLOWEST, shaky: SLOWEST}
+    assert (
+        weights_of([replace(A, speed=1), replace(B, speed=1e6)])[replace(B, speed=1e6)] == HEAVIEST
+    )
+
+
+@pytest.mark.parametrize(("speed", "requests"), [(1.0, 1), (1.5, 2), (2.0, 3)])
+def test_faster_nodes_are_no_more_than_were_wanted_and_no_fewer(
+    cloud: Account, speed: float, requests: int
+) -> None:
+    fast = replace(A, speed=speed, price=0.4 * speed)
+    launched = ask(cloud, [fast, replace(B, zone=HOME + "c")], 4)
+    assert zones(launched) == [HOME + "a"] * 4
+    assert len(cloud.capacity.requests) == requests
+
+
+def test_pools_whose_work_costs_much_more_are_asked_where_the_others_have_none(
+    cloud: Account,
+) -> None:
+    dear = replace(B, price=launch.GOOD * 0.4 + 0.01)
+    assert zones(ask(cloud, [A, dear], 2)) == [HOME + "a"] * 2
+    cloud.capacity.lack(HOME + "a")
+    assert zones(ask(cloud, [A, dear], 2)) == [HOME + "b"] * 2
+    assert [len(overrides(one)) for one in cloud.capacity.requests] == [1, 1, 1]
+
+
+def test_a_pool_that_took_a_node_back_is_asked_where_the_others_have_none(cloud: Account) -> None:
+    shaky = replace(A, recently_interrupted=True)
+    assert zones(ask(cloud, [B, shaky], 2)) == [HOME + "b"] * 2
+    cloud.capacity.lack(HOME + "b")
+    assert zones(ask(cloud, [B, shaky], 2)) == [HOME + "a"] * 2
+    assert zones(ask(cloud, [shaky])) == [HOME + "a"]
+
+
+def test_a_node_is_tagged_with_the_price_of_its_own_pool(cloud: Account) -> None:
+    dear = replace(B, price=0.45)
+    cloud.capacity.lack(HOME + "a", room=1)
+    ask(cloud, [A, dear], 2)
+    found = inventory.instances(cloud.aws, fleet())
+    assert {one.zone: one.price for one in found} == {HOME + "a": 0.4, HOME + "b": 0.45}
+
+
+def test_a_node_whose_own_price_could_not_be_tagged_counts_as_the_dearest(cloud: Account) -> None:
+    cloud.faults.refuse("CreateTags", "UnauthorizedOperation", status=403)
+    messages: list[str] = []
+    launched = ask(cloud, [A, replace(B, price=0.45)], messages=messages)
+    assert len(launched.instances) == 1
+    assert "CreateTags" in messages[1]
+    assert [one.price for one in inventory.instances(cloud.aws, fleet())] == [0.45]
+
+
+# --- When AWS does not answer as it should --------------------------------------------------------
+
+
 def test_throttling_is_survived(cloud: Account) -> None:
-    cloud.faults.throttle("RunInstances", 3)
+    cloud.faults.throttle("CreateFleet", 3)
     assert len(ask(cloud, [A]).instances) == 1
     assert len(cloud.instances()) == 1
     assert len(cloud.pauses) == 3
 
 
-def test_a_lack_of_capacity_is_told_at_once_though_aws_calls_it_a_fault_of_its_own(
-    cloud: Account,
-) -> None:
-    cloud.faults.answer("RunInstances", ("InsufficientInstanceCapacity", 500))
-    assert zones(ask(cloud, [A, B])) == [HOME + "b"]
-    assert cloud.pauses == []
-
-
 def test_a_fault_of_awss_own_is_asked_about_again(cloud: Account) -> None:
-    cloud.faults.answer("RunInstances", ("InternalError", 500), ("Unavailable", 503))
+    cloud.faults.answer("CreateFleet", ("InternalError", 500), ("Unavailable", 503))
     assert zones(ask(cloud, [A, B])) == [HOME + "a"]
     assert len(cloud.pauses) == 2
 
 
 @pytest.mark.parametrize("code", sorted(launch.JUST_MADE))
 def test_what_was_just_made_is_waited_for(cloud: Account, code: str) -> None:
-    cloud.faults.refuse("RunInstances", code, times=2)
+    cloud.faults.refuse("CreateFleet", code, times=2)
     assert zones(ask(cloud, [A, B])) == [HOME + "a"]
     assert cloud.pauses == [2, 4]
 
 
 def test_throttling_without_end_is_told(cloud: Account) -> None:
-    cloud.faults.throttle("RunInstances", 1_000)
+    cloud.faults.throttle("CreateFleet", 1_000)
     with pytest.raises(FleetError, match="RequestLimitExceeded"):
         ask(cloud, [A])
 
 
 def test_a_denied_permission_ends_it_and_is_named(cloud: Account) -> None:
     reason = "You are not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:…"
-    cloud.faults.refuse("RunInstances", "UnauthorizedOperation", reason, status=403)
+    cloud.faults.refuse("CreateFleet", "UnauthorizedOperation", reason, status=403)
     with pytest.raises(FleetError, match=r"1 x g5.xlarge spot .*permission ec2:RunInstances is"):
         ask(cloud, [A, B])
-    assert cloud.faults.calls.count("ec2:RunInstances") == 1
+    assert cloud.faults.calls.count("ec2:CreateFleet") == 1
 
 
 def test_a_fresh_instance_profile_is_waited_for(cloud: Account) -> None:
     reason = "Value (trialfleet-f) for parameter iamInstanceProfile.name is invalid. "
     reason += "Invalid IAM Instance Profile name"
-    cloud.faults.refuse("RunInstances", "InvalidParameterValue", reason, times=9)
+    cloud.faults.refuse("CreateFleet", "InvalidParameterValue", reason, times=9)
     assert len(ask(cloud, [A]).instances) == 1
     assert sum(cloud.pauses) > 60  # IAM may take a minute to tell EC2
 
 
 def test_another_invalid_value_is_not_waited_for(cloud: Account) -> None:
-    cloud.faults.refuse("RunInstances", "InvalidParameterValue", "Invalid disk size")
+    cloud.faults.refuse("CreateFleet", "InvalidParameterValue", "Invalid disk size")
     with pytest.raises(FleetError, match="Invalid disk size"):
         ask(cloud, [A])
     assert cloud.pauses == []
@@ -221,54 +307,55 @@ def test_the_share_of_spot_counts_the_nodes_that_live_already(cloud: Account) ->
 
 
 def test_where_spot_has_none_on_demand_does_not_step_in(cloud: Account) -> None:
-    no_capacity(cloud, HOME + "a")
+    cloud.capacity.lack(lifecycle="spot")
     launched = ask(cloud, [A, candidate(HOME + "b", price=1, lifecycle="on-demand")])
     assert launched.instances == []
 
 
 def test_the_cap_per_hour_is_kept(cloud: Account) -> None:
-    launched = ask(cloud, [A, candidate(HOME + "b", price=0.1)], 9, price_cap={"hour": 1.0})
+    slow = replace(B, price=0.1, speed=0.25)
+    launched = ask(cloud, [A, slow], 9, price_cap={"hour": 1.0})
     assert zones(launched) == [HOME + "a"] * 2 + [HOME + "b"] * 2
     assert [refusal.reason for refusal in launched.refusals] == [
         "would exceed the cap of 1.0 USD per hour"
-    ] * 2
+    ]
     assert ask(cloud, [A], 1, price_cap={"hour": 1.0}).instances == []
     assert len(cloud.instances()) == 4
 
 
 def test_a_request_asked_again_has_the_same_name_and_another_has_another(cloud: Account) -> None:
-    cloud.faults.refuse("RunInstances", "InsufficientInstanceCapacity")
+    cloud.faults.refuse("CreateFleet", "InsufficientInstanceCapacity")
     ask(cloud, [A])
     ask(cloud, [A], now=NOON + timedelta(minutes=6))
     ask(cloud, [B])
     ask(cloud, [A], now=NOON + timedelta(minutes=8))
-    names = [body["ClientToken"] for body in cloud.faults.asked("RunInstances")]
+    names = [body["ClientToken"] for body in cloud.faults.asked("CreateFleet")]
     assert names[0] == names[1]
     assert len(set(names)) == 3
     assert {len(name) for name in names} == {64}  # EC2's limit
 
 
 def test_a_request_whose_parts_have_changed_meanwhile_has_another_name(cloud: Account) -> None:
-    cloud.faults.refuse("RunInstances", "InsufficientInstanceCapacity")
+    cloud.faults.refuse("CreateFleet", "InsufficientInstanceCapacity")
     ask(cloud, [A])
     ask(cloud, [candidate(HOME + "a", price=0.41)])
     spec, (region, at) = fleet(), (HOME, NOON)
     made = ready(cloud, spec)
     other = launch_template.definition(
-        spec, images.find(cloud.aws, spec, region, "x86_64"), "sg", "#!"
+        spec, images.find(cloud.aws, spec, region, "x86_64"), "sg", "trialfleet-f", "#!"
     )
     changed = {(HOME, "x86_64"): launch_template.ensure(cloud.aws, spec, region, "x86_64", other)}
     for run, prepared in (("r1", replace(made, templates=changed)), ("r2", made)):
         launch.launch(cloud.aws, spec, prepared, [A], 1, run, print, now=at)
-    names = [body["ClientToken"] for body in cloud.faults.asked("RunInstances")]
+    names = [body["ClientToken"] for body in cloud.faults.asked("CreateFleet")]
     assert len(set(names)) == 4
 
 
 def test_a_request_asked_again_is_the_same_in_all_its_parts(cloud: Account) -> None:
-    cloud.faults.refuse("RunInstances", "InsufficientInstanceCapacity")
+    cloud.faults.refuse("CreateFleet", "InsufficientInstanceCapacity")
     ask(cloud, [A])
     ask(cloud, [A], now=NOON + timedelta(minutes=6))
-    first, second = cloud.faults.asked("RunInstances")
+    first, second = cloud.faults.asked("CreateFleet")
     assert first == second
 
 
@@ -292,17 +379,63 @@ def test_an_earlier_request_that_aws_lists_late_is_found_and_not_made_twice(
         return [] if late >= 0 else listed(*args, **more)
 
     monkeypatch.setattr(inventory, "instances", instances)
-    cloud.faults.refuse("RunInstances", launch.TWICE)
+    cloud.faults.refuse("CreateFleet", launch.TWICE)
     assert [i.id for i in ask(cloud, [A]).instances] == [first.id]
 
 
 def test_an_earlier_request_that_made_nothing_is_a_refusal(cloud: Account) -> None:
-    cloud.faults.refuse("RunInstances", launch.TWICE, times=1)
+    cloud.faults.refuse("CreateFleet", launch.TWICE, times=1)
     launched = ask(cloud, [A, B])
-    assert zones(launched) == [HOME + "b"]
+    assert launched.instances == []
     assert launched.refusals[0].passes
+
+
+def test_after_a_lack_of_capacity_the_next_attempt_is_a_request_of_its_own(cloud: Account) -> None:
+    cloud.capacity.lack(times=1)
+    assert ask(cloud, [A]).instances == []
+    assert ask(cloud, [A]).instances == []  # AWS answers the same to the same request
+    assert zones(ask(cloud, [A], attempt=1)) == [HOME + "a"]
+
+
+def test_a_killed_requests_nodes_are_in_the_answer_to_the_same_request(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = inventory.instances
+    monkeypatch.setattr(inventory, "instances", lambda *_, **__: [])  # AWS lists them later
+    first = ask(cloud, [A, B], 2)
+    assert [one.id for one in ask(cloud, [A, B], 2).instances] == [
+        one.id for one in first.instances
+    ]
+    assert len(listed(cloud.aws, fleet())) == 2
+
+
+# --- Gangs ----------------------------------------------------------------------------------------
+
+
+def test_a_gang_comes_whole_into_one_zone_or_not_at_all(cloud: Account) -> None:
+    cloud.capacity.lack(HOME + "a", room=1)
+    assert zones(ask(cloud, [A, B], 3, least=3, gangs={"placement_group": False})) == (
+        [HOME + "b"] * 3
+    )
+    [request] = cloud.capacity.requests
+    assert request["SpotOptions"]["MinTargetCapacity"] == 3
+    assert request["SpotOptions"]["SingleAvailabilityZone"] is True
+
+
+def test_a_gang_for_which_no_zone_has_room_gets_no_node(cloud: Account) -> None:
+    cloud.capacity.lack(room=2)
+    launched = ask(cloud, [A, B], 3, least=3, gangs={"placement_group": False})
+    assert (launched.instances, cloud.instances()) == ([], [])
+    assert all(one.passes for one in launched.refusals)
+
+
+def test_a_gang_is_of_one_type(cloud: Account) -> None:
+    other = candidate(HOME + "a", "g6.xlarge", price=0.41)
+    cloud.capacity.lack(kind="g5.xlarge", room=1)
+    launched = ask(cloud, [A, other], 2, least=2, gangs={"placement_group": False})
+    assert [one.type for one in launched.instances] == ["g6.xlarge"] * 2
 
 
 def test_none_are_asked_for_where_none_are_wanted(cloud: Account) -> None:
     assert ask(cloud, [A], 0) == Launched()
-    assert "ec2:RunInstances" not in cloud.faults.calls
+    assert "ec2:CreateFleet" not in cloud.faults.calls

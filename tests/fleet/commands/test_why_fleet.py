@@ -95,13 +95,13 @@ def asked(folder: RunFolder, **changes: Any) -> Answer:
 def test_what_aws_refuses(
     scaled: Callable[..., Answer], cloud: Account, name: str, code: str
 ) -> None:
-    cloud.faults.refuse("RunInstances", code)
+    cloud.faults.refuse("CreateFleet", code)
     named(name, scaled())
 
 
 def test_a_permission_that_is_missing(scaled: Callable[..., Answer], cloud: Account) -> None:
     words = "You are not authorized to perform: ec2:RunInstances on this resource"
-    cloud.faults.refuse("RunInstances", "UnauthorizedOperation", words, status=403)
+    cloud.faults.refuse("CreateFleet", "UnauthorizedOperation", words, status=403)
     answer = scaled()
     named("permission", answer)
     assert answer.command.startswith("trialfleet fleet plan --policy")

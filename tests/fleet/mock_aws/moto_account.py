@@ -16,6 +16,7 @@ from moto import mock_aws
 from moto.ec2.models import amis
 
 from tests.fleet.mock_aws.moto_faults import Faults
+from tests.fleet.mock_aws.moto_fleet import Capacity, instant_fleets
 from tests.fleet.mock_aws.moto_placement import placement_groups
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
@@ -62,11 +63,13 @@ class Account:
     Attributes:
         aws: the clients of the code under test.
         faults: what goes wrong with them.
+        capacity: which pools have no room for nodes.
         pauses: how long anybody would have slept, in seconds; nobody does.
     """
 
     aws: Aws
     faults: Faults
+    capacity: Capacity
     pauses: list[float]
 
     def client(self, service: str, aws_region: str = HOME) -> Any:
@@ -119,10 +122,11 @@ def account() -> Iterator[Account]:
     """Give an empty account; nothing in it sleeps."""
     aws, faults = _under_test()
     pauses: list[float] = []
-    with _few_images(), placement_groups(), mock_aws(), mock.patch("time.sleep", pauses.append):
+    asleep = mock.patch("time.sleep", pauses.append)
+    with _few_images(), placement_groups(), instant_fleets() as capacity, mock_aws(), asleep:
         faults.reset()
         faults.refuse("DeleteSecurityGroup", "DependencyViolation", when=_has_members)
-        yield Account(copy(aws), faults, pauses)  # which has asked nothing yet
+        yield Account(copy(aws), faults, capacity, pauses)  # which has asked nothing yet
 
 
 @contextmanager

@@ -226,7 +226,7 @@ def test_a_region_that_does_not_answer_keeps_no_lease_of_another_from_renewal() 
     images = {HOME: IMAGE, AWAY: IMAGE}
     with world(aws_regions=[HOME, AWAY], zones=[], ami=images, lease_minutes=30) as here:
         here.candidates = [candidate(), candidate(AWAY + "a")]
-        here.account.faults.refuse("RunInstances", "InsufficientInstanceCapacity", times=1)
+        here.account.capacity.lack(HOME + "a", room=1)
         scaler = here.autoscaler()
         here.waiting = 1
         scaler.step()
@@ -328,27 +328,27 @@ def test_a_new_autoscaler_gives_old_nodes_time_to_come_back_to_the_pool() -> Non
 
 def test_where_aws_has_no_capacity_it_is_asked_again_later_and_later() -> None:
     with world() as here:
-        here.account.faults.refuse("RunInstances", "InsufficientInstanceCapacity")
+        here.account.capacity.lack()
         scaler = here.autoscaler()
         here.waiting = 2
         asked = []
         for second in range(0, 600, 15):
-            if "RunInstances" in str(calls_of(here, scaler.step)):
+            if "CreateFleet" in str(calls_of(here, scaler.step)):
                 asked.append(second)
             here.later(minutes=0.25)
         assert asked == [0, 30, 90, 210, 450]
         note = scaler.step().notes[0]
         assert note.startswith("2 more would be of use: AWS had 0 of 2: g5.xlarge spot in")
         assert "InsufficientInstanceCapacity" in note
-        here.account.faults.reset()
+        here.account.capacity.restore()
         here.later(minutes=15)
         assert len(scaler.step().launched) == 2
         # That it had some ends the row of pauses: the next one is the first again.
-        here.account.faults.refuse("RunInstances", "InsufficientInstanceCapacity")
+        here.account.capacity.lack()
         here.waiting = 3
-        assert "ec2:RunInstances" in calls_of(here, scaler.step)
+        assert "ec2:CreateFleet" in calls_of(here, scaler.step)
         here.later(minutes=0.5)
-        assert "ec2:RunInstances" in calls_of(here, scaler.step)
+        assert "ec2:CreateFleet" in calls_of(here, scaler.step)
 
 
 def calls_of(here: World, step: Callable[[], object]) -> list[str]:
@@ -359,7 +359,7 @@ def calls_of(here: World, step: Callable[[], object]) -> list[str]:
 
 def test_throttling_costs_nothing_but_time() -> None:
     with world() as here:
-        here.account.faults.throttle("RunInstances", 3)
+        here.account.faults.throttle("CreateFleet", 3)
         here.account.faults.throttle("DescribeInstances", 3)
         here.waiting = 1
         assert len(here.autoscaler().step().launched) == 1
@@ -528,11 +528,7 @@ def test_a_larger_type_than_the_first_counts_by_its_own_size() -> None:
         object.__setattr__(big_type, "vcpus", 48)
         object.__setattr__(big_type, "memory_mb", 196_608)
         here.candidates = [candidate(), big]
-        here.account.faults.refuse(
-            "RunInstances",
-            "InsufficientInstanceCapacity",
-            when=lambda body: body["InstanceType"] == "g5.xlarge",
-        )
+        here.account.capacity.lack(kind="g5.xlarge")
         scaler = here.autoscaler()
         here.waiting = 1
         assert len(scaler.step().launched) == 1

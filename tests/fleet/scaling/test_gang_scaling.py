@@ -162,15 +162,11 @@ def test_a_zone_that_has_too_few_for_a_gang_gives_none_and_costs_nothing(
 ) -> None:
     with world(zones=[], gangs={}, nodes={"max": 4}) as here:
         here.candidates = [candidate(HOME + "a"), candidate(HOME + "b")]
-        subnet = here.account.subnet(HOME + "a")
-        here.account.faults.refuse(
-            "RunInstances",
-            "InsufficientInstanceCapacity",
-            when=lambda body: body["SubnetId"] == subnet and int(body["MinCount"]) > 2,
-        )
+        here.account.capacity.lack(HOME + "a", room=2)
         monkeypatch.setattr(here, "_look", ask(waiting(gang(3, 4))))
         step = here.autoscaler("r1").step()
         assert len(step.launched) >= 3
         assert {one.zone for one in here.living()} == {HOME + "b"}
-        asked = here.account.faults.asked("RunInstances")
-        assert [(body["MinCount"], body["MaxCount"]) for body in asked[:2]] == [(3, 4), (3, 4)]
+        [request] = here.account.capacity.requests
+        assert request["SpotOptions"]["MinTargetCapacity"] == 3
+        assert request["TargetCapacitySpecification"]["TotalTargetCapacity"] == 4

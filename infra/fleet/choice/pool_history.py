@@ -1,0 +1,152 @@
+"""What a fleet has learned of capacity pools: the speed of their nodes, and their interruptions.
+
+An interruption costs what it interrupts: the part of a trial that no checkpoint saved, and the time
+until another node is there. So a pool is worth the work that its nodes finish, not their hours:
+
+    efficiency = 1 / (1 + interruptions per node hour x hours lost by each)
+
+Rates are estimated as a gamma prior's mean with what was seen: (prior x weight + interruptions) /
+(weight + node hours), where what was seen loses half of its weight every few days.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from trialfleet.gpu_memory import by_ec2_name
+from trialfleet.infra.fleet.spec.machines import Candidate, Pool
+
+HALF_LIFE = timedelta(days=5)
+AVOIDED = timedelta(minutes=15)  # for so long a pool that took a node back is asked last
+LOST_HOURS = 0.5  # by an interruption: half an hour-long trial, or its boot and checkpoint's age
+# Interruptions per node hour of a pool of which nothing is known, as if seen in so many node hours.
+# Between the bands of AWS's Spot Instance Advisor (5 to 20 % a month: 0.0001 to 0.0003 an hour) and
+# GPU pools in published traces (one in 2 to 20 hours); few hours of its own outweigh it.
+PRIOR_RATE, PRIOR_HOURS = 0.01, 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRecord:
+    """What one node of a pool tells.
+
+    Attributes:
+        launched: when it was.
+        ended: when it ended; the moment of the look while it lives.
+        interrupted: AWS took it back, or has given notice that it will.
+        bandwidth: GB/s of a copy in its GPU's memory, as its probe measured; None: not measured.
+    """
+
+    pool: Pool
+    launched: datetime
+    ended: datetime
+    interrupted: bool = False
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolHistory:
+    """What was seen of one pool, older days counting less.
+
+    Attributes:
+        hours: node hours.
+        interruptions: number of nodes that were taken back.
+        last: when the last one was; None: never.
+    """
+
+    hours: float = 0.0
+    interruptions: float = 0.0
+    last: datetime | None = None
+
+    @property
+    def rate(self) -> float:
+        """Interruptions per node hour to expect."""
+        return (PRIOR_RATE * PRIOR_HOURS + self.interruptions) / (PRIOR_HOURS + self.hours)
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """What was seen of all pools.
+
+    Attributes:
+        pools: by type, zone and lifecycle.
+        bandwidths: GB/s of a GPU of each instance type, the median of its nodes.
+        at: when this was so.
+    """
+
+    pools: Mapping[Pool, PoolHistory] = field(default_factory=dict)
+    bandwidths: Mapping[str, float] = field(default_factory=dict)
+    at: datetime | None = None
+
+    def apply(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Return candidates with their measured speed and expected interruptions."""
+        return [self._with(one) for one in with_speeds(list(candidates), self.bandwidths)]
+
+    def _with(self, one: Candidate) -> Candidate:
+        if one.lifecycle != "spot":
+            return one
+        pool = self.pools.get(one.pool, PoolHistory())
+        recently = pool.last is not None and self.at is not None and self.at - pool.last < AVOIDED
+        return replace(
+            one,
+            interruptions=pool.rate,
+            efficiency=1 / (1 + pool.rate * LOST_HOURS),
+            recently_interrupted=recently,
+        )
+
+
+def learned(records: Iterable[NodeRecord], now: datetime) -> History:
+    """Return what the records of nodes tell at a moment."""
+    hours: dict[Pool, float] = defaultdict(float)
+    interruptions: dict[Pool, float] = defaultdict(float)
+    last: dict[Pool, datetime] = {}
+    bandwidths: dict[str, list[float]] = defaultdict(list)
+    for one in records:
+        weight = 0.5 ** ((now - one.ended) / HALF_LIFE)
+        hours[one.pool] += weight * ((one.ended - one.launched) / timedelta(hours=1))
+        if one.interrupted:
+            interruptions[one.pool] += weight
+            last[one.pool] = max(one.ended, last.get(one.pool, one.ended))
+        if one.bandwidth:
+            bandwidths[one.pool[0]].append(one.bandwidth)
+    return History(
+        pools={
+            pool: PoolHistory(
+                hours=hours[pool], interruptions=interruptions[pool], last=last.get(pool)
+            )
+            for pool in hours
+        },
+        bandwidths={kind: statistics.median(found) for kind, found in bandwidths.items()},
+        at=now,
+    )
+
+
+def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Candidate]:
+    """Return candidates with their speed: as measured on their type, or else by the data sheet.
+
+    A copy reaches a part of the data sheet's bandwidth; types that nobody has measured are taken to
+    reach the same part as those that were. A GPU without a data sheet counts as the slowest.
+    """
+    types = {one.type.name: one.type for one in candidates}
+    sheets = {name: by_ec2_name(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}
+    shares = [
+        measured[name] / sheet for name, sheet in sheets.items() if name in measured and sheet
+    ]
+    share = statistics.median(shares) if shares else 1.0
+    known = {
+        name: measured.get(name, sheet * share if sheet else 0.0) for name, sheet in sheets.items()
+    }
+    slowest = min((speed for speed in known.values() if speed), default=1.0)
+    with_gpus = any(kind.gpus for kind in types.values())
+    return [
+        replace(
+            one,
+            speed=(known[one.type.name] or slowest) * max(1, one.type.gpus)
+            if with_gpus
+            else float(one.type.vcpus),
+        )
+        for one in candidates
+    ]

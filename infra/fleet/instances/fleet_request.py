@@ -1,0 +1,191 @@
+"""One request to EC2 Fleet, of type `instant`: pools in, instances and reasons out.
+
+AWS picks among the pools: for spot by `price-capacity-optimized`, which takes the cheapest of those
+with the most room, and for on-demand by `lowest-price`; both per unit of weighted capacity. The
+weight of a pool is the work that its nodes are expected to finish. Weights are relative to the
+slowest pool of the request, and the target is the weight of `count` of its nodes: so no more nodes
+come than were wanted, and of faster ones fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from trialfleet.infra.fleet.aws import launch_template, tags
+from trialfleet.infra.fleet.aws.clients import Aws, code_of, message_of
+from trialfleet.infra.fleet.aws.launch_template import Template
+from trialfleet.infra.fleet.aws.network import RegionNetwork
+from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate
+
+SLOWEST = 10  # the weight of a request's slowest pool; weights are whole numbers up to 999
+HEAVIEST = 999
+STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What nodes are launched with, as AWS has it.
+
+    Attributes:
+        places: the network, by AWS region.
+        templates: the launch template, by AWS region and `launch_template.kind_of`.
+    """
+
+    places: dict[str, RegionNetwork]
+    templates: dict[tuple[str, str], Template]
+
+    def template(self, fleet: Fleet, pool: Candidate) -> Template:
+        """Return the launch template of a pool's nodes."""
+        kind = launch_template.kind_of(fleet, pool.type.architecture, efa=pool.type.efa)
+        return self.templates[pool.aws_region, kind]
+
+    def subnet(self, pool: Candidate) -> str | None:
+        """Return the subnet of a pool's nodes; None where its zone has none."""
+        return self.places[pool.aws_region].subnets.get(pool.zone)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why AWS did not launch nodes of a pool; of the whole request where `pool` is None."""
+
+    pool: Candidate | None
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a request came to: the ids of new instances with the pool of each, and failures."""
+
+    made: Mapping[str, Candidate]
+    failures: Sequence[Failure]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetRequest:
+    """A request for nodes of one AWS region and lifecycle.
+
+    Attributes:
+        name: goes as ClientToken and as tag; the same request asked again has the same.
+        pools: where AWS may take them, none without a subnet.
+        count: the largest number of nodes that may come.
+        least: with fewer nodes than that none comes; it counts where nodes serve gangs, whose
+            nodes come from one zone and are counted alone.
+        expires: the end of the nodes' first lease.
+        run: the run that pays for them; may be empty.
+    """
+
+    name: str
+    pools: Sequence[Candidate]
+    count: int
+    least: int
+    expires: str
+    run: str
+
+    @property
+    def highest_price(self) -> float:
+        """USD per hour of its dearest pool: what a node is tagged with when it is launched."""
+        return max(one.price for one in self.pools)
+
+    def send(self, aws: Aws, fleet: Fleet, prepared: Prepared) -> Answer:
+        """Ask AWS; a refusal of the whole request is a failure like any other."""
+        ec2 = aws.ec2(self.pools[0].aws_region)
+        try:
+            answer = ec2.create_fleet(**self.body(fleet, prepared))
+        except ClientError as error:
+            refused = Failure(pool=None, code=code_of(error), message=message_of(error))
+            return Answer(made={}, failures=[refused])
+        by_place = {(one.type.name, prepared.subnet(one)): one for one in self.pools}
+
+        def pool(found: Any) -> Candidate:
+            override = found["LaunchTemplateAndOverrides"]["Overrides"]
+            return by_place[override["InstanceType"], override["SubnetId"]]
+
+        made = {id_: pool(one) for one in answer.get("Instances", ()) for id_ in one["InstanceIds"]}
+        failures = [
+            Failure(pool=pool(one), code=one["ErrorCode"], message=one["ErrorMessage"])
+            for one in answer.get("Errors", ())
+        ]
+        return Answer(made=made, failures=failures)
+
+    def body(self, fleet: Fleet, prepared: Prepared) -> dict[str, Any]:
+        """Return what CreateFleet is sent."""
+        lifecycle, gang = self.pools[0].lifecycle, fleet.gangs is not None
+        unit = 1 if gang else SLOWEST
+        weights = dict.fromkeys(self.pools, 1) if gang else weights_of(self.pools)
+        options: dict[str, Any] = {"AllocationStrategy": STRATEGY[lifecycle]}
+        if lifecycle == "spot":
+            options["InstanceInterruptionBehavior"] = "terminate"
+        if gang:
+            options["SingleAvailabilityZone"] = True
+            options["MinTargetCapacity"] = self.least
+        return {
+            "Type": "instant",
+            "ClientToken": self.name,
+            "LaunchTemplateConfigs": list(self._configurations(fleet, prepared, weights)),
+            "TargetCapacitySpecification": {
+                "TotalTargetCapacity": self.count * unit,
+                "DefaultTargetCapacityType": lifecycle,
+            },
+            "SpotOptions" if lifecycle == "spot" else "OnDemandOptions": options,
+            "TagSpecifications": [
+                tags.specification(fleet, "fleet"),
+                *(
+                    tags.specification(fleet, kind, self._tags(fleet))
+                    for kind in ("instance", "volume")
+                ),
+            ],
+        }
+
+    def _configurations(
+        self, fleet: Fleet, prepared: Prepared, weights: Mapping[Candidate, int]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield each launch template with the pools whose nodes are made of it."""
+        of: dict[Template, list[Candidate]] = {}
+        for one in self.pools:
+            of.setdefault(prepared.template(fleet, one), []).append(one)
+        for template, pools in of.items():
+            yield {
+                "LaunchTemplateSpecification": {
+                    "LaunchTemplateId": template.id,
+                    "Version": template.version,
+                },
+                "Overrides": [
+                    _override(fleet, one, prepared.subnet(one), weights[one]) for one in pools
+                ],
+            }
+
+    def _tags(self, fleet: Fleet) -> dict[str, str]:
+        """Return an instance's tags; its price is corrected once its pool is known."""
+        return {
+            "Name": names.resource_name(fleet.called),
+            names.EXPIRES_TAG: self.expires,
+            names.PRICE_TAG: names.price(self.highest_price),
+            names.LAUNCH_TAG: self.name,
+            **({names.RUN_TAG: self.run} if self.run else {}),
+        }
+
+
+def weights_of(pools: Sequence[Candidate]) -> dict[Candidate, int]:
+    """Return the weighted capacity of each pool, a node of the slowest one being `SLOWEST`."""
+    slowest = min(one.throughput for one in pools)
+    return {one: min(HEAVIEST, round(SLOWEST * one.throughput / slowest)) for one in pools}
+
+
+def _override(fleet: Fleet, pool: Candidate, subnet: str | None, weight: int) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "InstanceType": pool.type.name,
+        "SubnetId": subnet,
+        "WeightedCapacity": weight,
+    }
+    if pool.lifecycle == "spot" and fleet.spot.ceiling is not None:
+        found["MaxPrice"] = f"{fleet.spot.ceiling / weight:f}"  # of a unit of weighted capacity
+    if fleet.clusters and pool.type.clusters:
+        found["Placement"] = {"GroupName": names.resource_name(fleet.called)}
+    return found
