@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fleet.in_lab.fleet_in_lab import KIND, Fleet
-from tests.fleet.lab.lab import REPOSITORY, Lab, Machine
+from tests.fleet.lab.lab import Lab, Machine
 from tests.fleet.lab.moto_side import EVERYTHING
 from tests.fleet.lab.project import PROGRAM, Project
 from tests.fleet.lab.stand_in_nvidia import uuid
@@ -276,26 +276,14 @@ def test_a_node_that_may_not_join_ends_itself_when_its_time_is_over(
 
 # --- Capacity -------------------------------------------------------------------------------------
 
-# On the caller's side: moto always has capacity.
-NO_CAPACITY = f"""
-import sys
-import boto3
-sys.path.insert(0, {str(REPOSITORY)!r})
-from tests.fleet.mock_aws.moto_faults import Faults
-session = boto3.Session()
-boto3.Session = lambda: session
-there = lambda asked: asked["SubnetId"] == "{{subnet}}" and asked["InstanceType"] == "{KIND}"
-Faults(session).refuse("RunInstances", "InsufficientInstanceCapacity", "none left", when=there)
-"""
-
 
 def test_up_tells_that_a_zone_has_no_capacity_and_gets_the_node_elsewhere(
     project: Project, lab: Lab
 ) -> None:
     fleet = Fleet.of(project, "elsewhere")
-    subnets = lab.aws("ec2", "describe_subnets")["Subnets"]
-    (subnet,) = [one["SubnetId"] for one in subnets if one["AvailabilityZone"] == "us-east-1a"]
-    printed = fleet.up(1, "--wait", altered=NO_CAPACITY.format(subnet=subnet))
+    lab.lack(zone="us-east-1a", kind=KIND, message="none left")
+    printed = fleet.up(1, "--wait")
+    lab.restore()
     assert re.search(rf"{KIND} spot in us-east-1a .*no capacity", printed)
     (node,) = fleet.nodes()
     assert node.instance()["zone"] == "us-east-1b"

@@ -101,6 +101,14 @@ class Cloud:
         """Replace what the caller may do."""
         moto_side.allow(moto_side.CALLER, policy)
 
+    def lack(self, **pools: Any) -> None:
+        """Let pools of capacity have no room for nodes, as `Capacity.lack` has it."""
+        moto_side.lack(**pools)
+
+    def restore(self) -> None:
+        """Let every pool of capacity have room again."""
+        moto_side.restore()
+
     def configure(self, **options: Any) -> None:
         """Change options; machines that boot from now on have them."""
         self.options |= options

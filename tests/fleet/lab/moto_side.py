@@ -80,6 +80,7 @@ def serve(address: str, port: int) -> None:
     mend_s3_permissions()
     mend_networks()
     mend_instances()
+    mend_fleets()
     mend_console()
     mend_prices()
     ThreadedMotoServer(address, port, verbose=False).start()
@@ -186,6 +187,29 @@ def mend_instances() -> None:
         return associate(self, instance_id, **profile)
 
     EC2Backend.associate_iam_instance_profile = associate_all  # type: ignore[assignment, method-assign]
+
+
+def mend_fleets() -> None:
+    """Answer CreateFleet as EC2 does for fleets of type `instant`."""
+    from moto.ec2.responses import EC2Response
+
+    from tests.fleet.mock_aws.moto_fleet import create_fleet
+
+    EC2Response.create_fleet = create_fleet  # type: ignore[method-assign]
+
+
+def lack(**pools: Any) -> None:
+    """Let pools of capacity have no room for nodes, as `Capacity.lack` has it."""
+    from tests.fleet.mock_aws.moto_fleet import CAPACITY
+
+    CAPACITY.lack(**pools)
+
+
+def restore() -> None:
+    """Let every pool of capacity have room again."""
+    from tests.fleet.mock_aws.moto_fleet import CAPACITY
+
+    CAPACITY.restore()
 
 
 CONSOLES: dict[str, Callable[[], bytes]] = {}  # what tells what a machine's console has printed
