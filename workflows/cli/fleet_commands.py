@@ -172,7 +172,7 @@ def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
 @click.option("--now", is_flag=True, help="Don't wait for running trials' checkpoints.")
 def fleet_down(file: Path | None, now: bool) -> None:
     """Drain and terminate the nodes, and delete all that `up` made."""
-    from trialfleet.infra.fleet.commands.status import spent
+    from trialfleet.infra.fleet.commands.status import keep_record
     from trialfleet.infra.fleet.lifecycle.down import down
     from trialfleet.infra.fleet.scaling.draining import drain_instances
     from trialfleet.workflows.formatting import usd
@@ -182,13 +182,15 @@ def fleet_down(file: Path | None, now: bool) -> None:
             say(line, err=True)
 
     aws, spec = _opened(file)
-    cost = spent(aws, spec)  # the record of it goes, too
-    left = down(aws, spec, drain=drain, progress=say)
+    costs: list[float] = []
+    left = down(
+        aws, spec, drain, say, keep=lambda nodes: costs.append(keep_record(aws, spec, nodes))
+    )
     for line in left:
         say(line, err=True)
     if left:
         sys.exit(1)
-    say(f"nothing is left; the fleet has cost about {usd(cost)} USD")
+    say(f"nothing is left; the fleet has cost about {usd(costs[-1])} USD")
 
 
 @fleet.command("reap")

@@ -18,13 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
+from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
 from trialfleet.workflows.facts.jobs.cost import HOUR
 from trialfleet.workflows.rules.cost_sums import Item, Kind
-
-if TYPE_CHECKING:
-    from trialfleet.infra.fleet.scaling.ledger import Lifetime  # AWS's library is slow to import
 
 
 def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime) -> list[Item]:
@@ -47,7 +44,7 @@ def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datet
 def _node(name: str, life: Lifetime, jobs: Sequence[Item], now: datetime) -> list[Item]:
     if life.price is None:
         return list(jobs)
-    until = life.ended or min(now, life.expires or now)  # its own switch ends it with its lease
+    until = life.until(now)
     total = life.cost(until)
     used = sum(job.usd or 0.0 for job in jobs)
     part = min(1.0, total / used) if used else 1.0

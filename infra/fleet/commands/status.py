@@ -17,6 +17,7 @@ from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, PoolView
 from trialfleet.infra.fleet.scaling import ledger as ledgers
+from trialfleet.infra.fleet.scaling.lifetimes import Ledger
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
@@ -196,12 +197,21 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     )
 
 
-def spent(aws: Aws, fleet: Fleet) -> float:
-    """Return what a fleet has cost so far in USD, as far as that is known."""
-    return current_record(aws, fleet).cost(datetime.now(UTC))
+def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance]) -> float:
+    """Keep what a fleet has cost on this machine, where it outlives the fleet; return it in USD.
+
+    `instances` is what AWS lists in the end.
+
+    Raises:
+        FleetError: the record can't be read, or the disk does not take it.
+    """
+    now = datetime.now(UTC)
+    record = ledgers.load(aws, fleet).noted(instances, now)
+    ledgers.keep(aws, fleet, record)
+    return record.cost(now)
 
 
-def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> ledgers.Ledger:
+def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
     """Return a fleet's record of costs, brought up to date with what AWS lists now."""
     listed = inventory.instances(aws, fleet, gone=True)
     return _record(aws, fleet, listed, now or datetime.now(UTC))[0]
@@ -209,10 +219,10 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> ledge
 
 def _record(
     aws: Aws, fleet: Fleet, instances: Sequence[Instance], now: datetime
-) -> tuple[ledgers.Ledger, str]:
+) -> tuple[Ledger, str]:
     """Return what was spent until now, and why that isn't all, if it isn't."""
     record, notice = ledgers.load_or_tell(aws, fleet)
-    return (record or ledgers.Ledger()).noted(instances, now), notice
+    return (record or Ledger()).noted(instances, now), notice
 
 
 def _look(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import FleetError
@@ -24,6 +25,8 @@ from trialfleet.infra.fleet.spec.machines import Instance
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import InstanceTypeDef
+
+_WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
@@ -87,6 +90,7 @@ def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
         tags=tagged_with,
         # Such as Server.SpotInstanceTermination; the words may begin with the code.
         ended=words if words.startswith(code) else f"{code}: {words}",
+        ended_at=_end(instance),
     )
 
 
@@ -115,6 +119,14 @@ def everything(aws: Aws, fleet: Fleet) -> list[str]:
             found.append(f"SSM parameter {names.token_parameter(fleet.called)}")
         found += [f"in S3: {url} in {fleet.home}" for url in bucket.left(aws, fleet, account)]
     return found
+
+
+def _end(instance: InstanceTypeDef) -> datetime | None:
+    """Return when an instance ended, which AWS tells of most: `User initiated (2026-11-27 …)`."""
+    found = _WHEN.search(instance.get("StateTransitionReason", ""))
+    if found is None or instance["State"]["Name"] not in {"shutting-down", "terminated"}:
+        return None
+    return datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -29,11 +29,15 @@ def down(
     fleet: Fleet,
     drain: Callable[[list[Instance]], None],
     progress: Progress = lambda _: None,
+    *,
+    keep: Callable[[list[Instance]], object] = lambda _: None,
 ) -> list[str]:
     """Remove the fleet: drain and terminate its nodes, then delete all that `up` made.
 
     `drain` lets the nodes finish or checkpoint what they run; what it can't do is reported and
-    doesn't keep the nodes alive.
+    doesn't keep the nodes alive. `keep` is given the instances that AWS lists in the end, to keep
+    what they have cost: it is called before the bucket goes, which has the record of that. Where it
+    fails with a FleetError the bucket stays.
 
     Returns:
         What is left and why, a line each; empty when nothing is.
@@ -56,7 +60,7 @@ def down(
     progress("waiting for the instances to be gone")
     if not retries.until(gone, TERMINATION):
         progress("instances are still shutting down")
-    failures = _delete(aws, fleet, progress)
+    failures = _delete(aws, fleet, keep, progress)
     return [*failures, *(f"left: {resource}" for resource in inventory.everything(aws, fleet))]
 
 
@@ -67,9 +71,16 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
     )
 
 
-def _delete(aws: Aws, fleet: Fleet, progress: Progress) -> list[str]:
+def _delete(
+    aws: Aws, fleet: Fleet, keep: Callable[[list[Instance]], object], progress: Progress
+) -> list[str]:
     """Delete all but instances; one failure doesn't keep the others."""
     account = aws.account(fleet.home)
+
+    def remove_bucket() -> None:
+        keep(inventory.instances(aws, fleet, gone=True))
+        bucket.remove(aws, fleet, account)
+
     steps: list[tuple[str, Callable[[], None]]] = [
         *(
             (f"{what} in {aws_region}", lambda step=step, at=aws_region: step(aws, fleet, at))
@@ -82,7 +93,7 @@ def _delete(aws: Aws, fleet: Fleet, progress: Progress) -> list[str]:
         ),
         ("instance profile and role", lambda: identity.remove(aws, fleet)),
         ("token", lambda: token_store.remove(aws, fleet)),
-        ("bucket", lambda: bucket.remove(aws, fleet, account)),
+        ("bucket", remove_bucket),
     ]
     failures = []
     for what, step in steps:

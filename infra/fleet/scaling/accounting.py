@@ -12,7 +12,7 @@ from datetime import datetime
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.scaling import ledger as ledgers
-from trialfleet.infra.fleet.scaling.ledger import Ledger, Lifetime
+from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
@@ -65,8 +65,7 @@ class Books:
         if self._stored is None:
             self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)
             if stored := self._stored:
-                lifetimes = {**seen.lifetimes, **stored.lifetimes}
-                seen = Ledger(lifetimes=lifetimes, runs={**seen.runs, **stored.runs})
+                seen = stored.with_kept(seen)
         ledger = seen.noted(listed, now)
         self._ledger = ledger.begun(self._run, self._began, self._planned) if self._run else ledger
         if problem or not self._ledger.lifetimes or self._ledger == self._stored:

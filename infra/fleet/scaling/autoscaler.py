@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count as count_from
-from typing import Any
 
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
@@ -24,7 +23,7 @@ from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
-from trialfleet.infra.fleet.scaling import draining, end_trials, ledger
+from trialfleet.infra.fleet.scaling import draining, end_trials
 from trialfleet.infra.fleet.scaling.accounting import Books
 from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.decision import (
@@ -36,6 +35,7 @@ from trialfleet.infra.fleet.scaling.decision import (
     phase,
     unmatched_trials,
 )
+from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
 from trialfleet.infra.fleet.scaling.limits import Limits, Stop, required_stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, room_of, usual_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -92,7 +92,7 @@ class Step:
     stopped: str = ""
     ended: int = 0
     notes: tuple[str, ...] = ()
-    instances: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    instances: Mapping[str, Lifetime] = field(default_factory=dict)
 
     @property
     def joined(self) -> int:
@@ -197,7 +197,7 @@ class Autoscaler:
             stopped=stop.reason if stop else "",
             ended=ended,
             notes=(*filter(None, troubles), *decision.reasons, *lines),
-            instances=ledger.lines(self._books.lifetimes()),
+            instances=self._books.lifetimes(),
         )
 
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:

@@ -98,6 +98,7 @@ class Instance:
         launch: the request that made it.
         ended: why it ended, by AWS's code and in its words; empty while it doesn't, or if AWS
             doesn't say.
+        ended_at: when it ended; None while it lives, or if AWS doesn't say.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Instance:
     launch: str
     tags: dict[str, str] = field(default_factory=dict)
     ended: str = ""
+    ended_at: datetime | None = None
 
     @property
     def pool(self) -> Pool:

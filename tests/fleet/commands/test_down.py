@@ -15,7 +15,7 @@ from tests.fleet.mock_aws.moto_account import (
     fleet,
     inputs,
 )
-from trialfleet.errors import PoolError
+from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle.down import down, terminate
 from trialfleet.infra.fleet.lifecycle.up import up
@@ -147,3 +147,20 @@ def test_single_nodes_are_terminated_and_those_gone_already_are_passed_over(
     terminate(cloud.aws, [gone, here])
     assert [i.id for i in inventory.instances(cloud.aws, SPEC)] == [there.id]
     terminate(cloud.aws, [gone])
+
+
+def test_the_costs_are_kept_before_the_bucket_goes_and_without_that_it_stays(
+    cloud: Account, bare: list[str]
+) -> None:
+    def fails(_: list[Instance]) -> None:
+        raise FleetError("no space left on the disk")
+
+    left = down(cloud.aws, SPEC, nobody, keep=fails)
+    assert left[0] == "no space left on the disk"
+    assert left[1:] == ["left: in S3: s3://trialfleet-f-123456789012 in eu-west-1"]
+    kept: list[str] = []
+    assert (
+        down(cloud.aws, SPEC, nobody, keep=lambda nodes: kept.extend(i.state for i in nodes)) == []
+    )
+    assert kept == ["terminated", "terminated"]
+    assert cloud.holdings() == bare

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.fleet.mock_aws.moto_account import ACCOUNT, IMAGE, Account, candidate, fleet, inputs
+from trialfleet.infra.fleet.commands.status import current_record, status
+from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.formatting import usd
 
 FLEET = f"""\
 name: f
@@ -144,6 +149,23 @@ def test_down_removes_all_and_says_so(cloud: Account) -> None:
     assert result.exit_code == 0, result.output
     assert "nothing is left; the fleet has cost about 0.0" in result.output
     assert not [holding for holding in cloud.holdings() if "trialfleet" in holding]
+
+
+def test_after_down_the_cost_is_told_and_grows_no_more(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised(cloud)
+    out = fleet_command("down", "--now").output
+    said = re.findall(r"the fleet has cost about ([0-9.]+) USD", out)
+    later, spec = datetime.now(UTC) + timedelta(hours=3), fleet(spot={"share": 0})
+    told = [json.loads(fleet_command("status", "--json").output)["spent"]]
+    with monkeypatch.context() as patch:
+        patch.setattr(inventory, "tagged", lambda *_: [])  # AWS has forgotten the instance
+        told += [status(cloud.aws, spec, now=later).spent]
+    assert [usd(each) for each in told] == said * 2
+    assert float(said[0]) > 0
+    raised(cloud)
+    assert current_record(cloud.aws, spec).cost(later) > 0.58 * 2.9 + told[0]
 
 
 def test_down_says_once_what_is_left(cloud: Account) -> None:

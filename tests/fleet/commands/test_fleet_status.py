@@ -17,6 +17,7 @@ from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling.lifetimes import Ledger
 from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
 
 FLEET = fleet(nodes={"min": 1, "max": 4}, price_cap={"hour": 5, "run": 50})
@@ -171,18 +172,18 @@ def test_ended_nodes_stay_in_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_account() as account:
         one, two = raised(account, 2)
         begun = datetime.now(UTC)
-        record = ledger.Ledger().noted(inventory.instances(account.aws, FLEET), begun)
+        record = Ledger().noted(inventory.instances(account.aws, FLEET), begun)
         run_began = begun + timedelta(minutes=15)
         ledger.save(account.aws, FLEET, record.begun("r1", run_began))
         account.client("ec2").terminate_instances(InstanceIds=[one])
         status = seen(account, monkeypatch, pool_node(two), minutes=30)
         assert status.stages == {"ended": 1, "joined": 1}
-        assert status.spent == pytest.approx(0.4, abs=0.002)
+        assert status.spent == pytest.approx(0.2 + 0.4 / 60, abs=0.002)  # a minute at least
         assert status.price_per_hour == pytest.approx(0.4)
         assert status.nodes[0].why.startswith("it has ended")
         of_run = seen(account, monkeypatch, pool_node(two), minutes=30, run="r1")
         assert (status.since, of_run.since) == (None, run_began)
-        assert of_run.spent == pytest.approx(0.2, abs=0.002)
+        assert of_run.spent == pytest.approx(0.1, abs=0.002)
 
 
 def test_a_pool_that_does_not_answer_is_said_first(monkeypatch: pytest.MonkeyPatch) -> None:

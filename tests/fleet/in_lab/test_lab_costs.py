@@ -13,8 +13,7 @@ from tests.fleet.in_lab.work_in_lab import Work
 from tests.fleet.lab.lab import Lab
 from tests.fleet.lab.moto_side import ACCOUNT
 from tests.fleet.lab.project import Project
-from trialfleet.infra.fleet.scaling import ledger
-from trialfleet.infra.fleet.scaling.ledger import Ledger
+from trialfleet.infra.fleet.scaling.lifetimes import Ledger, parse
 from trialfleet.infra.fleet.spec import names
 
 pytestmark = pytest.mark.thorough
@@ -26,7 +25,7 @@ TRIALS = {"seconds": 0.5, "steps": 40, "mood": "sometimes"}
 def record(lab: Lab) -> Ledger:
     """The fleet's record, in its bucket."""
     bucket, key = names.bucket_name("demo", ACCOUNT), f"{names.prefix('demo')}ledger.json"
-    return ledger.parse(str(lab.aws("s3", "get_object", Bucket=bucket, Key=key)["Body"]))
+    return parse(json.loads(str(lab.aws("s3", "get_object", Bucket=bucket, Key=key)["Body"])))
 
 
 def test_a_runs_cost_is_what_its_nodes_cost(project: Project, lab: Lab) -> None:

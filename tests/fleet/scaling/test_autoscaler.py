@@ -19,6 +19,13 @@ from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step
 from trialfleet.infra.fleet.scaling.backoff import NOTICES, UnfitNodes, UnmatchedTrials
+from trialfleet.infra.fleet.scaling.lifetimes import Ledger
+
+
+@pytest.fixture(autouse=True)
+def aws_tells_no_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moto's clock is the real one, not the world's."""
+    monkeypatch.setattr(inventory, "_end", lambda _: None)
 
 
 def test_a_node_is_launched_for_each_trial_that_waits_and_only_once() -> None:
@@ -218,7 +225,7 @@ def test_a_bucket_that_refuses_ends_no_node_and_the_record_is_made_up_for() -> N
         assert [lifetime.ended for lifetime in after.lifetimes.values()] == [here.now]
 
 
-def record_of(here: World) -> ledger.Ledger:
+def record_of(here: World) -> Ledger:
     return ledger.load(here.account.aws, here.fleet)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import optuna
@@ -16,11 +17,14 @@ from trialfleet import Run
 from trialfleet.errors import FleetError
 from trialfleet.files import write_json
 from trialfleet.infra.fleet.dataclass_json import plain
+from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.control.scripts.report_node import write_report
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.spending import read_spending
 from trialfleet.workflows.facts.runs.storage import storage_url, study_name
 from trialfleet.workflows.rules.cost_sums import Item, Kind, add, sums
 from trialfleet.workflows.status.costs.named import read_costs
@@ -51,7 +55,8 @@ def on_fleet(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def ran(run: Run, here: World, instance: str, minutes: float) -> None:
     """Put a trial into a run's study that has had all of a node until now."""
-    (price,) = (one.price for one in here.living() if one.id == instance)
+    listed = inventory.instances(here.account.aws, here.fleet, gone=True)
+    (price,) = (one.price for one in listed if one.id == instance)
     assert price
     began = (here.now - timedelta(minutes=minutes)).timestamp()
     stay = {
@@ -130,6 +135,54 @@ def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
         assert report.boot_usd == pytest.approx(mine.boot, rel=1e-6)
         assert report.idle_usd == pytest.approx(mine.idle, rel=1e-6)
         assert "fleet: boot, idle" in RunFolder(runs["r1"].folder).report_page.read_text()
+
+
+def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
+    on_fleet: Plan, cache: Path
+) -> None:
+    with world() as here:
+        run = on_fleet(here, "r1")
+        folder = RunFolder(run.folder)
+        scaler = here.autoscaler("r1")
+        here.waiting = 1
+        scaler.step()
+        here.waiting = 0
+        here.later(minutes=60)
+        (used,) = here.join(idle=None)
+        ran(run, here, used, 30)
+        scaler.step()  # renews the lease
+        step = plain(scaler.step())
+        write_json(folder.fleet_state, {"run": "r1", "state": "ended", "step": step})
+        here.later(minutes=30)
+        price = here.living()[0].price or 0.0
+
+        def figures() -> tuple[float, float]:
+            money = read_spending(folder, "r1", here.fleet, here.now)
+            assert money
+            bill = read_costs(["r1"], now=here.now)
+            assert bill.notices == ()
+            return money.spent, add(bill.items).usd or 0.0
+
+        assert figures() == pytest.approx((price * 1.5, price * 1.5), rel=1e-3)
+        instances = down_at(here, here.now)
+        keep = ledger.load(here.account.aws, here.fleet).noted(instances, here.now)
+        ledger.keep(here.account.aws, here.fleet, keep)
+        here.later(minutes=600)
+        with pytest.MonkeyPatch.context() as patch:  # by then AWS has forgotten them
+            patch.setattr("trialfleet.infra.fleet.instances.inventory.tagged", lambda *_: [])
+            assert figures() == pytest.approx((price * 1.5, price * 1.5), rel=1e-3)
+
+        other = on_fleet(here, "r2")
+        ran(other, here, used, 10)
+        (notice,) = read_costs(["r1"], now=here.now).notices
+        assert notice.startswith("`trialfleet status` says 0.6000 USD: that is what all of the")
+
+
+def down_at(here: World, moment: datetime) -> list[Instance]:
+    """The fleet's instances as AWS lists them once they were ended then."""
+    ended = [replace(one, state="terminated", ended_at=moment) for one in here.living()]
+    down.down(here.account.aws, here.fleet, lambda _: None)
+    return ended
 
 
 def refuse(*_: object, **__: object) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.fleet.mock_aws.nodes_at_hand import NOW, ago, instance
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.scaling import ledger
-from trialfleet.infra.fleet.scaling.ledger import Ledger
+from trialfleet.infra.fleet.scaling.lifetimes import Ledger
 from trialfleet.infra.fleet.spec.machines import Instance
 
 
@@ -40,6 +41,26 @@ def test_an_end_is_no_later_than_the_lease_where_nobody_looked() -> None:
     assert record.cost(later) == pytest.approx(0.9)
 
 
+def test_an_end_that_aws_tells_counts_whenever_somebody_looks() -> None:
+    gone = instance(state="terminated", ended_at=ago(30))
+    for minutes in (0, 30, 50):
+        moment = NOW + timedelta(minutes=minutes)
+        assert after((moment, [gone])).cost(moment) == pytest.approx(0.3)
+    noticed_late = after((NOW, [instance()]), (NOW, [instance(state="terminated")]), (NOW, [gone]))
+    assert noticed_late.cost(NOW) == pytest.approx(0.3)
+
+
+def test_what_was_kept_when_the_fleet_went_down_goes_on_when_it_comes_up_again() -> None:
+    kept = after((NOW, [instance(state="terminated", ended_at=NOW)])).begun("r1", ago(60))
+    anew = after((NOW, [instance("i-2")])).begun("r2", NOW)
+    both = anew.with_kept(kept)
+    assert both.cost(NOW) == pytest.approx(1.2)
+    assert both.runs == {"r1": ago(60), "r2": NOW}
+    assert both.lifetimes["i-1"].ended == NOW
+    stale = after((NOW, [instance()]))  # a bucket that could not be deleted
+    assert stale.with_kept(kept).lifetimes["i-1"].ended == NOW
+
+
 def test_an_end_once_noticed_stays_and_an_instance_listed_again_lives() -> None:
     gone = instance(state="terminated")
     first = after((NOW, [gone]))
@@ -65,7 +86,7 @@ def test_old_lives_are_forgotten_after_three_months() -> None:
     assert not record.noted([], NOW + timedelta(days=91)).lifetimes
 
 
-def test_the_record_is_kept_in_the_fleets_bucket() -> None:
+def test_the_record_is_kept_in_the_fleets_bucket(cache: Path) -> None:
     with new_account() as account:
         record = after((NOW, [instance(), instance("i-2", state="terminated", expires=None)]))
         record = record.begun("r1", NOW)
@@ -75,6 +96,9 @@ def test_the_record_is_kept_in_the_fleets_bucket() -> None:
         ledger.save(account.aws, fleet(), record)
         assert ledger.load(account.aws, fleet()) == record
         assert "object fleet/f/ledger.json" in account.holdings()
+        ledger.keep(account.aws, fleet(), record)
+        account.client("s3").delete_object(Bucket=name, Key="fleet/f/ledger.json")
+        assert ledger.load(account.aws, fleet()) == record
         spoil(account, name)
         with pytest.raises(FleetError, match=r"ledger.json can't be read .* delete it"):
             ledger.load(account.aws, fleet())

@@ -6,11 +6,13 @@ from the queue. The first that is found is noted in the run's folder, so that no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from trialfleet.files import read_record, write_json
-from trialfleet.infra.fleet.scaling.last_report import run_report
+from trialfleet.infra.fleet.scaling.last_report import kept_lifetimes, lines_in, run_report
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.facts.record_shapes import Reasons
@@ -64,13 +66,19 @@ class Spending:
         return f"{usd(self.spent)} USD spent{of}"
 
 
-def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending | None:
-    """Return what a run's fleet costs; None while no autoscaler has reported anything of it."""
+def read_spending(
+    folder: RunFolder, run: str, fleet: Fleet | None, now: datetime | None = None
+) -> Spending | None:
+    """Return what a run's fleet costs; None while no autoscaler has reported anything of it.
+
+    What its nodes cost goes on after the last report, until they end as `fleet down` kept it, or
+    else no later than their leases.
+    """
     report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # of all trials: not its money
         return None
     step: dict[str, Any] = report.get("step") or {}
-    spent, cap = float(step.get("spent", 0.0)), fleet.price_cap.run
+    spent, cap = _spent(step, fleet.called, now or datetime.now(UTC)), fleet.price_cap.run
     return Spending(
         spent=spent,
         cap=cap,
@@ -79,6 +87,14 @@ def read_spending(folder: RunFolder, run: str, fleet: Fleet | None) -> Spending 
         ended=unpaid_trials(folder) or step.get("stopped") or None,
         trouble=_trouble(report),
     )
+
+
+def _spent(step: Mapping[str, Any], fleet: str, now: datetime) -> float:
+    nodes = lines_in(step.get("instances"))
+    if not nodes:
+        return float(step.get("spent", 0.0))
+    kept, since = kept_lifetimes(fleet), datetime.fromisoformat(step["since"])
+    return sum(kept.get(name, life).spent(now, since) for name, life in nodes.items())
 
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trialfleet import job_files
 from trialfleet.errors import InputError, OptimizerError
+from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import Stay
@@ -25,9 +25,6 @@ from trialfleet.workflows.status.costs.lifetimes import reported
 from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
-
-if TYPE_CHECKING:
-    from trialfleet.infra.fleet.scaling.ledger import Lifetime  # AWS's library is slow to import
 
 _LOST = {End.FAILED: Kind.FAILED, End.EVICTED: Kind.EVICTED}
 

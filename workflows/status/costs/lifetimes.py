@@ -5,31 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
+from trialfleet.infra.fleet.scaling.last_report import (
+    default_report,
+    kept_lifetimes,
+    lines_in,
+    read_report,
+)
+from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
-
-if TYPE_CHECKING:
-    from trialfleet.infra.fleet.scaling.ledger import Lifetime
 
 
 def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
-    """Return the nodes that a fleet's autoscalers reported here: those of runs, and its own."""
+    """Return the nodes that a fleet's autoscalers reported here, and what `fleet down` kept."""
     found: dict[str, Lifetime] = {}
     for report in (*reports, default_report(fleet.called)):
-        found |= _in(report)
-    return found
-
-
-def _in(report: Path) -> dict[str, Lifetime]:
-    from trialfleet.infra.fleet.scaling import ledger  # AWS's library is slow to import
-
-    try:
-        step = (read_report(report) or {}).get("step") or {}
-        return ledger.parse_lines(step.get("instances") or {})
-    except (ValueError, AttributeError):
-        return {}
+        step = (read_report(report) or {}).get("step")
+        found |= lines_in(step.get("instances")) if isinstance(step, dict) else {}
+    return found | kept_lifetimes(fleet.called)
 
 
 def recorded(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:

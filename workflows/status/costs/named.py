@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trialfleet.errors import InputError, TrialfleetError
+from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
-from trialfleet.workflows.rules.cost_sums import BY, CostSum, add, sums
+from trialfleet.workflows.facts.runs.spending import read_spending
+from trialfleet.workflows.formatting import usd
+from trialfleet.workflows.rules.cost_sums import BY, CostSum, Item, add, sums
 from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill
 from trialfleet.workflows.status.costs.lifetimes import recorded, reported
-
-if TYPE_CHECKING:
-    from trialfleet.infra.fleet.scaling.ledger import Lifetime  # AWS's library is slow to import
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,9 @@ _UNPRICED = (
 )
 
 
+_CENT, _NEAR = 0.01, 0.02  # USD, and a part: two looks at nodes that live are some seconds apart
+
+
 def _slot_time(hours: float) -> str:
     """Hours of slots in words; few of them in minutes, for which 0.00 would stand else."""
     return f"{hours:.2f} slot hours" if hours >= 0.1 else f"{hours * 60:.2g} slot minutes"
@@ -108,7 +111,23 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
     items = found.items
     if names:
         items = tuple(item for item in items if (item.study, item.run) in wanted)
+        if len(chosen) == 1:
+            notices += _beside_the_status(chosen[0], items, now)
     return Bill(items, (*notices, *found.notices))
+
+
+def _beside_the_status(run: BilledRun, items: Sequence[Item], now: datetime | None) -> list[str]:
+    """Why a run's cost isn't the sum that its status has of the fleet, where it isn't."""
+    money = read_spending(run.folder, run.frozen.run, run.fleet, now)
+    own = add(items).usd or 0.0
+    if money is None or abs(money.spent - own) <= max(_CENT, _NEAR * own):
+        return []
+    line = (
+        f"`trialfleet status` says {usd(money.spent)} USD: that is what all of the fleet's nodes "
+        f"cost since the run began; these {usd(own)} USD are the run's part of them, and what its "
+        "jobs cost elsewhere"
+    )
+    return [line]
 
 
 def _places(names: Iterable[str]) -> list[Path]:

@@ -1,0 +1,163 @@
+"""The lives of a fleet's instances, and what they have cost. Pure.
+
+What it says is an estimate of EC2's bill for the instances alone, without disks and traffic:
+
+- A price is that of the launch; a spot price may have moved since.
+- The end of an instance is when AWS says that it ended. Where AWS doesn't say, it is when it was
+  first seen to be gone, or the end of its lease if that was earlier: late by at most the time
+  between two looks, never early.
+- What came and went between two looks more than an hour apart is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from trialfleet.infra.fleet.spec.machines import Instance
+
+LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
+KEPT = timedelta(days=90)  # for how long an ended instance stays in the record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifetime:
+    """An instance's life.
+
+    Attributes:
+        price: USD per hour; None if nobody knows.
+        expires: the end of its lease when it was last seen.
+        ended: when it ended, or was found to be gone; None while it lives.
+        joined: when it was first seen in the pool; None if it never was.
+        run: the run for which it was launched; empty: for none, or it isn't known.
+    """
+
+    type: str
+    price: float | None
+    launched: datetime
+    expires: datetime | None = None
+    ended: datetime | None = None
+    joined: datetime | None = None
+    run: str = ""
+
+    def until(self, now: datetime) -> datetime:
+        """Return its end; where it isn't known `now`, but no later than the end of its lease."""
+        return self.ended or min(now, self.expires or now)
+
+    def spent(self, now: datetime, since: datetime | None = None) -> float:
+        """Return its cost as `cost` does, but no later than `until(now)`."""
+        return self.cost(self.until(now), since)
+
+    def cost(self, now: datetime, since: datetime | None = None) -> float:
+        """Return what it cost until `now`, in USD; of a part of its life if `since` lies in it."""
+        end = max(self.ended or now, self.launched + LEAST)
+        begin = max(self.launched, since or self.launched)
+        return (self.price or 0.0) * max(0.0, (end - begin) / timedelta(hours=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """The lives of a fleet's instances, by id, and when its runs began."""
+
+    lifetimes: Mapping[str, Lifetime] = field(default_factory=dict)
+    runs: Mapping[str, datetime] = field(default_factory=dict)
+
+    def noted(self, listed: Iterable[Instance], now: datetime) -> Ledger:
+        """Return the record after a look at what AWS lists, those that are gone among it."""
+        listed = list(listed)
+        living = {instance.id for instance in listed if instance.alive}
+        lifetimes = {**self.lifetimes, **{one.id: self._lifetime(one) for one in listed}}
+        for name in lifetimes.keys() - living:
+            lifetimes[name] = _ended(lifetimes[name], now)
+        recent = {k: v for k, v in lifetimes.items() if v.ended is None or now - v.ended < KEPT}
+        return replace(self, lifetimes=recent)
+
+    def with_kept(self, kept: Ledger) -> Ledger:
+        """Return the record with what was kept of the fleet when it went down, and is not in it.
+
+        Of an instance that both have, the end may be in what was kept alone.
+        """
+        lifetimes = {**kept.lifetimes, **self.lifetimes}
+        ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
+        return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})
+
+    def joined(self, instances: Iterable[str], now: datetime) -> Ledger:
+        """Return the record after a look at the pool, in which these instances are."""
+        new = {
+            name: replace(self.lifetimes[name], joined=now)
+            for name in instances
+            if name in self.lifetimes and self.lifetimes[name].joined is None
+        }
+        return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
+
+    def since(self, moment: datetime) -> Mapping[str, Lifetime]:
+        """Return the instances that lived then or later."""
+        return {k: v for k, v in self.lifetimes.items() if v.ended is None or v.ended > moment}
+
+    def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
+        """Return the record with a run in it, which begins now unless it has before.
+
+        A run that had begun before this one was planned is another study's of the same id.
+        """
+        known = self.runs.get(run)
+        if known and planned and known < planned:
+            return replace(self, runs={**self.runs, run: now})
+        return replace(self, runs={run: now, **self.runs})
+
+    def cost(self, now: datetime, since: datetime | None = None) -> float:
+        """Return what all instances cost in USD, of their lives after `since` if it is given."""
+        return sum(lifetime.cost(now, since) for lifetime in self.lifetimes.values())
+
+    def _lifetime(self, instance: Instance) -> Lifetime:
+        known = self.lifetimes.get(instance.id)
+        joined, ended = (known.joined, known.ended) if known else (None, None)
+        if instance.ended_at:  # by AWS's clock: not before what was seen by ours
+            ended = max(instance.ended_at, joined or instance.launched)
+        return Lifetime(
+            type=instance.type,
+            price=instance.price,
+            launched=instance.launched,
+            expires=instance.expires or (known.expires if known else None),
+            ended=None if instance.alive else ended,
+            joined=joined,
+            run=instance.run,
+        )
+
+
+def _ended(lifetime: Lifetime, now: datetime) -> Lifetime:
+    end = max(lifetime.until(now), lifetime.launched)
+    return lifetime if lifetime.ended == end else replace(lifetime, ended=end)
+
+
+def parse(value: Any) -> Ledger:
+    """Return the record that `plain` made data of; ValueError where it is none."""
+    try:
+        runs = {str(run): datetime.fromisoformat(began) for run, began in value["runs"].items()}
+        return Ledger(lifetimes=parse_lines(value["instances"]), runs=runs)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"it has no such thing: {error}") from error
+
+
+def parse_lines(value: Any) -> dict[str, Lifetime]:
+    """Return the instances that `plain` made data of, by their ids; ValueError where it is none."""
+    try:
+        return {str(name): _parse_line(line) for name, line in value.items()}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"an instance's line is none: {error!r}") from error
+
+
+def _parse_line(line: Mapping[str, Any]) -> Lifetime:
+    def moment(name: str) -> datetime | None:
+        return datetime.fromisoformat(line[name]) if line.get(name) else None
+
+    return Lifetime(
+        type=str(line["type"]),
+        price=None if line["price"] is None else float(line["price"]),
+        launched=datetime.fromisoformat(line["launched"]),
+        expires=moment("expires"),
+        ended=moment("ended"),
+        joined=moment("joined"),
+        run=str(line.get("run", "")),
+    )
