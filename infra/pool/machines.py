@@ -7,10 +7,12 @@ them here: `pool status`, `fleet status`, the page and its metrics, the autoscal
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
+
+from trialfleet.slots import is_data_slot, is_held, runs_job
 
 OURS = "trialfleet: "  # what the reason of a drain begins with that the manager asked for
 # All that is read of a slot's ad.
@@ -225,18 +227,6 @@ def machine_name(ad: Ad) -> str:
     return _text(ad, "Machine") or _text(ad, "Name").rpartition("@")[2]
 
 
-def runs_job(ad: Ad) -> bool:
-    """Return whether a slot runs a job.
-
-    A slot keeps its claim for the next job and has no job's id meanwhile. Two kinds of slots have
-    an id and run nothing: those in which HTCondor keeps the files that jobs share, which have the
-    first one's, and partitionable ones, whose jobs run in slots that are cut from them.
-    """
-    return (
-        "JobId" in ad and ad.get("IsDataSlot") is not True and ad.get("SlotType") != "Partitionable"
-    )
-
-
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
     """Return the machine of these slots; of two ads of an uncut slot the later one counts."""
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
@@ -261,7 +251,7 @@ def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | Non
         note=_text(ad, "TrialfleetNote"),
         jobs=tuple(sorted(str(each["JobId"]) for each in jobs)),
         trials=tuple(sorted(running, key=lambda trial: (trial.run, trial.node))),
-        idle_since=_idle_since(ad, busy=bool(jobs)),
+        idle_since=_idle_since(ad, ads),
         instance=_text(ad, "TrialfleetInstance"),
         instance_type=_text(ad, "TrialfleetInstanceType"),
         lifecycle=_text(ad, "TrialfleetLifecycle"),
@@ -291,17 +281,16 @@ def slot_order(slot: Slot) -> tuple[int, str]:
     return len(slot.name), slot.name
 
 
-def _idle_since(ad: Ad, *, busy: bool) -> datetime | None:
+def _idle_since(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     """Return when the last slot that was cut from the machine's slot was given back.
 
-    A machine that keeps files which jobs share isn't idle: more of these jobs may come. HTCondor
-    gives that slot back 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last of them, or when the
-    machine drains.
+    None while one is held (`slots.py`), or was cut that the collector hasn't heard of yet.
 
     The startd tells that by its own clock; its distance from the startd's now, taken off the
     collector's time of the same ad, is right also where the clocks differ.
     """
-    if busy or (number(ad, "NumDynamicSlots") or 0) > 0:
+    keep_files = sum(map(is_data_slot, slots))
+    if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:
         return None
     now = number(ad, "MyCurrentTime") or 0
     since = number(ad, "NumDynamicSlotsTime") or now

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
+from trialfleet import slots
 from trialfleet.classads import from_json
 from trialfleet.nodes.agent.decisions import Startd
 from trialfleet.nodes.agent.history import ATTRIBUTES, Failure, failures
@@ -20,13 +21,11 @@ from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe import privileged_readings
 
 TIMEOUT = 5.0  # seconds for one tool; it takes 20 ms
-HELD = ("Claimed", "Preempting", "Matched")  # states of a slot that a job has, or is about to
-UNHELD = " && ".join(f'State =!= "{state}"' for state in HELD)
 HISTORY_LENGTH = 50  # the latest jobs that are looked at
 PROC = Path("/proc")
 STATUS = ("condor_status", "-json")
 HEALTHY, SICK = "TrialfleetGpuHealthy", "TrialfleetSickGpus"
-LOOKED_AT = ("Name", "State", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK)
+LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK)
 
 
 class Condor:
@@ -41,21 +40,21 @@ class Condor:
 
     def look(self) -> Startd | None:
         """Return what the startd says of itself; None if it doesn't answer."""
-        wanted = ",".join((*LOOKED_AT, privileged_readings.INSTANCE))
+        wanted = ",".join((*LOOKED_AT, *slots.ATTRIBUTES, privileged_readings.INSTANCE))
         try:
-            slots = query([*STATUS, "-direct", self._address(), "-attributes", wanted])
+            ads = query([*STATUS, "-direct", self._address(), "-attributes", wanted])
         except (StepError, OSError):
             return None
-        if not slots:
+        if not ads:
             return None
-        self._name = min((slot.get("Name", "") for slot in slots), key=len)
-        self._instance = slots[0].get(privileged_readings.INSTANCE, "")
-        draining = next((slot for slot in slots if slot.get("Draining")), None)
+        self._name = min((slot.get("Name", "") for slot in ads), key=len)
+        self._instance = ads[0].get(privileged_readings.INSTANCE, "")
+        draining = next((slot for slot in ads if slot.get("Draining")), None)
         return Startd(
-            claimed=sum(slot.get("State") in HELD for slot in slots),
+            held=sum(map(slots.is_held, ads)),
             draining=None if draining is None else draining.get("DrainReason", ""),
-            started=float(slots[0].get("DaemonStartTime", 0)),
-            sick=sick_gpus(slots[0]),
+            started=float(ads[0].get("DaemonStartTime", 0)),
+            sick=sick_gpus(ads[0]),
         )
 
     def in_collector(self) -> bool:
@@ -66,16 +65,16 @@ class Condor:
         except StepError:
             return False
 
-    def drain(self, reason: str, *, unclaimed_only: bool = False) -> None:
+    def drain(self, reason: str, *, only_idle: bool = False) -> None:
         """Ask the startd to take no more jobs and to vacate those it has, with their checkpoints.
 
         The ad says so at once (Draining, DrainReason) and for as long as the startd lives.
 
         Args:
             reason: what the ad will say.
-            unclaimed_only: refuse (StepError), rather than vacate anything.
+            only_idle: refuse (StepError), rather than vacate anything.
         """
-        condition = ["-check", UNHELD] if unclaimed_only else []
+        condition = ["-check", slots.IS_FREE] if only_idle else []
         try:
             address = self._address()
         except OSError as error:

@@ -8,7 +8,7 @@ lease         the manager hasn't renewed the lease        drain; off when empty,
 rebalance     AWS expects to take it back soon            drain; off when empty
 fence         jobs can't be kept from the metadata        drain; stays for a look until it was idle
 failures      job after job fails here                    drain; stays for a look until it was idle
-idle          no slot claimed for the settings' minutes   drain if still unclaimed; off when empty
+idle          no slot held for the settings' minutes      drain if still idle; off when empty
 
 GPUs that the probe calls sick, among others that are well, are taken offline, and brought back when
 it no longer does.
@@ -32,7 +32,7 @@ LASTING = ("interruption", "lease", "rebalance")  # hold even when somebody ends
 class Rules:
     """Limits and waiting times of the decisions."""
 
-    idle_minutes: float = 10  # without a claimed slot for so long, the node goes; 0: never
+    idle_minutes: float = 10  # without a held slot for so long, the node goes; 0: never
     lease_grace: float = 300  # seconds that jobs get to leave once the lease has expired
     failures: int = 3  # jobs that fail within `failure_seconds` before the node counts as sick
     failure_seconds: float = 60
@@ -42,7 +42,7 @@ class Rules:
 class Startd:
     """What the node's own startd says."""
 
-    claimed: int  # slots that a schedd holds
+    held: int  # slots that jobs have, by slots.py
     draining: str | None  # the reason why it drains ("" if none was given); None if it doesn't
     started: float  # when the daemon started, UNIX seconds: tells one startd from the next
     # GPUs that the probe calls sick, while others are well; None if none is well, or it hasn't said
@@ -57,7 +57,7 @@ class Seen:
     now: float  # UNIX seconds, to compare with what others wrote
     uptime: float  # seconds since boot, for durations: nobody sets this clock
     startd: Startd | None = None  # None if it doesn't answer
-    busy: bool = False  # a slot is claimed; while the startd is silent: a job's starter lives
+    busy: bool = False  # a slot is held; while the startd is silent: a job's starter lives
     in_collector: bool = False  # the startd's ad was found in the manager's collector
     # End of the lease; None if there is no such tag or it can't be read now.
     expires: float | None = None
@@ -84,7 +84,7 @@ class Memory:
 
     joined: bool = False  # the node has been in the collector; the dead man's switch is off
     expires: float | None = None  # the last known end of the lease, UNIX seconds
-    # Uptime since which no slot is claimed; None while one is, or before joining.
+    # Uptime since which no slot is held; None while one is, or before joining.
     idle_since: float | None = None
     leaving: Leaving | None = None  # None while the node takes jobs
     forgiven: float = 0  # failures up to this moment don't count any more, UNIX seconds
@@ -97,7 +97,7 @@ class Decision:
 
     memory: Memory  # what to remember
     drain: str | None = None  # ask the startd to drain, for this reason; None: don't
-    unclaimed_only: bool = False  # ask for it on condition that no slot is claimed at that moment
+    only_idle: bool = False  # ask for it on condition that no slot is held at that moment
     cancel_switch: bool = False  # cancel the dead man's switch
     # Take these GPUs offline, and bring back all others; None: leave them.
     offline: tuple[str, ...] | None = None
@@ -117,14 +117,14 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
         after,
         offline=sick if sick != memory.offline else None,
         drain=leaving.reason if leaving and wanted else None,
-        unclaimed_only=leaving is not None and leaving.cause == "idle",
+        only_idle=leaving is not None and leaving.cause == "idle",
         cancel_switch=after.joined and not memory.joined,
         power_off=power_off(after, seen, rules),
     )
 
 
 def noted(memory: Memory, seen: Seen) -> Memory:
-    """Return the memory with what is new: joined, the lease, since when nothing is claimed."""
+    """Return the memory with what is new: joined, the lease, since when nothing is held."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
     return replace(
@@ -189,7 +189,7 @@ def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
 
 
 def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return that no slot has been claimed for the minutes of the settings, if so."""
+    """Return that no slot has been held for the minutes of the settings, if so."""
     if memory.idle_since is None or not rules.idle_minutes:
         return None
     is_long = seen.uptime - memory.idle_since >= 60 * rules.idle_minutes

@@ -82,7 +82,7 @@ class Agent:
             now=self._clock.now().timestamp(),
             uptime=self._uptime(),
             startd=startd,
-            busy=self._condor.starter_lives() if startd is None else startd.claimed > 0,
+            busy=self._condor.starter_lives() if startd is None else startd.held > 0,
             in_collector=self._memory.joined
             or (startd is not None and self._condor.in_collector()),
             expires=current.expires,
@@ -164,7 +164,7 @@ class Agent:
         if decision.drain is None:
             return
         try:
-            self._condor.drain(decision.drain, unclaimed_only=decision.unclaimed_only)
+            self._condor.drain(decision.drain, only_idle=decision.only_idle)
         except StepError as error:
             log.warning("not draining: %s", error)
         else:

@@ -20,6 +20,7 @@ MODULES = (
     "errors.py",
     "gpu_memory.py",
     "instance_aws.py",
+    "slots.py",
     "wall_clock.py",
 )
 FOLDER = "nodes"

@@ -21,12 +21,11 @@ from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.machines import OURS, Machine
 from trialfleet.infra.pool.processes import captured, wait_until
+from trialfleet.slots import IS_FREE
 
 TOOL_SECONDS = 30  # a node that doesn't answer for so long can't be drained
 AT_ONCE = 8  # nodes that are asked side by side
 DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is then sent
-# True of every slot of a node that runs nothing. HTCondor leaves a claim behind for some seconds.
-IS_IDLE = 'State =!= "Claimed" || Activity =?= "Idle"'
 # What a node answers that drains already, where the collector has not heard of that yet.
 IN_PROGRESS = "Draining already in progress"
 
@@ -47,7 +46,7 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     program = program or _tool()
     if node.draining:
         return ""
-    check = ["-check", IS_IDLE] if removal.only_idle else []
+    check = ["-check", IS_FREE] if removal.only_idle else []
     command = [program, "-graceful", "-reason", OURS + removal.reason, *check, node.slot]
     try:
         done = captured(command, timeout=TOOL_SECONDS)

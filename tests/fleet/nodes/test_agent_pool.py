@@ -19,6 +19,7 @@ import pytest
 from tests.node_stand_ins import IP
 from tests.pool.conftest import make_pool, session_folder, work  # noqa: F401
 from tests.pool.watching import active
+from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.nodes.agent.condor import Condor, query, run
 from trialfleet.nodes.agent.decisions import Rules
@@ -145,7 +146,7 @@ def test_three_jobs_that_fail_drain_the_node_and_those_that_were_sent_away_do_no
     time.sleep(1)
     run("condor_rm", sent_away)
     until(lambda: not jobs(sent_away))
-    until(lambda: not node.condor.look().claimed)  # type: ignore[union-attr]
+    until(lambda: not node.condor.look().held)  # type: ignore[union-attr]
     run("condor_wait", "-wait", "30", f"{work}/log", submit(work, "#!/bin/sh\nexit 64\n", 3))
     node.agent.step()
     assert node.condor.failures() == ()
@@ -186,7 +187,7 @@ def test_an_idle_node_drains_on_condition_that_no_job_has_come(
     cluster = submit(work, COUNTS)
     until(lambda: runs(cluster))
     with pytest.raises(StepError, match="condor_drain"):
-        node.condor.drain("idle", unclaimed_only=True)
+        node.condor.drain("idle", only_idle=True)
     node.agent.step()
     node.later = 6_000
     node.agent.step()
@@ -194,12 +195,36 @@ def test_an_idle_node_drains_on_condition_that_no_job_has_come(
     assert node.condor.look().draining is None  # type: ignore[union-attr]
 
     run("condor_rm", cluster)
-    until(lambda: not node.condor.look().claimed)  # type: ignore[union-attr]
+    until(lambda: not node.condor.look().held)  # type: ignore[union-attr]
     node.agent.step()
     node.later += 600
     node.agent.step()
     assert node.off == []
     assert node.condor.look().draining == "idle for 10 minutes"  # type: ignore[union-attr]
+    node.agent.step()
+    assert node.off == ["idle for 10 minutes"]
+
+
+def test_a_slot_that_keeps_files_which_jobs_share_keeps_no_node_from_going(
+    node: Node,
+    work: Path,  # noqa: F811
+) -> None:
+    shared = work / "common.bin"
+    shared.write_bytes(b"data")
+    cluster = submit(work, COUNTS, more=f"transfer_common_input = {shared}\n")
+    until(lambda: runs(cluster))
+    until(lambda: read_machines("true")[0].idle_since is None)
+    run("condor_rm", cluster)
+    until(lambda: not jobs(cluster))
+    look = node.condor.look
+    until(lambda: not look().held)  # type: ignore[union-attr]
+    kept = query(["condor_status", "-json", "-direct", address()])
+    assert [slot["State"] for slot in kept if slot.get("IsDataSlot")] == ["Claimed"]
+    until(lambda: read_machines("true")[0].idle_since is not None)
+    node.agent.step()
+    node.later = 600
+    node.agent.step()
+    assert look().draining == "idle for 10 minutes"  # type: ignore[union-attr]
     node.agent.step()
     assert node.off == ["idle for 10 minutes"]
 

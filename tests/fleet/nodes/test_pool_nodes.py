@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import classad2
 import pytest
 
-from tests.fleet.mock_aws.nodes_at_hand import NOW, ROOM, dynamic_ad, job_ad, slot_ad
+from tests.fleet.mock_aws.nodes_at_hand import NOW, ROOM, ago, dynamic_ad, job_ad, slot_ad
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.pool.demand import Demand, Group, of_run, read_demand
@@ -48,12 +49,14 @@ def test_a_busy_node_tells_which_trials_run_there() -> None:
 
 
 def test_a_slot_that_keeps_the_files_which_trials_share_runs_none() -> None:
-    kept = dynamic_ad(job="7.0", Name="data1_2@i-1", IsDataSlot=True)  # and 7.0 is its first trial
+    claimed: dict[str, Any] = {"State": "Claimed", "Activity": "Busy", "IsDataSlot": True}
+    kept = dynamic_ad(job="7.0", Name="data1_2@i-1", **claimed)  # and 7.0 is its first trial
     whole, job = slot_ad(NumDynamicSlots=2), job_ad("7.0")
     (node,) = machines_of([whole, kept, dynamic_ad(job="7.0")], [job])
     assert (node.jobs, len(node.trials), node.idle_since) == (("7.0",), 1, None)
-    (node,) = machines_of([whole, kept], [])
-    assert (node.jobs, node.trials, node.idle_since) == ((), (), None)
+    (node,) = machines_of([slot_ad(NumDynamicSlots=1), kept], [])
+    assert (node.jobs, node.trials) == ((), ())
+    assert node.idle_since == ago(1), "when its last trial's slot was given back"
 
 
 def test_a_slot_that_is_claimed_but_runs_nothing_is_not_idle() -> None:

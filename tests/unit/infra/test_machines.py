@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import classad2
 import pytest
 
-from trialfleet.infra.pool.machines import Machine, Room, machines_of, runs_job
+from trialfleet.infra.pool.machines import Machine, Room, machines_of
+from trialfleet.slots import IS_FREE, is_held, runs_job
 
 WHOLE: dict[str, Any] = {
     "Name": "slot1@n1",
@@ -37,6 +39,27 @@ def machine(**says: Any) -> Machine:
 )
 def test_which_slots_run_a_job(ad: dict[str, Any], runs: bool) -> None:
     assert runs_job(ad) is runs
+
+
+@pytest.mark.parametrize(
+    ("ad", "held"),
+    [
+        (CUT | {"State": "Claimed", "Activity": "Busy", "JobId": "1.0"}, True),
+        (CUT | {"State": "Claimed", "Activity": "Idle"}, True),  # kept for the next job
+        (CUT | {"State": "Preempting", "JobId": "1.0"}, True),
+        (WHOLE | {"State": "Matched"}, True),
+        (WHOLE | {"State": "Unclaimed", "JobId": "1.0"}, False),
+        (
+            CUT | {"Name": "data1_2@n1", "State": "Claimed", "JobId": "1.0", "IsDataSlot": True},
+            False,
+        ),
+    ],
+)
+def test_which_slots_are_held_for_jobs_as_python_and_htcondor_say(
+    ad: dict[str, Any], held: bool
+) -> None:
+    assert is_held(ad) is held
+    assert classad2.ClassAd(ad | {"Free": classad2.ExprTree(IS_FREE)}).eval("Free") is not held
 
 
 def test_a_machine_counts_the_jobs_of_its_slots_and_what_they_took() -> None:

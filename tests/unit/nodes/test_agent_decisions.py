@@ -23,17 +23,17 @@ from trialfleet.nodes.agent.decisions import (
 from trialfleet.nodes.agent.history import Failure
 
 RULES = Rules(idle_minutes=10)
-IDLE = Startd(claimed=0, draining=None, started=100)
-BUSY = Startd(claimed=1, draining=None, started=100)
-DRAINING = Startd(claimed=1, draining="why", started=100)
-DRAINED = Startd(claimed=0, draining="why", started=100)
+IDLE = Startd(held=0, draining=None, started=100)
+BUSY = Startd(held=1, draining=None, started=100)
+DRAINING = Startd(held=1, draining="why", started=100)
+DRAINED = Startd(held=0, draining="why", started=100)
 JOINED = Memory(joined=True)
 NOW = 1_795_200_000.0
 FAILURES = tuple(Failure(f"{i}.0", NOW - 10 + i, "exit code 1") for i in range(3))
 
 
 def seen(startd: Startd | None = BUSY, **more: Any) -> Seen:
-    usual = {"now": NOW, "uptime": 5_000.0, "busy": startd is not None and startd.claimed > 0}
+    usual = {"now": NOW, "uptime": 5_000.0, "busy": startd is not None and startd.held > 0}
     return Seen(**(usual | {"startd": startd, "in_collector": True} | more))
 
 
@@ -55,7 +55,7 @@ def test_a_node_at_work_is_left_alone() -> None:
 def test_a_spot_notice_drains_and_leaves_switching_off_to_aws() -> None:
     decision = decided(JOINED, seen(interruption="terminate at 2026-11-20T12:00:00Z"))
     assert decision.drain == "spot interruption: terminate at 2026-11-20T12:00:00Z"
-    assert not decision.unclaimed_only
+    assert not decision.only_idle
     after = decided(decision.memory, seen(DRAINED))
     assert after.drain is None
     assert after.power_off is None
@@ -71,7 +71,7 @@ def test_a_rebalance_recommendation_drains_and_the_empty_node_goes() -> None:
 def test_a_node_without_its_fence_drains_and_stays_for_a_look_until_it_was_idle() -> None:
     decision = decided(JOINED, seen(unfenced="jobs can't be kept from the metadata: why"))
     assert decision.drain == "jobs can't be kept from the metadata: why"
-    assert not decision.unclaimed_only
+    assert not decision.only_idle
     memory = decided(decision.memory, seen(DRAINED, uptime=5_010)).memory
     assert decided(memory, seen(DRAINED, uptime=5_600)).power_off is None
     over = decided(memory, seen(DRAINED, uptime=5_610)).power_off
@@ -113,7 +113,7 @@ def test_an_idle_node_drains_only_while_no_slot_is_claimed() -> None:
     assert decided(memory, seen(IDLE, uptime=1_599)).drain is None
     decision = decided(memory, seen(IDLE, uptime=1_600))
     assert decision.drain == "idle for 10 minutes"
-    assert decision.unclaimed_only
+    assert decision.only_idle
     assert decision.power_off is None  # first it must take no more jobs
     assert decided(decision.memory, seen(DRAINED, uptime=1_602)).power_off == "idle for 10 minutes"
 
@@ -217,7 +217,7 @@ startds = st.one_of(
     st.none(),
     st.builds(
         Startd,
-        claimed=st.integers(0, 2),
+        held=st.integers(0, 2),
         draining=st.sampled_from([None, "why"]),
         started=st.sampled_from([100.0, 200.0]),
     ),
@@ -244,7 +244,7 @@ memories = st.builds(
 def test_a_job_is_cut_off_by_nothing_but_a_lease_that_is_long_over(
     memory: Memory, startd: Startd | None, notice: bool, starter: bool
 ) -> None:
-    busy = starter if startd is None else startd.claimed > 0
+    busy = starter if startd is None else startd.held > 0
     sight = seen(startd, busy=busy, failures=FAILURES, rebalance="soon" if notice else None)
     decision = decided(memory, sight)
     if not decision.power_off:
@@ -258,7 +258,7 @@ def test_a_job_is_cut_off_by_nothing_but_a_lease_that_is_long_over(
         assert startd.draining is not None  # no job can come between the look and the end
 
 
-@example(leaving("lease", since=0.0), Startd(claimed=0, draining=None, started=100.0))
+@example(leaving("lease", since=0.0), Startd(held=0, draining=None, started=100.0))
 @given(memories, startds)
 def test_a_lease_that_is_long_over_ends_the_node_whatever_it_does(
     memory: Memory, startd: Startd | None

@@ -55,8 +55,8 @@ class StandIn(Condor):
     def in_collector(self) -> bool:
         return self.known
 
-    def drain(self, reason: str, *, unclaimed_only: bool = False) -> None:
-        if self.refuses or (unclaimed_only and self.claimed):
+    def drain(self, reason: str, *, only_idle: bool = False) -> None:
+        if self.refuses or (only_idle and self.claimed):
             raise StepError("condor_drain exits 1: refused")
         self.draining, self.claimed = reason, 0
 

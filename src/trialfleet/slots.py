@@ -1,0 +1,35 @@
+"""Which slots of a machine are in use, for the autoscaler, the pool's views and a node's agent.
+
+A machine is idle while none of its slots is held. Two kinds of slots have a job's id and run
+nothing: those in which HTCondor keeps the files that jobs share, claimed and busy with the id of
+the first of these jobs, and partitionable ones, whose jobs run in slots that are cut from them. The
+former are given back 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last of the jobs, or when the
+machine drains: until then they keep no machine from being idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+HELD = ("Claimed", "Preempting", "Matched")  # states of a slot that a job has, or is about to
+ATTRIBUTES = ("State", "SlotType", "JobId", "IsDataSlot")  # what is read of a slot's ad
+# `not is_held` as HTCondor evaluates it: true of each slot of an idle machine.
+_UNHELD = " && ".join(f'State =!= "{state}"' for state in HELD)
+# Where the startd evaluates it, an ad lacks IsDataSlot; HTCondor names such slots `data1_2`.
+IS_FREE = f'regexp("^data", Name) =?= true || ({_UNHELD})'
+
+
+def is_held(ad: Mapping[str, Any]) -> bool:
+    """Return whether a job has the slot, is about to, or had it: a claim is kept for the next."""
+    return ad.get("State") in HELD and not is_data_slot(ad)
+
+
+def is_data_slot(ad: Mapping[str, Any]) -> bool:
+    """Return whether HTCondor keeps files in the slot that jobs share."""
+    return ad.get("IsDataSlot") is True
+
+
+def runs_job(ad: Mapping[str, Any]) -> bool:
+    """Return whether a slot runs a job now."""
+    return "JobId" in ad and not is_data_slot(ad) and ad.get("SlotType") != "Partitionable"
