@@ -149,11 +149,13 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
 @run_argument
 def stop(run: str | None) -> None:
     """Stop RUN; what is finished stays, and resume goes on from there."""
-    from trialfleet.workflows.views.terminal.status_view import next_steps
+    from trialfleet.workflows.views.terminal.status_view import money_lines, next_steps
 
     opened = run_called(run)
     stopped = opened.stop()
     say(stopped.state)
+    for line, _ in money_lines(stopped):
+        say(line)
     if stopped.state.can_resume:
         for line in next_steps(stopped):
             say(line)

@@ -45,12 +45,15 @@ def watch_to_the_end(run: Run) -> NoReturn:
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
     """Show what an ended run found, and where it is; exit 1 if the run failed."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
+    from trialfleet.workflows.facts.runs.spending import has_autoscaler_ended
     from trialfleet.workflows.rules.states import RunState
     from trialfleet.workflows.views.report.reading import read_report
     from trialfleet.workflows.views.report.summary import fitted_summary
-    from trialfleet.workflows.views.terminal.status_view import run_view
+    from trialfleet.workflows.views.terminal.status_view import money_lines, run_view
 
     terminal = console()
+    if ended.money and has_autoscaler_ended(RunFolder(run.folder)):
+        ended = run.status()  # with its last word
     if run.report.exists():
         terminal.print(fitted_summary(read_report(RunFolder(run.folder))))
     if ended.state is not RunState.DONE:
@@ -59,6 +62,8 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
         for region in ended.regions:
             for words in filter(None, (region.not_latest or region.gate, region.drift)):
                 say(f"{region.name}: {words}")
+        for line, _ in money_lines(ended):
+            say(line)
     if any(region.published for region in ended.regions):
         say(f"models  {shlex.quote(run.study.publish)}")
     if run.report.exists():

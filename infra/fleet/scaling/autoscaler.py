@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count as count_from
 
 from trialfleet.errors import FleetError, InputError, PoolError
+from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory, launch, lease
 from trialfleet.infra.fleet.instances.launch import Progress
@@ -32,6 +33,7 @@ from trialfleet.infra.fleet.scaling.decision import (
     Phase,
     Removal,
     decide,
+    left_alone,
     phase,
     unmatched_trials,
 )
@@ -44,6 +46,7 @@ from trialfleet.infra.fleet.spec.price_cap import run_cap_reached
 from trialfleet.infra.pool.machines import Machine, Room
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
+LEAVING = (1.0,) * 20  # seconds between looks whether a run that is over still has jobs on nodes
 CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
 RENEWED = 2 / 3  # a lease is renewed when less than this part of it is left
 
@@ -108,6 +111,7 @@ class Connections:
         inputs: gathers what new nodes are given.
         choose: lists where new nodes may be had, the best first.
         look: asks the pool for a fleet's nodes and a run's demand.
+        look_at_all: asks for its nodes and the demand of all runs.
         end: removes what ends of a run from the queue; returns how many jobs.
         drain: asks a node to drain; returns why that could not be.
         clock: the time, in UTC.
@@ -117,6 +121,7 @@ class Connections:
     inputs: Callable[[Aws, Fleet], up.NodeInputs]
     choose: Callable[[Aws, Fleet], Sequence[Candidate]]
     look: Callable[[str, str], PoolView] = pool_demand.read_pool
+    look_at_all: Callable[[str], PoolView] = pool_demand.read_pool
     end: Callable[[str, Stop], int] = end_trials.end
     drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -199,6 +204,40 @@ class Autoscaler:
             notes=(*filter(None, troubles), *decision.reasons, *lines),
             instances=self._books.lifetimes(),
         )
+
+    def leave(self) -> Step:
+        """Let nodes go that nobody needs, as this autoscaler's run ends; return what was done.
+
+        Nodes that run something stay, and those that another run's trials wait for: whoever scales
+        the fleet then lets them go, or they do so themselves once they were idle for a while.
+        """
+        retries.until(self._has_left_its_slots, LEAVING)
+        now = self._clock.now()
+        troubles = [*map(str, inventory.listen(self._aws, self._fleet, self._listed))]
+        listed = [instance for region in self._listed.values() for instance in region]
+        living = self._watch.living(listed, now)
+        view = self._connections.look_at_all(self._fleet.called)
+        nodes = self._watch.nodes(living, view.nodes, {}, self._room, now)
+        reason = f"the run {self._run} is over"
+        limits = self._limits([], nodes, "", 0, now)
+        decision = left_alone(view.demand, nodes, limits, reason, now)
+        drained, refused = self._drain(decision, nodes)
+        # They ran nothing when they took the order, and take nothing since.
+        ending = replace(decision, terminate=(*decision.terminate, *drained))
+        troubles += [*refused, self._terminate(ending, living)]
+        troubles += map(str, inventory.listen(self._aws, self._fleet, self._listed))
+        listed = [instance for region in self._listed.values() for instance in region]
+        troubles.append(self._books.note(listed, now))
+        return replace(
+            self._seen(view, [instance for instance in listed if instance.alive], now),
+            drained=drained,
+            terminated=ending.terminate,
+            notes=tuple(filter(None, troubles)),
+            instances=self._books.lifetimes(),
+        )
+
+    def _has_left_its_slots(self) -> bool:
+        return not self._look().demand.running
 
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
         """Return a step without a decision, because the clock was just set."""

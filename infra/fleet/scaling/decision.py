@@ -291,6 +291,24 @@ def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) ->
     return _without(fleet, fleet.by_use()[:surplus], f"the fleet is scaled to {count} node(s)")
 
 
+def left_alone(
+    demand: Demand, nodes: Sequence[Node], limits: Limits, reason: str, now: datetime
+) -> Decision:
+    """Return what goes when nobody scales the fleet any more: `min_nodes` stay.
+
+    That is nodes that are idle or sick, and those to come, but for those that trials wait for;
+    `demand` is of all runs. Those that run something stay: they end by themselves.
+    """
+    fleet = _Fleet(nodes, limits, now)
+    used = pack(demand.idle, fleet.free(), limits.room, 0).used
+    going = [n for n in fleet.by_use() if fleet.phase(n) != "busy" and n.id not in used]
+    sick = [node for node in going if fleet.phase(node) == "sick"]
+    spare = [node for node in going if fleet.phase(node) != "sick"]
+    dispensable = max(0, len(fleet.among(OPEN)) - limits.min_nodes)
+    found = _without(fleet, sick + spare[:dispensable], reason)
+    return replace(found, drain=tuple(replace(one, only_idle=True) for one in found.drain))
+
+
 def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
     """Return the decision by which nodes go: those in the pool are drained, the others end now.
 

@@ -58,6 +58,34 @@ class Lifetime:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodesLeft:
+    """Nodes that live though nobody scales their fleet.
+
+    Attributes:
+        nodes: how many they are.
+        until: when the last of their leases ends; None where one has none.
+        per_hour: USD of all of them.
+    """
+
+    nodes: int
+    until: datetime | None
+    per_hour: float
+
+
+def nodes_left(lifetimes: Iterable[Lifetime], now: datetime) -> NodesLeft | None:
+    """Return which of these instances live yet, as far as is known; None where none does."""
+    living = [life for life in lifetimes if life.ended is None and life.until(now) == now]
+    if not living:
+        return None
+    ends = [life.expires for life in living if life.expires]
+    return NodesLeft(
+        nodes=len(living),
+        until=max(ends) if len(ends) == len(living) else None,
+        per_hour=sum(life.price or 0.0 for life in living),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ledger:
     """The lives of a fleet's instances, by id, and when its runs began."""
 

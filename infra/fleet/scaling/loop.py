@@ -46,6 +46,7 @@ class Loop:
         report: Path | None = None,
         lock: Path | None = None,
         graph: Graph | None = None,
+        ends_with_run: bool = False,
         progress: Progress = lambda _: None,
         pause: float = PAUSE,
         longest_pause: float = LONGEST_PAUSE,
@@ -54,13 +55,15 @@ class Loop:
 
         The report, by default in `default_report(fleet)`, names the fleet and the run. Autoscalers
         take turns by a lock, by default this user's for the fleet. This is the provisioner of the
-        graph, if one is given. It pauses for `pause` seconds between steps, and longer after
+        graph, if one is given. One that `ends_with_run` lets the nodes go at its end which nobody
+        needs. It pauses for `pause` seconds between steps, and longer after
         several that failed. Each step renews the nodes' leases.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
         self._lock = lock or default_report(fleet).with_suffix(".lock")
         self._graph, self._progress = graph, progress
+        self._ends_with_run = ends_with_run
         self._pause, self._longest_pause = pause, max(pause, longest_pause)
         self._stop = threading.Event()
         self._failures = 0
@@ -100,7 +103,16 @@ class Loop:
         self._provisioned = self._was_provisioned()
         while not self._stop.is_set() and not self._once():
             self._stop.wait(self._until_next())
-        self._tell("ended")
+        self._tell("ended", self._leave() if self._ends_with_run else "")
+
+    def _leave(self) -> str:
+        """Let go of nodes that nobody needs; return why that failed, if it did."""
+        try:
+            self._last = self._autoscaler.leave()
+        except Exception as error:  # noqa: BLE001 - the run's end waits for this process
+            self._say(f"nodes may be left: {error}")
+            return str(error)
+        return ""
 
     def _once(self) -> bool:
         """Make a step; return whether nothing is left to do."""

@@ -20,6 +20,7 @@ from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step
 from trialfleet.infra.fleet.scaling.backoff import NOTICES, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger
+from trialfleet.infra.pool.machines import Room
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +79,48 @@ def test_an_idle_node_is_drained_and_then_terminated() -> None:
         assert ended.instance == removal.instance
         assert [i.id for i in here.living()] == [n for n in names if n != ended.instance]
         assert f"terminated {ended.instance}: it is drained: idle for 5 minutes" in here.messages
+
+
+def test_the_end_of_a_run_lets_go_of_nodes_that_nobody_needs() -> None:
+    with world(nodes={"min": 0, "max": 6}) as here:
+        scaler = leaver(here)
+        here.waiting = 5
+        scaler.step()
+        here.waiting = 0
+        busy, drained, *idle = here.join()
+        needed, refusing, gone = sorted(idle)
+        here.change(busy, idle_since=None, free=Room())
+        here.change(drained, draining=True, drain_reason="trialfleet: idle for 10 minutes")
+        here.undrainable = refusing
+        scaler.step()
+        here.waiting = 1  # of another run
+        here.later(minutes=1)
+        step = scaler.leave()
+        assert {one.id for one in here.living()} == {busy, refusing, needed}
+        assert f"terminated {gone}: the run r1 is over" in here.messages
+        assert step.notes == (f"{refusing} can't be drained: condor_drain is not on PATH",)
+        alive = {name for name, life in step.instances.items() if life.ended is None}
+        assert alive == {busy, refusing, needed}
+
+
+def leaver(here: World) -> Autoscaler:
+    """An autoscaler of the run r1 that sees what trials of other runs ask for."""
+    everyone = replace(here.connections(), look_at_all=lambda _: here.connections().look("f", ""))
+    say = here.messages.append
+    return Autoscaler(here.account.aws, here.fleet, everyone, run="r1", progress=say)
+
+
+def test_the_nodes_that_are_to_stay_outlive_the_run_and_those_to_come_do_not() -> None:
+    with world(nodes={"min": 1, "max": 4}) as here:
+        scaler = leaver(here)
+        here.waiting = 3
+        scaler.step()
+        here.waiting = 0
+        here.join()
+        here.pool.popitem()  # this one is yet to come
+        step = scaler.leave()
+        assert len(step.terminated) == 2
+        assert len(here.living()) == 1
 
 
 def test_a_node_that_refuses_to_drain_is_kept_and_said() -> None:

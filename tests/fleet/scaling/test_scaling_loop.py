@@ -29,6 +29,12 @@ class Scripted:
     steps: list[Step | Exception]
     least: list[int] = field(default_factory=list)
     ended: Callable[[], None] = lambda: None
+    last: Step | Exception = STEP
+
+    def leave(self) -> Step:
+        if isinstance(self.last, Exception):
+            raise self.last
+        return self.last
 
     def step(self, *, least: int = 0) -> Step:
         self.least.append(least)
@@ -73,6 +79,22 @@ def loop(scripted: Scripted, report: Path, messages: list[str], **more: object) 
     )
     scripted.ended = made.stop
     return made
+
+
+def test_the_end_of_a_run_lets_go_of_its_nodes_and_the_report_has_it(tmp_path: Path) -> None:
+    messages: list[str] = []
+    last = Step(**{**vars(STEP), "notes": ("one node stays",)})
+    report = tmp_path / "fleet.json"
+    loop(Scripted([STEP], last=last), report, messages, ends_with_run=True).run()
+    found = json.loads(report.read_text())
+    assert (found["state"], found["step"]["notes"]) == ("ended", ["one node stays"])
+    loop(Scripted([STEP], last=last), report, messages).run()  # by hand: it may begin again
+    assert json.loads(report.read_text())["step"]["notes"] == []
+    fails = Scripted([STEP], last=PoolError("no collector answers"))
+    loop(fails, report, messages, ends_with_run=True).run()
+    found = json.loads(report.read_text())
+    assert (found["state"], found["error"]) == ("ended", "no collector answers")
+    assert messages == ["nodes may be left: no collector answers"]
 
 
 def test_each_step_is_reported_for_people(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import os
 import unittest.mock
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -609,6 +609,32 @@ def test_the_report_says_why_trials_ended(scripts: Scripts) -> None:
     assert "Trials ended early: no money is left" in scripts.folder.report_page.read_text()
 
 
+def test_the_end_of_a_run_tells_which_nodes_it_leaves(make_run: MakeRun) -> None:
+    fleet = {"name": "left", "aws_regions": ["eu-west-1"]}
+    folder = RunFolder(make_run(fleet=fleet).folder)
+    now = datetime(2026, 11, 27, 5, 0, tzinfo=UTC)
+    life = {"type": "g5.xlarge", "price": 0.4, "launched": "2026-11-27T04:00:00+00:00"}
+    expires, ended = ("2026-11-27T05:40:00+00:00", "2026-11-27T04:30:00+00:00")
+    nodes = {"i-1": life | {"expires": expires}, "i-2": life | {"ended": ended}}
+    step = {"since": life["launched"], "spent": 0.1, "instances": nodes}
+    folder.fleet_state.write_text(json.dumps({"run": "r1", "state": "ended", "step": step}))
+
+    def money(at: datetime) -> spending.Spending:
+        spec = load_frozen(folder.study).study.fleet
+        return spending.read_spending(folder, "r1", spec, at) or pytest.fail("no money")
+
+    assert money(now).nodes_left == (
+        "1 node of the fleet still runs, until 05:40 UTC at the latest, for 0.4000 USD per hour; "
+        "trialfleet fleet scale 0 ends it now"
+    )
+    assert money(now).spent == pytest.approx(0.6)
+    later = money(now + timedelta(hours=2))
+    assert later.nodes_left is None
+    assert later.spent == pytest.approx(0.4 * 100 / 60 + 0.2)
+    folder.fleet_state.write_text(json.dumps({"run": "r1", "state": "scaling", "step": step}))
+    assert money(now).nodes_left is None
+
+
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_the_status_shows_what_was_spent_and_what_is_left(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_hand: bool
@@ -629,6 +655,7 @@ def test_the_status_shows_what_was_spent_and_what_is_left(
         "reserve": 12.0,
         "ended": None,
         "trouble": "AWS says no",
+        "nodes_left": None,
     }
     spending.note(folder, "tune", UNPAID)
     shown = Console(width=200, file=io.StringIO())

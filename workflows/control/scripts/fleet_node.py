@@ -62,6 +62,7 @@ def loop(
         run=run,
         report=folder.fleet_state if folder else None,
         graph=graph,
+        ends_with_run=folder is not None,
         progress=progress,
         longest_pause=min(LONGEST_PAUSE, fleet.lease_minutes * 60 / 4),
     )

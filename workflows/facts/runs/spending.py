@@ -6,19 +6,27 @@ from the queue. The first that is found is noted in the run's folder, so that no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from trialfleet.files import read_record, write_json
-from trialfleet.infra.fleet.scaling.last_report import kept_lifetimes, lines_in, run_report
+from trialfleet.infra.fleet.scaling.last_report import (
+    kept_lifetimes,
+    lines_in,
+    read_report,
+    run_report,
+)
+from trialfleet.infra.fleet.scaling.lifetimes import Lifetime, NodesLeft, nodes_left
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.facts.record_shapes import Reasons
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import usd
 
+AUTOSCALER_SECONDS = 30.0  # so long an autoscaler takes to end, if nothing is wrong
 Mode = Literal["tune", "final"]
 
 
@@ -51,6 +59,8 @@ class Spending:
         reserve: what of the cap is kept for the full trainings, in USD; None without one.
         ended: why trials, or the full trainings too, have ended for want of money.
         trouble: why the autoscaler does not get on, if it doesn't.
+        nodes_left: which nodes live yet though the autoscaler has ended, until when and for how
+            much, in words; None where none does.
     """
 
     spent: float
@@ -59,6 +69,7 @@ class Spending:
     reserve: float | None
     ended: str | None
     trouble: str | None
+    nodes_left: str | None = None
 
     def __str__(self) -> str:
         """The money in words."""
@@ -78,7 +89,10 @@ def read_spending(
     if fleet is None or report is None or report["run"] != run:  # of all trials: not its money
         return None
     step: dict[str, Any] = report.get("step") or {}
-    spent, cap = _spent(step, fleet.called, now or datetime.now(UTC)), fleet.price_cap.run
+    now, kept = now or datetime.now(UTC), kept_lifetimes(fleet.called)
+    nodes = {k: kept.get(k, life) for k, life in lines_in(step.get("instances")).items()}
+    spent, cap = _spent(step, nodes.values(), now), fleet.price_cap.run
+    over = report.get("state") == "ended"
     return Spending(
         spent=spent,
         cap=cap,
@@ -86,15 +100,38 @@ def read_spending(
         reserve=None if cap is None else cap * fleet.price_cap.reserve,
         ended=unpaid_trials(folder) or step.get("stopped") or None,
         trouble=_trouble(report),
+        nodes_left=_in_words(nodes_left(nodes.values(), now)) if over else None,
     )
 
 
-def _spent(step: Mapping[str, Any], fleet: str, now: datetime) -> float:
-    nodes = lines_in(step.get("instances"))
+def _spent(step: Mapping[str, Any], nodes: Collection[Lifetime], now: datetime) -> float:
     if not nodes:
         return float(step.get("spent", 0.0))
-    kept, since = kept_lifetimes(fleet), datetime.fromisoformat(step["since"])
-    return sum(kept.get(name, life).spent(now, since) for name, life in nodes.items())
+    since = datetime.fromisoformat(step["since"])
+    return sum(life.spent(now, since) for life in nodes)
+
+
+def _in_words(left: NodesLeft | None) -> str | None:
+    if left is None:
+        return None
+    nodes, them = f"{left.nodes} nodes of the fleet still run", "them"
+    if left.nodes == 1:
+        nodes, them = "1 node of the fleet still runs", "it"
+    until = f"until {left.until:%H:%M} UTC at the latest" if left.until else "without a lease"
+    return (
+        f"{nodes}, {until}, for {usd(left.per_hour)} USD per hour; "
+        f"trialfleet fleet scale 0 ends {them} now"
+    )
+
+
+def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS) -> bool:
+    """Wait until the autoscaler of a run that is over has let go of its nodes; tell whether so."""
+    deadline = time.monotonic() + seconds
+    while not (ended := (read_report(folder.fleet_state) or {}).get("state") == "ended"):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    return ended
 
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:

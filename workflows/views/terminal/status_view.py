@@ -66,7 +66,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
     said: set[str] = set()
     if status.notice:
         parts.append(Text(_anew(status.notice, status, said), "yellow"))
-    parts += [Text(line, color) for line, color in _money(status)]
+    parts += [Text(line, color) for line, color in money_lines(status)]
     parts += [Text(str(status.work), "yellow")] if status.work.is_much_lost else []
     parts += [
         Text.assemble((names, color), text)
@@ -192,13 +192,14 @@ def _mended(mend: dict[str, Any]) -> str:
     return f"mended at {when:%H:%M:%S}: {where}{mend['what']}"
 
 
-def _money(status: RunStatus) -> list[tuple[str, str]]:
+def money_lines(status: RunStatus) -> list[tuple[str, str]]:
     """What the fleet costs, and what is wrong there: lines and their colours."""
     money = status.money
     if money is None:
         return []
     troubles = [f"trials ended: {money.ended}"] if money.ended else []
     troubles += [f"the fleet's autoscaler: {money.trouble}"] if money.trouble else []
+    troubles += [money.nodes_left] if money.nodes_left else []
     return [(f"fleet: {money}", "default"), *((line, "yellow") for line in troubles)]
 
 
@@ -342,7 +343,7 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield trouble, trouble
     for mend in status.mends:
         yield str(mend), _mended(mend)
-    for number, (line, _) in enumerate(_money(status)[1:]):  # the sum changes all the time
+    for number, (line, _) in enumerate(money_lines(status)[1:]):  # the sum changes all the time
         yield f"money {number}", line
     for region in status.regions:
         yield region.slug, _region_line(region, status.metric)
