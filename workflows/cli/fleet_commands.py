@@ -137,9 +137,11 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
 @click.option("--run", help="The run that pays for the nodes.")
 def fleet_autoscale(file: Path | None, run: str | None) -> None:
     """Follow the queue's demand and renew the nodes' leases, until Ctrl-C."""
+    from trialfleet.infra.fleet.scaling.down_note import lift
     from trialfleet.workflows.control.scripts.fleet_node import loop
 
     aws, spec = _opened(file)
+    lift(spec.called)
     loop(aws, spec, run=run or "", progress=say).run()
 
 
@@ -170,10 +172,17 @@ def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
 @fleet.command("down")
 @file_argument
 @click.option("--now", is_flag=True, help="Don't wait for running trials' checkpoints.")
-def fleet_down(file: Path | None, now: bool) -> None:
-    """Drain and terminate the nodes, and delete all that `up` made."""
+@click.option("--yes", is_flag=True, help="Don't ask, though runs use the fleet.")
+def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
+    """Drain and terminate the nodes, and delete all that `up` made.
+
+    Runs that use the fleet are named first. They stay, and wait: this machine's autoscalers start
+    no node until the next `fleet up`, `scale` or `autoscale`, or until a run is submitted or
+    resumed.
+    """
     from trialfleet.infra.fleet.commands.status import keep_record
     from trialfleet.infra.fleet.lifecycle.down import down
+    from trialfleet.infra.fleet.scaling.down_note import note_down
     from trialfleet.infra.fleet.scaling.draining import drain_instances
     from trialfleet.workflows.formatting import usd
 
@@ -182,6 +191,8 @@ def fleet_down(file: Path | None, now: bool) -> None:
             say(line, err=True)
 
     aws, spec = _opened(file)
+    _tell_of_runs(spec.called, yes)
+    note_down(spec.called)
     costs: list[float] = []
     left = down(
         aws, spec, drain, say, keep=lambda nodes: costs.append(keep_record(aws, spec, nodes))
@@ -191,6 +202,33 @@ def fleet_down(file: Path | None, now: bool) -> None:
     if left:
         sys.exit(1)
     say(f"nothing is left; the fleet has cost about {usd(costs[-1])} USD")
+
+
+def _tell_of_runs(name: str, yes: bool) -> None:
+    """Name the runs that use a fleet which is to go, and ask whether it may."""
+    from trialfleet.errors import PoolError
+    from trialfleet.files import shell_quoted
+    from trialfleet.workflows.facts.runs.fleet_use import runs_on
+
+    try:
+        runs = [shell_quoted(run) for run in runs_on(name)]
+    except PoolError as error:
+        say(f"whether a run uses the fleet is unknown: {error}", err=True)
+        return
+    if not runs:
+        return
+    say(f"in progress on the fleet {name}: {', '.join(runs)}")
+    say("trials leave with their checkpoints, and wait until `trialfleet fleet up`")
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(
+            "a run is in progress: nothing was done; `trialfleet fleet down --yes` takes the fleet "
+            f"down all the same, and `trialfleet stop {runs[0]}` ends the run first"
+        )
+    if not click.confirm("take the fleet down?"):
+        say("nothing was done")
+        sys.exit(1)
 
 
 @fleet.command("reap")

@@ -13,7 +13,7 @@ from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.lifecycle import up as fleet_up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.scaling import decision as scaling
-from trialfleet.infra.fleet.scaling import draining
+from trialfleet.infra.fleet.scaling import down_note, draining
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.saved_state import Watch
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -24,6 +24,7 @@ from trialfleet.infra.pool.machines import Room
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
     """Make the fleet, with what this manager gives to its nodes; see `up.up`."""
     given = fleet_up.gather_inputs(aws, fleet)
+    down_note.lift(fleet.called)
     return fleet_up.up(aws, fleet, given, choice.candidates(aws, fleet), count, run, progress)
 
 

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -70,6 +71,8 @@ class Books:
         self._ledger = ledger.begun(self._run, self._began, self._planned) if self._run else ledger
         if problem or not self._ledger.lifetimes or self._ledger == self._stored:
             return problem
+        if down_note.why_no_nodes(self._fleet.called):  # `fleet down` keeps it elsewhere
+            return ""
         try:
             ledgers.save(self._aws, self._fleet, self._ledger)
         except FleetError as error:

@@ -24,7 +24,7 @@ from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
-from trialfleet.infra.fleet.scaling import draining, end_trials
+from trialfleet.infra.fleet.scaling import down_note, draining, end_trials
 from trialfleet.infra.fleet.scaling.accounting import Books
 from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.decision import (
@@ -181,7 +181,8 @@ class Autoscaler:
         rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
         nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
         candidates = self._notices.last(candidates, nodes, now)
-        paused = "; ".join(filter(None, (unavailable, self._uncounted(unheard))))
+        reasons = (down_note.why_no_nodes(self._fleet.called), unavailable)
+        paused = "; ".join(filter(None, (*reasons, self._uncounted(unheard))))
         limits = self._limits(candidates, nodes, paused, least, now)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
         demand, lines = self._unmatched.without(view.demand, unmatched, now)
@@ -315,12 +316,13 @@ class Autoscaler:
     # --- Acting -----------------------------------------------------------------------------------
 
     def _renew_leases(self, living: Sequence[Instance], now: datetime) -> list[str]:
-        """Let the nodes live on; but not once the run's money is spent, whatever fails then.
+        """Let the nodes live on; but not once the run's money is spent, or the fleet taken down.
 
         Returns:
             Which leases could not be renewed and why.
         """
-        if run_cap_reached(self._fleet.price_cap.run, self._books.spent(now)):
+        spent = run_cap_reached(self._fleet.price_cap.run, self._books.spent(now))
+        if spent or down_note.why_no_nodes(self._fleet.called):
             return []
         soon = now + RENEWED * timedelta(minutes=self._fleet.lease_minutes)
         due = [i for i in living if i.expires is None or i.expires < soon]

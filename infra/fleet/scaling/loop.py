@@ -24,6 +24,7 @@ from trialfleet.files import locked, write_json
 from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.pool.provisioning import Graph
+from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, unfailing
 from trialfleet.infra.fleet.scaling.last_report import default_report
 
@@ -117,7 +118,8 @@ class Loop:
     def _once(self) -> bool:
         """Make a step; return whether nothing is left to do."""
         try:
-            self._last = self._autoscaler.step(least=self._least())
+            with down_note.step_of(down_note.step_lock(self._lock)):
+                self._last = self._autoscaler.step(least=self._least())
             over = self._look_at_the_graph(self._last)
         except Exception as error:  # noqa: BLE001 - whatever it is, nodes and run need the next step
             self._failures += 1

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.conftest import MakeRun
 from tests.fleet.mock_aws.moto_account import ACCOUNT, IMAGE, Account, candidate, fleet, inputs
 from trialfleet.infra.fleet.commands.status import current_record, status
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.infra.fleet.scaling.down_note import why_no_nodes
+from trialfleet.infra.pool import schedd
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.formatting import usd
 
@@ -35,6 +38,12 @@ def cloud(cloud: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ac
     monkeypatch.delenv("CONDOR_CONFIG", raising=False)
     Path("fleet.yaml").write_text(FLEET)
     return cloud
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """No run is submitted here, so /tmp will do."""
+    return tmp_path
 
 
 def fleet_command(*words: str) -> Result:
@@ -166,6 +175,26 @@ def test_after_down_the_cost_is_told_and_grows_no_more(
     assert float(said[0]) > 0
     raised(cloud)
     assert current_record(cloud.aws, spec).cost(later) > 0.58 * 2.9 + told[0]
+
+
+def test_down_names_the_runs_that_use_the_fleet_and_asks(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch, make_run: MakeRun
+) -> None:
+    raised(cloud)
+    own = {"name": "f", "aws_regions": ["eu-west-1"]}
+    run, other = make_run(fleet=own).folder, make_run(run="r2", fleet=own | {"name": "g"}).folder
+    queued = [{"TrialfleetFolder": str(place)} for place in (run, other, "/gone")]
+    monkeypatch.setattr(schedd, "query", lambda *_: queued)
+    refused = fleet_command("down", "--now")
+    assert refused.exit_code == 2
+    assert "in progress on the fleet f: runs/r1\n" in refused.output
+    assert "`trialfleet stop runs/r1` ends the run first" in refused.output
+    assert cloud.instances()
+    assert why_no_nodes("f") == ""
+    done = fleet_command("down", "--now", "--yes")
+    assert (done.exit_code, cloud.instances()) == (0, [])
+    assert "nothing is left" in done.output
+    assert why_no_nodes("f").startswith("the fleet was taken down at ")
 
 
 def test_down_says_once_what_is_left(cloud: Account) -> None:

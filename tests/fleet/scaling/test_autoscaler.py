@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -16,7 +17,7 @@ from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling import down_note, ledger
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step
 from trialfleet.infra.fleet.scaling.backoff import NOTICES, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger
@@ -101,6 +102,33 @@ def test_the_end_of_a_run_lets_go_of_nodes_that_nobody_needs() -> None:
         assert step.notes == (f"{refusing} can't be drained: condor_drain is not on PATH",)
         alive = {name for name, life in step.instances.items() if life.ended is None}
         assert alive == {busy, refusing, needed}
+
+
+def test_a_fleet_that_was_taken_down_gets_no_node_until_somebody_asks_for_it(
+    cache: Path,
+) -> None:
+    with world(nodes={"min": 1, "max": 4}, lease_minutes=30) as here:
+        scaler = here.autoscaler("r1")
+        here.waiting = 2
+        scaler.step()
+        held = here.account.holdings()
+        down_note.note_down("f")
+        down.down(here.account.aws, here.fleet, lambda _: None)
+        here.later(minutes=1)
+        step = scaler.step()
+        assert step.launched == ()
+        assert re.match(r"2 more would be of use: the fleet was taken down at .*Z?;", step.notes[0])
+        assert not [one for one in here.account.holdings() if "trialfleet" in one]
+        assert here.autoscaler("r1").step().launched == (), "nor from one that begins anew"
+        down_note.lift("f")
+        here.later(minutes=1)
+        assert len(scaler.step().launched) == 2
+        assert here.account.holdings() == held
+        down_note.note_down("f")  # and was killed before it did anything
+        here.join()
+        here.later(minutes=25)
+        scaler.step()
+        assert min(lease_left(here)) < timedelta(minutes=10), "so they end by themselves"
 
 
 def leaver(here: World) -> Autoscaler:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.fleet.mock_aws.nodes_at_hand import NOW
 from trialfleet.errors import FleetError, PoolError
+from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling.autoscaler import Step
 from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
@@ -95,6 +96,28 @@ def test_the_end_of_a_run_lets_go_of_its_nodes_and_the_report_has_it(tmp_path: P
     found = json.loads(report.read_text())
     assert (found["state"], found["error"]) == ("ended", "no collector answers")
     assert messages == ["nodes may be left: no collector answers"]
+
+
+def test_down_waits_for_the_step_that_does_not_know_of_it_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    heard: list[str] = []
+
+    def while_it_steps() -> None:
+        with pytest.raises(FleetError, match="is in a step for 0 s already"):
+            down_note.note_down("demo", seconds=0.1)
+        heard.append(down_note.why_no_nodes("demo"))
+        made.stop()
+
+    scripted = Scripted([STEP])
+    made = loop(scripted, tmp_path / "fleet.json", [], lock=default_report("demo"))
+    scripted.ended = while_it_steps
+    made.run()
+    assert heard[0].startswith("the fleet was taken down at 20")
+    down_note.note_down("demo", seconds=0)
+    down_note.lift("demo")
+    assert down_note.why_no_nodes("demo") == ""
 
 
 def test_each_step_is_reported_for_people(tmp_path: Path) -> None:

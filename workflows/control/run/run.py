@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
+from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.control.dagman import mend
 from trialfleet.workflows.control.dagman.mend import alone
@@ -166,6 +167,7 @@ class Run:
                     "such slots are to come, give --anyway"
                 )
             freeze_data(self._files, frozen.study)
+            self._ask_for_fleet()
             return mend.submit(self._files)
 
     def resume(self) -> str:
@@ -183,8 +185,14 @@ class Run:
         """
         with alone(self._files):
             job = self._gone_on()
+            self._ask_for_fleet()
         reopen_day_of(self.folder)
         return job
+
+    def _ask_for_fleet(self) -> None:
+        """Let the run's autoscaler start nodes, also if the fleet was taken down before."""
+        if fleet := self.study.fleet:
+            down_note.lift(fleet.called)
 
     def _gone_on(self) -> str:
         """Have the run go on; return the job id of its DAGMan."""
