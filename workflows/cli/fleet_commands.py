@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -194,9 +195,12 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
     _tell_of_runs(spec.called, yes)
     note_down(spec.called)
     costs: list[float] = []
-    left = down(
-        aws, spec, drain, say, keep=lambda nodes: costs.append(keep_record(aws, spec, nodes))
-    )
+    began = datetime.now(UTC) - timedelta(seconds=5)  # AWS's clock is its own
+
+    def keep(instances: list[Instance]) -> None:
+        costs.append(keep_record(aws, spec, instances, began))
+
+    left = down(aws, spec, drain, say, keep=keep)
     for line in left:
         say(line, err=True)
     if left:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
+from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.instances import inventory
@@ -14,6 +16,7 @@ from trialfleet.infra.fleet.lifecycle import up as fleet_up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.scaling import decision as scaling
 from trialfleet.infra.fleet.scaling import down_note, draining
+from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.saved_state import Watch
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -69,4 +72,13 @@ def _shrink(
     if ending:
         progress(f"terminating {', '.join(instance.id for instance in ending)}")
         down.terminate(aws, ending)
+        _explain(aws, fleet, {instance.id: reason for instance in ending})
     return problems
+
+
+def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
+    """Note why nodes end, where no autoscaler does; the record may be out of reach."""
+    with suppress(FleetError):
+        listed = inventory.instances(aws, fleet, gone=True)
+        record = ledgers.load(aws, fleet).noted(listed, datetime.now(UTC))
+        ledgers.save(aws, fleet, record.explained(whys))

@@ -24,6 +24,11 @@ from trialfleet.infra.pool.machines import Machine
 
 # asked: AWS starts it · booted: it runs and is not in the pool · joined: it takes trials
 Stage = Literal["asked", "booted", "joined", "sick", "draining", "ending", "ended"]
+_TAKEN = {"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"}  # AWS's codes
+_ENDS = {
+    "Client.UserInitiatedShutdown": "somebody had AWS terminate it",
+    "Client.InstanceInitiatedShutdown": "it switched itself off",
+}
 _OF_INSTANCE = (
     *("aws_region", "zone", "type", "lifecycle", "state", "price", "launched", "expires"),
     *("address", "run", "ended"),
@@ -41,6 +46,7 @@ class NodeStatus:
         wants_gpus: trials of the fleet want GPUs.
         boot_message: what it logged last, where the pool doesn't know it; empty: nothing.
         cost: USD so far.
+        ended_by: why it has ended, as the fleet's record has it; empty: it doesn't know.
         pool_answers: the pool can be asked.
     """
 
@@ -50,6 +56,7 @@ class NodeStatus:
     wants_gpus: bool
     boot_message: str
     cost: float
+    ended_by: str = ""
     pool_answers: bool = True
 
     @property
@@ -79,7 +86,17 @@ class NodeStatus:
                 since += f", which is more than the {up.BOOT_MINUTES} that it may take"
             return f"not in the pool {since}; {logged or 'it has reported nothing of its boot yet'}"
         ends = {"ending": "AWS is ending it", "ended": "it has ended"}
-        return "; ".join(filter(None, (ends.get(stage, f"it is {state}"), logged)))
+        if stage not in ends:
+            return "; ".join(filter(None, (f"it is {state}", logged)))
+        return ": ".join(filter(None, (ends[stage], self._why_ended or logged)))
+
+    @property
+    def _why_ended(self) -> str:
+        """Why it has ended: who ended it says more than AWS does, but for a spot interruption."""
+        code = self.instance.ended.partition(":")[0]
+        if code in _TAKEN:
+            return f"AWS took the spot instance back ({self.instance.ended})"
+        return self.ended_by or _ENDS.get(code, self.instance.ended)
 
     @property
     def age_minutes(self) -> float:
@@ -175,6 +192,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
             wants_gpus=fleet.brings_gpus,
             boot_message=messages.get(i.id, ""),
             cost=record.lifetimes[i.id].cost(now),
+            ended_by=record.lifetimes[i.id].why,
             pool_answers=view is not None,
         )
         for i in instances
@@ -197,16 +215,18 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     )
 
 
-def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance]) -> float:
+def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: datetime) -> float:
     """Keep what a fleet has cost on this machine, where it outlives the fleet; return it in USD.
 
-    `instances` is what AWS lists in the end.
+    `instances` is what AWS lists in the end; those that ended since `began` did so by `fleet down`.
 
     Raises:
         FleetError: the record can't be read, or the disk does not take it.
     """
     now = datetime.now(UTC)
     record = ledgers.load(aws, fleet).noted(instances, now)
+    ended = [name for name, life in record.since(began).items() if not life.why]
+    record = record.explained(dict.fromkeys(ended, "`fleet down`"))
     ledgers.keep(aws, fleet, record)
     return record.cost(now)
 

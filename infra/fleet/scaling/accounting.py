@@ -13,9 +13,12 @@ from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling import ledger as ledgers
+from trialfleet.infra.fleet.scaling.decision import Removal
+from trialfleet.infra.fleet.scaling.draining import why_it_drains
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.machines import Machine
 
 
 class Books:
@@ -51,6 +54,12 @@ class Books:
     def joined(self, instances: Iterable[str], now: datetime) -> None:
         """Note the instances that are in the pool; the next `note` writes it down."""
         self._ledger = self._ledger.joined(instances, now)
+
+    def explained(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
+        """Note why nodes drain or end; the next `note` writes it down."""
+        whys = {node.instance: why_it_drains(node) for node in pool}
+        ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
+        self._ledger = self._ledger.explained(whys | ended)
 
     def lifetimes(self) -> Mapping[str, Lifetime]:
         """Return the instances that have lived since the run began."""

@@ -191,6 +191,7 @@ class Autoscaler:
         ended, limits, trouble = self._end_trials(stop, limits)
         phases = {node.id: phase(node, limits, now) for node in nodes}
         decision = decide(demand, nodes, self._paused(limits, phases, now), now)
+        self._books.explained(view.nodes, decision.terminate)
         drained, refused = self._drain(decision, nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
         launched = self._launch(decision, candidates, now)
@@ -225,6 +226,7 @@ class Autoscaler:
         drained, refused = self._drain(decision, nodes)
         # They ran nothing when they took the order, and take nothing since.
         ending = replace(decision, terminate=(*decision.terminate, *drained))
+        self._books.explained(view.nodes, ending.terminate)
         troubles += [*refused, self._terminate(ending, living)]
         troubles += map(str, inventory.listen(self._aws, self._fleet, self._listed))
         listed = [instance for region in self._listed.values() for instance in region]

@@ -117,6 +117,14 @@ def described(node: Machine) -> str:
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
 
+def why_it_drains(node: Machine) -> str:
+    """Return why a node drains, and who asked for that; empty where it doesn't."""
+    if not node.draining:
+        return ""
+    who = "the manager" if node.drain_reason.startswith(OURS) else "the node itself"
+    return f"{node.drain_explanation or 'no reason given'} (drained by {who})"
+
+
 def undrained(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
     """Return those nodes of these instances on which a job runs or may yet."""
     return [

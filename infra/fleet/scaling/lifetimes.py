@@ -32,6 +32,7 @@ class Lifetime:
         ended: when it ended, or was found to be gone; None while it lives.
         joined: when it was first seen in the pool; None if it never was.
         run: the run for which it was launched; empty: for none, or it isn't known.
+        why: why it drains or has ended, and who wanted that; empty where nobody here knows.
     """
 
     type: str
@@ -41,6 +42,7 @@ class Lifetime:
     ended: datetime | None = None
     joined: datetime | None = None
     run: str = ""
+    why: str = ""
 
     def until(self, now: datetime) -> datetime:
         """Return its end; where it isn't known `now`, but no later than the end of its lease."""
@@ -120,6 +122,15 @@ class Ledger:
         }
         return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
 
+    def explained(self, whys: Mapping[str, str]) -> Ledger:
+        """Return the record with why instances go; of those that have ended it stays as it was."""
+        new = {
+            name: replace(life, why=whys[name])
+            for name, life in self.lifetimes.items()
+            if name in whys and whys[name] != life.why and not (life.ended and life.why)
+        }
+        return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
+
     def since(self, moment: datetime) -> Mapping[str, Lifetime]:
         """Return the instances that lived then or later."""
         return {k: v for k, v in self.lifetimes.items() if v.ended is None or v.ended > moment}
@@ -151,6 +162,7 @@ class Ledger:
             ended=None if instance.alive else ended,
             joined=joined,
             run=instance.run,
+            why=known.why if known else "",
         )
 
 
@@ -188,4 +200,5 @@ def _parse_line(line: Mapping[str, Any]) -> Lifetime:
         ended=moment("ended"),
         joined=moment("joined"),
         run=str(line.get("run", "")),
+        why=str(line.get("why", "")),
     )

@@ -167,7 +167,9 @@ def test_after_down_the_cost_is_told_and_grows_no_more(
     out = fleet_command("down", "--now").output
     said = re.findall(r"the fleet has cost about ([0-9.]+) USD", out)
     later, spec = datetime.now(UTC) + timedelta(hours=3), fleet(spot={"share": 0})
-    told = [json.loads(fleet_command("status", "--json").output)["spent"]]
+    shown = json.loads(fleet_command("status", "--json").output)
+    assert shown["nodes"][0]["why"] == "it has ended: `fleet down`"
+    told = [shown["spent"]]
     with monkeypatch.context() as patch:
         patch.setattr(inventory, "tagged", lambda *_: [])  # AWS has forgotten the instance
         told += [status(cloud.aws, spec, now=later).spent]

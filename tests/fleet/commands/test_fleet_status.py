@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,10 +18,11 @@ from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling.draining import why_it_drains
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger
 from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
 
-FLEET = fleet(nodes={"min": 1, "max": 4}, price_cap={"hour": 5, "run": 50})
+FLEET = fleet(nodes={"min": 1, "max": 5}, price_cap={"hour": 5, "run": 50})
 LOG = """2026-11-20T12:00:01Z driver: present
 2026-11-20T12:00:09Z htcondor failed: no version 25.14.1 for this release
 \n"""
@@ -184,6 +186,38 @@ def test_ended_nodes_stay_in_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
         of_run = seen(account, monkeypatch, pool_node(two), minutes=30, run="r1")
         assert (status.since, of_run.since) == (None, run_began)
         assert of_run.spent == pytest.approx(0.1, abs=0.002)
+
+
+def test_an_ended_node_says_why_it_ended_and_who_wanted_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with new_account() as account:
+        idle, ours, unknown, alone, spot = raised(account, 5)
+        listed = inventory.instances(account.aws, FLEET)
+        record = Ledger().noted(listed, datetime.now(UTC))
+        own = pool_node(idle, draining=True, note="idle for 10 minutes")
+        asked = pool_node(ours, draining=True, drain_reason="trialfleet: the run r1 is over")
+        whys = {node.instance: why_it_drains(node) for node in (own, asked)}
+        whys[spot] = "spot interruption: terminate at 12:00 (drained by the node itself)"
+        ledger.save(account.aws, FLEET, record.explained(whys))
+        codes = {
+            alone: "Client.InstanceInitiatedShutdown: Instance initiated shutdown",
+            spot: "Server.SpotInstanceTermination: Spot instance termination",
+        }
+        usual = "Client.UserInitiatedShutdown: User initiated shutdown"
+        ended = [replace(one, state="terminated", ended=codes.get(one.id, usual)) for one in listed]
+        monkeypatch.setattr(inventory, "tagged", lambda *_: ended)
+        monkeypatch.setattr(fleet_status, "last_messages", lambda *_: {})
+        told = {
+            node.instance.id: node.to_json()["why"] for node in seen(account, monkeypatch).nodes
+        }
+        assert told == {
+            idle: "it has ended: idle for 10 minutes (drained by the node itself)",
+            ours: "it has ended: the run r1 is over (drained by the manager)",
+            unknown: "it has ended: somebody had AWS terminate it",
+            alone: "it has ended: it switched itself off",
+            spot: f"it has ended: AWS took the spot instance back ({codes[spot]})",
+        }
 
 
 def test_a_pool_that_does_not_answer_is_said_first(monkeypatch: pytest.MonkeyPatch) -> None:

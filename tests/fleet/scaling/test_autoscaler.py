@@ -80,6 +80,11 @@ def test_an_idle_node_is_drained_and_then_terminated() -> None:
         assert ended.instance == removal.instance
         assert [i.id for i in here.living()] == [n for n in names if n != ended.instance]
         assert f"terminated {ended.instance}: it is drained: idle for 5 minutes" in here.messages
+        scaler.step()
+        assert {life.why for life in record_of(here).lifetimes.values()} == {
+            "",
+            "idle for 5 minutes (drained by the manager)",
+        }
 
 
 def test_the_end_of_a_run_lets_go_of_nodes_that_nobody_needs() -> None:
@@ -100,6 +105,7 @@ def test_the_end_of_a_run_lets_go_of_nodes_that_nobody_needs() -> None:
         assert {one.id for one in here.living()} == {busy, refusing, needed}
         assert f"terminated {gone}: the run r1 is over" in here.messages
         assert step.notes == (f"{refusing} can't be drained: condor_drain is not on PATH",)
+        assert step.instances[gone].why == "the run r1 is over"
         alive = {name for name, life in step.instances.items() if life.ended is None}
         assert alive == {busy, refusing, needed}
 

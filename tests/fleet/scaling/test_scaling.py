@@ -3,12 +3,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fleet.mock_aws.nodes_at_hand import LIMITS, NOW, ONE_GPU, ROOM, ago, joined, launched
+from tests.fleet.mock_aws.nodes_at_hand import (
+    LIMITS,
+    NOW,
+    ONE_GPU,
+    ROOM,
+    ago,
+    dynamic_ad,
+    joined,
+    launched,
+    slot_ad,
+)
 from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.decision import (
     GONE,
@@ -23,7 +34,7 @@ from trialfleet.infra.fleet.scaling.decision import (
 )
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.packing import pack
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Room, machines_of
 
 NOTHING = Demand()
 
@@ -350,3 +361,18 @@ def test_every_trial_finds_room_or_is_said_not_to_fit(demand: Demand, free: list
 def test_by_hand_as_many_stay_as_were_asked_for(count: int) -> None:
     nodes = [joined(f"i-{n}", idle=None if n % 2 else 3.0) for n in range(5)]
     assert len(left_after(nodes, down_to(count, nodes, LIMITS, NOW))) == count
+
+
+def test_nodes_that_keep_shared_files_alone_are_not_kept_for_the_jobs_of_others() -> None:
+    """Two jobs run on two of five nodes, each of which has files that the five's jobs shared."""
+    long_ago = int(ago(LIMITS.idle_minutes).timestamp())
+    ads = []
+    for name in ("i-1", "i-2", "i-3", "i-4", "i-5"):
+        runs = name in {"i-1", "i-2"}
+        ads += [slot_ad(name, NumDynamicSlots=1 + runs, NumDynamicSlotsTime=long_ago)]
+        files: dict[str, Any] = {"State": "Claimed", "Activity": "Busy", "IsDataSlot": True}
+        ads += [dynamic_ad(name, Name=f"data1_1@{name}", **files)]
+        ads += [dynamic_ad(name, Name=f"slot1_2@{name}", State="Claimed")] if runs else []
+    nodes = [replace(joined(one.instance), machine=one) for one in machines_of(ads)]
+    assert ids(decide(NOTHING, nodes, LIMITS, NOW).drain) == ["i-3", "i-4", "i-5"]
+    assert decide(NOTHING, nodes, LIMITS, ago(0.1)).drain == ()
