@@ -242,7 +242,7 @@ def test_down_lets_a_running_trial_leave_with_its_checkpoint(project: Project, l
     lab.wait_for(lambda: steps_on(node) > 1, "its first steps")
     assert work.saved(FIRST) == 0
     began = time.monotonic()
-    printed = project.trialfleet("fleet", "down", "demo.yaml")
+    printed = project.trialfleet("fleet", "down", "demo.yaml", "--yes")
     print(f"down took {time.monotonic() - began:.0f} s")
     assert "nothing is left" in printed
     assert not lab.instances("pending", "running", "stopping", "stopped", "shutting-down")

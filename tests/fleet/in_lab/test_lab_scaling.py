@@ -98,7 +98,8 @@ def state(project: Project, work: Work) -> str:
 
 @pytest.mark.parametrize("mode", ["service", "provisioner"])
 def test_a_run_starts_the_fleet_that_it_runs_on(project: Project, lab: Lab, mode: str) -> None:
-    study = project.write_study(STEP, name=mode, fleet=FLEET | {"autoscale": mode}, budget=TWO)
+    fleet = FLEET | {"autoscale": mode, "idle_minutes": 30}  # so that no node goes for that
+    study = project.write_study(STEP, name=mode, fleet=fleet, budget=TWO)
     former = {found["id"] for found in lab.instances()}
     began = time.monotonic()
     folder = f"runs/{mode}"
@@ -109,7 +110,9 @@ def test_a_run_starts_the_fleet_that_it_runs_on(project: Project, lab: Lab, mode
     nodes = [found for found in lab.instances() if found["id"] not in former]
     assert 1 <= len(nodes) <= 2
     assert {node["tags"]["trialfleet:run"] for node in nodes} == {mode}
-    wait_for_no_node(lab, 120)
+    assert "fleet: " in printed
+    assert "still run" not in printed
+    wait_for_no_node(lab, 30)
 
 
 def test_nothing_is_left_after_down(project: Project) -> None:

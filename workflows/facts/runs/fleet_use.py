@@ -6,7 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from trialfleet.classads import Universe
-from trialfleet.errors import TrialfleetError
+from trialfleet.errors import PoolError, TrialfleetError
+from trialfleet.infra.fleet.pool.demand import fleet_machines
 from trialfleet.infra.pool import schedd
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.frozen import load_frozen
@@ -18,17 +19,18 @@ _DAGMANS = (
 
 
 def runs_on(fleet: str) -> list[Path]:
-    """Return the folders of the runs in the queue whose study names a fleet.
+    """Return the folders of the runs in the queue whose study names a fleet, or that run on it.
 
     Raises:
         PoolError: the queue can't be asked.
     """
-    ads = schedd.query(_DAGMANS, ["TrialfleetFolder"])
-    return [
-        place
-        for place in sorted({Path(ad["TrialfleetFolder"]) for ad in ads})
-        if _names(place, fleet)
-    ]
+    ads = schedd.query(_DAGMANS, ["TrialfleetFolder", "TrialfleetRun"])
+    there: set[str] = set()
+    with suppress(PoolError):
+        machines = fleet_machines(fleet, named=True)
+        there = {trial.run for machine in machines for trial in machine.trials}
+    found = {Path(ad["TrialfleetFolder"]): ad.get("TrialfleetRun") in there for ad in ads}
+    return [place for place, is_there in sorted(found.items()) if is_there or _names(place, fleet)]
 
 
 def _names(place: Path, fleet: str) -> bool:
