@@ -240,7 +240,12 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        return not self._look().demand.running
+        """Tell whether no node has a job that may be this run's; a claim outlives its job."""
+        nodes = self._connections.look_at_all(self._fleet.called).nodes
+        return not any(
+            node.idle_since is None and all(trial.run == self._run for trial in node.trials)
+            for node in nodes
+        )
 
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
         """Return a step without a decision, because the clock was just set."""

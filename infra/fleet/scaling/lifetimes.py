@@ -64,26 +64,26 @@ class NodesLeft:
     """Nodes that live though nobody scales their fleet.
 
     Attributes:
-        nodes: how many they are.
+        nodes: their ids.
         until: when the last of their leases ends; None where one has none.
         per_hour: USD of all of them.
     """
 
-    nodes: int
+    nodes: tuple[str, ...]
     until: datetime | None
     per_hour: float
 
 
-def nodes_left(lifetimes: Iterable[Lifetime], now: datetime) -> NodesLeft | None:
+def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | None:
     """Return which of these instances live yet, as far as is known; None where none does."""
-    living = [life for life in lifetimes if life.ended is None and life.until(now) == now]
+    living = {k: v for k, v in lifetimes.items() if v.ended is None and v.until(now) == now}
     if not living:
         return None
-    ends = [life.expires for life in living if life.expires]
+    ends = [life.expires for life in living.values() if life.expires]
     return NodesLeft(
-        nodes=len(living),
+        nodes=tuple(living),
         until=max(ends) if len(ends) == len(living) else None,
-        per_hour=sum(life.price or 0.0 for life in living),
+        per_hour=sum(life.price or 0.0 for life in living.values()),
     )
 
 

@@ -111,7 +111,18 @@ def test_a_run_starts_the_fleet_that_it_runs_on(project: Project, lab: Lab, mode
     assert 1 <= len(nodes) <= 2
     assert {node["tags"]["trialfleet:run"] for node in nodes} == {mode}
     assert "fleet: " in printed
-    assert "still run" not in printed
+    assert "ran on" not in printed
+    wait_for_no_node(lab, 30)
+
+
+def test_a_run_that_is_stopped_leaves_no_node(project: Project, lab: Lab) -> None:
+    fleet = FLEET | {"autoscale": "service", "idle_minutes": 30}
+    work = Work(project, "stopped", LONG, fleet=fleet, budget=TWO)
+    lab.wait_for(work.where, "a trial that runs", 120)
+    began = time.monotonic()
+    printed = project.trialfleet("stop", work.folder)
+    print(f"the stop took {time.monotonic() - began:.0f} s: {printed}")
+    assert "ran on" not in printed
     wait_for_no_node(lab, 30)
 
 

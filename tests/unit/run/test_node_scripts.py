@@ -624,8 +624,8 @@ def test_the_end_of_a_run_tells_which_nodes_it_leaves(make_run: MakeRun) -> None
         return spending.read_spending(folder, "r1", spec, at) or pytest.fail("no money")
 
     assert money(now).nodes_left == (
-        "1 node of the fleet still runs, until 05:40 UTC at the latest, for 0.4000 USD per hour; "
-        "trialfleet fleet scale 0 ends it now"
+        "nodes that ran on when the autoscaler ended: i-1 (until 05:40 UTC at the latest, for "
+        "0.4000 USD per hour); trialfleet fleet scale 0 ends them"
     )
     assert money(now).spent == pytest.approx(0.6)
     later = money(now + timedelta(hours=2))

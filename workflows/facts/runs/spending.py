@@ -27,6 +27,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import usd
 
 AUTOSCALER_SECONDS = 30.0  # so long an autoscaler takes to end, if nothing is wrong
+SHOWN = 8  # nodes in a line
 Mode = Literal["tune", "final"]
 
 
@@ -100,7 +101,7 @@ def read_spending(
         reserve=None if cap is None else cap * fleet.price_cap.reserve,
         ended=unpaid_trials(folder) or step.get("stopped") or None,
         trouble=_trouble(report),
-        nodes_left=_in_words(nodes_left(nodes.values(), now)) if over else None,
+        nodes_left=_in_words(nodes_left(nodes, now)) if over else None,
     )
 
 
@@ -114,24 +115,23 @@ def _spent(step: Mapping[str, Any], nodes: Collection[Lifetime], now: datetime) 
 def _in_words(left: NodesLeft | None) -> str | None:
     if left is None:
         return None
-    nodes, them = f"{left.nodes} nodes of the fleet still run", "them"
-    if left.nodes == 1:
-        nodes, them = "1 node of the fleet still runs", "it"
+    names = ", ".join(left.nodes[:SHOWN])
+    more = f" and {len(left.nodes) - SHOWN} more" if len(left.nodes) > SHOWN else ""
     until = f"until {left.until:%H:%M} UTC at the latest" if left.until else "without a lease"
     return (
-        f"{nodes}, {until}, for {usd(left.per_hour)} USD per hour; "
-        f"trialfleet fleet scale 0 ends {them} now"
+        f"nodes that ran on when the autoscaler ended: {names}{more} ({until}, for "
+        f"{usd(left.per_hour)} USD per hour); trialfleet fleet scale 0 ends them"
     )
 
 
 def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS) -> bool:
     """Wait until the autoscaler of a run that is over has let go of its nodes; tell whether so."""
     deadline = time.monotonic() + seconds
-    while not (ended := (read_report(folder.fleet_state) or {}).get("state") == "ended"):
+    while (state := (read_report(folder.fleet_state) or {}).get("state")) in {"scaling", "failing"}:
         if time.monotonic() > deadline:
             break
         time.sleep(0.2)
-    return ended
+    return state == "ended"
 
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
