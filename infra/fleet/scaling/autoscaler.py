@@ -18,8 +18,9 @@ from typing import Any
 
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.instances import inventory, launch, lease
+from trialfleet.infra.fleet.instances import launch, lease
 from trialfleet.infra.fleet.instances.launch import Progress
+from trialfleet.infra.fleet.instances.regions import Heard, Regions
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
@@ -44,7 +45,6 @@ from trialfleet.infra.pool.machines import Machine, Room
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
-RENEWED = 2 / 3  # a lease is renewed when less than this part of it is left
 
 
 def unfailing(progress: Progress) -> Progress:
@@ -115,7 +115,9 @@ class Connections:
 
     inputs: Callable[[Aws, Fleet], up.NodeInputs]
     choose: Callable[[Aws, Fleet], Sequence[Candidate]]
-    look: Callable[[str, str], PoolView] = pool_demand.read_pool
+    look: Callable[[str, str], PoolView] = lambda fleet, run: pool_demand.read_pool(
+        fleet, run, named=False
+    )
     end: Callable[[str, Stop], int] = end_trials.end
     drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -146,7 +148,7 @@ class Autoscaler:
         self._clock = WallClock(connections.clock, connections.ticks)
         self._began = self._clock.now()
         self._watch = Watch(self._began)
-        self._listed: dict[str, list[Instance]] = {}  # by AWS region
+        self._regions = Regions(aws, fleet)
         self._books = Books(aws, fleet, run, self._began, planned)
         self._chosen: tuple[datetime, list[Candidate]] | None = None
         self._room = Room(gpus=fleet.needs.gpus * fleet.shares)
@@ -158,11 +160,11 @@ class Autoscaler:
     def step(self, *, least: int = 0) -> Step:
         """Look, decide and act once; have `least` nodes or more, whatever waits."""
         now = self._clock.now()
-        unheard = inventory.listen(self._aws, self._fleet, self._listed)
-        listed = [instance for region in self._listed.values() for instance in region]
-        living = self._watch.living(listed, now)
-        troubles = [*self._renew_leases(living, now), *map(str, unheard)]
-        if len(unheard) == len(self._fleet.aws_regions):
+        heard = self._hear(now)
+        listed, unheard = heard.instances, list(heard.silent.values())
+        living = self._watch.living(listed, now, heard.silent)
+        troubles = [*heard.troubles, *map(str, unheard)]
+        if heard.nothing:
             raise unheard[0]
         if self._clock.is_set:
             return self._only_waited(living, troubles, now)
@@ -218,6 +220,16 @@ class Autoscaler:
 
     # --- Looking ----------------------------------------------------------------------------------
 
+    def _hear(self, now: datetime) -> Heard:
+        """Have AWS list the nodes, and let them live on; but not once the run's money is spent."""
+
+        def renew(instances: Sequence[Instance]) -> list[Instance]:
+            due = lease.due(self._fleet, instances, now)
+            return lease.renew(self._aws, self._fleet, due, now=now)
+
+        is_spent = run_cap_reached(self._fleet.price_cap.run, self._books.spent(now))
+        return self._regions.hear(self._watch.unlisted, None if is_spent else renew)
+
     def _look(self) -> PoolView:
         try:
             return self._connections.look(self._fleet.called, self._run)
@@ -272,22 +284,6 @@ class Autoscaler:
         return replace(limits, paused="; ".join(filter(None, reasons)))
 
     # --- Acting -----------------------------------------------------------------------------------
-
-    def _renew_leases(self, living: Sequence[Instance], now: datetime) -> list[str]:
-        """Let the nodes live on; but not once the run's money is spent, whatever fails then.
-
-        Returns:
-            Which leases could not be renewed and why.
-        """
-        if run_cap_reached(self._fleet.price_cap.run, self._books.spent(now)):
-            return []
-        soon = now + RENEWED * timedelta(minutes=self._fleet.lease_minutes)
-        due = [i for i in living if i.expires is None or i.expires < soon]
-        try:
-            lease.renew(self._aws, self._fleet, due, now=now)
-        except FleetError as error:
-            return [str(error)]
-        return []
 
     def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
         """End the run's trials where nothing pays for them.
