@@ -102,6 +102,7 @@ def test_leases_of_a_region_that_end_at_various_times_are_renewed_together() -> 
         scaler.step()
         here.later(minutes=10)
         launch(here, HOME, 2)
+        here.join(idle=None)
         here.later(minutes=11)
         assert calls_of(here, scaler)["ec2:CreateTags"] == 3
         here.later(minutes=10)  # those that were launched later would be due on their own
