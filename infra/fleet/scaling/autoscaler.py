@@ -151,6 +151,7 @@ class Autoscaler:
         self._regions = Regions(aws, fleet)
         self._books = Books(aws, fleet, run, self._began, planned)
         self._chosen: tuple[datetime, list[Candidate]] | None = None
+        self._prepared: launch.Prepared | None = None
         self._room = Room(gpus=fleet.needs.gpus * fleet.shares)
         self._capacity = Backoff(timedelta(seconds=30), timedelta(minutes=15))
         self._unfit = UnfitNodes()
@@ -249,6 +250,7 @@ class Autoscaler:
         if self._chosen is None or now - self._chosen[0] >= CHOICE:
             try:
                 self._chosen = now, list(self._connections.choose(self._aws, self._fleet))
+                self._prepared = None
             except (FleetError, InputError) as error:
                 return [], " ".join(str(error).split())
         return self._chosen[1], ""
@@ -307,6 +309,7 @@ class Autoscaler:
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
         """Ask nodes to drain; return those that were asked, and who can't be, in words."""
+        going = decision.drain[: draining.IN_A_STEP]
         machines = {node.id: node.machine for node in nodes if node.machine}
 
         def ask(removal: Removal) -> str:
@@ -316,7 +319,7 @@ class Autoscaler:
                 return str(error)
 
         with ThreadPoolExecutor(draining.AT_ONCE) as threads:  # a silent one delays no other
-            refusals = list(zip(decision.drain, threads.map(ask, decision.drain), strict=True))
+            refusals = list(zip(going, threads.map(ask, going), strict=True))
         asked = tuple(removal for removal, refusal in refusals if not refusal)
         for removal in asked:
             self._progress(f"draining {removal.instance}: {removal.reason}")
@@ -336,6 +339,11 @@ class Autoscaler:
             self._progress(f"terminated {name}: {reason}")
         return ""
 
+    def _prepare(self, candidates: Sequence[Candidate]) -> launch.Prepared:
+        """Make what nodes are launched with, or find it: some thirty calls, as good as a choice."""
+        given = self._connections.inputs(self._aws, self._fleet)
+        return up.prepare(self._aws, self._fleet, given, candidates, self._run)
+
     def _launch(
         self, decision: Decision, candidates: Sequence[Candidate], now: datetime
     ) -> list[str]:
@@ -343,9 +351,10 @@ class Autoscaler:
         if not decision.launch:
             return []
         aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
-        prepared = up.prepare(aws, fleet, self._connections.inputs(aws, fleet), candidates, run)
+        prepared, self._prepared = self._prepared or self._prepare(candidates), None
         count, least = decision.launch, decision.least
         got = launch.launch(aws, fleet, prepared, candidates, count, run, say, now=now, least=least)
+        self._prepared = prepared  # until that, or anything else, fails
         self._watch.launched(got.instances)
         if len(got.instances) >= count:
             self._capacity.reset()

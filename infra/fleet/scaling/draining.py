@@ -23,7 +23,10 @@ from trialfleet.infra.pool.machines import OURS, Machine
 from trialfleet.infra.pool.processes import captured, wait_until
 
 TOOL_SECONDS = 30  # a node that doesn't answer for so long can't be drained
-AT_ONCE = 8  # nodes that are asked side by side
+AT_ONCE = 16  # nodes that are asked side by side
+# Nodes that a step of the autoscaler asks at most; the next one asks others. Where none of them
+# answers, the step takes two minutes, and leases are renewed again in time.
+IN_A_STEP = 64
 DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is then sent
 # True of every slot of a node that runs nothing. HTCondor leaves a claim behind for some seconds.
 IS_IDLE = 'State =!= "Claimed" || Activity =?= "Idle"'

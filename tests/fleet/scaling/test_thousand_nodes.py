@@ -17,6 +17,7 @@ from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.instances import batches, inventory, regions
 from trialfleet.infra.fleet.lifecycle import down
+from trialfleet.infra.fleet.scaling import draining
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler
 from trialfleet.infra.fleet.spec import names
 
@@ -96,6 +97,22 @@ def test_a_step_makes_few_calls_and_a_quiet_one_lists_the_nodes_alone(
         assert max(sum(key.startswith("ResourceId.") for key in body) for body in tagged) <= page
 
 
+def test_what_nodes_are_launched_with_is_looked_up_once_until_a_launch_fails() -> None:
+    with three_regions(1, nodes={"max": 40}) as here:
+        scaler = here.autoscaler("r1")
+        for waiting, is_prepared in ((1, True), (2, False)):
+            here.waiting = waiting
+            calls = calls_of(here, scaler)
+            assert calls["ec2:RunInstances"] >= 1
+            assert ("iam:GetRole" in calls) == is_prepared
+        assert calls.total() <= 10
+        here.account.faults.refuse("RunInstances", "UnauthorizedOperation", status=403, times=1)
+        here.waiting = 3
+        with pytest.raises(FleetError, match="RunInstances"):
+            scaler.step()
+        assert "iam:GetRole" in calls_of(here, scaler)
+
+
 def test_leases_of_a_region_that_end_at_various_times_are_renewed_together() -> None:
     with three_regions(2) as here:
         scaler = here.autoscaler("r1")
@@ -144,6 +161,14 @@ def test_ten_minutes_in_which_aws_throttles_all_calls_change_nothing() -> None:
         scaler.step()
         assert {one.id for one in here.living()} == before
         assert min(leases(here)) > timedelta(minutes=12)
+
+
+def test_nodes_are_drained_some_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "IN_A_STEP", 2)
+    with three_regions(1, price_cap={"run": 1e-9}) as here:
+        scaler = here.autoscaler("r1")
+        here.later(minutes=1)
+        assert [len(scaler.step().drained) for _ in range(3)] == [2, 1, 0]
 
 
 def test_throttled_calls_are_not_made_again_node_by_node() -> None:
