@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -50,8 +50,11 @@ class Room:
 
     def holds(self, need: Room) -> int:
         """Return how many jobs of `need` fit side by side; one that asks nothing fits often."""
-        pairs = zip(astuple(self), astuple(need), strict=True)
-        return min(has // asked if asked else 1_000_000 for has, asked in pairs)
+        return min(
+            self.gpus // need.gpus if need.gpus else 1_000_000,
+            self.cpus // need.cpus if need.cpus else 1_000_000,
+            self.memory_mb // need.memory_mb if need.memory_mb else 1_000_000,
+        )
 
     def without(self, need: Room, times: int = 1) -> Room:
         """Return what is left beside `times` jobs of `need`."""
@@ -62,8 +65,11 @@ class Room:
         return self._with(other, min)
 
     def _with(self, other: Room, combine: Callable[[int, int], int]) -> Room:
-        gpus, cpus, memory = map(combine, astuple(self), astuple(other))
-        return Room(gpus=gpus, cpus=cpus, memory_mb=memory)
+        return Room(
+            gpus=combine(self.gpus, other.gpus),
+            cpus=combine(self.cpus, other.cpus),
+            memory_mb=combine(self.memory_mb, other.memory_mb),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

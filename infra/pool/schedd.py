@@ -27,6 +27,19 @@ def query(
         return [plain(ad, as_text) for ad in schedd.query(constraint, projection)]
 
 
+def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
+    """Return an ad for all jobs of the queue that have the same in these attributes.
+
+    The schedd counts them itself: JobCount says how many they are, JobIds begins with the id of the
+    first. The constraint may name these attributes and no others.
+    """
+    with reach() as schedd:
+        import htcondor2
+
+        how = htcondor2.QueryOpts.GroupBy
+        return [plain(ad) for ad in schedd.query(constraint, attributes, opts=how)]
+
+
 def act(action: str, constraint: str, reason: str) -> int:
     """Have the schedd do something to the jobs that satisfy a constraint; return to how many.
 

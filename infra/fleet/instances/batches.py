@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from trialfleet.errors import FleetError
+from trialfleet.errors import FleetError, first_of
 from trialfleet.infra.fleet.aws.clients import DENIED, Aws, asking, code_of
 from trialfleet.infra.fleet.spec.machines import Instance
 
 if TYPE_CHECKING:
     from types_boto3_ec2 import EC2Client
 
+AT_ONCE = 1_000  # EC2 takes no more instances in a call of CreateTags or TerminateInstances
+# These are about the call, and not about one of its instances.
+OF_THE_CALL = {*DENIED, "RequestLimitExceeded", "Throttling", "ThrottlingException"}
 GONE = {"InvalidInstanceID.NotFound", "InvalidID"}
 Call = Callable[["EC2Client", list[str]], object]
 
@@ -30,25 +34,29 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
     by_region: dict[str, list[str]] = {}
     for instance in instances:
         by_region.setdefault(instance.aws_region, []).append(instance.id)
-    refusals = [
-        str(refusal)
+    batches = [
+        (aws.ec2(aws_region), ids[first : first + AT_ONCE])
         for aws_region, ids in by_region.items()
-        for refusal in _refusals(call, aws.ec2(aws_region), ids, doing)
+        for first in range(0, len(ids), AT_ONCE)
     ]
+    with ThreadPoolExecutor(max(1, len(by_region))) as threads:  # a slow region delays no other
+        found = threads.map(lambda of: list(_refusals(call, of[0], of[1], doing)), batches)
+        refusals = [str(refusal) for each in found for refusal in each]
     if refusals:
         raise FleetError("; ".join(refusals))
 
 
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
-    """Name all at once; where AWS refuses one it refuses them all, so then one by one."""
+    """Name all at once; where AWS refuses one it refuses them all, so then the halves."""
     try:
-        with asking(f"{doing} {', '.join(ids)}"):
+        with asking(f"{doing} {first_of(ids, 4)}"):
             call(ec2, ids)
     except FleetError as refusal:
         error = refusal.__cause__
         code = code_of(error) if isinstance(error, ClientError) else ""
-        if len(ids) > 1 and code and code not in DENIED:
-            for one in ids:
-                yield from _refusals(call, ec2, [one], doing)
+        if len(ids) > 1 and code and code not in OF_THE_CALL:
+            half = len(ids) // 2
+            yield from _refusals(call, ec2, ids[:half], doing)
+            yield from _refusals(call, ec2, ids[half:], doing)
         elif code not in GONE:
             yield refusal

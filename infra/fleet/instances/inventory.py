@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import (
     bucket,
     identity,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import InstanceTypeDef
 
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+PAGE = 1_000  # instances in an answer of AWS: the most that it gives
 
 
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
@@ -44,29 +44,13 @@ def tagged(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list
     for aws_region in aws_regions:
         with asking(f"the instances in {aws_region}"):
             pages = (
-                aws.ec2(aws_region).get_paginator("describe_instances").paginate(Filters=filters)
+                aws.ec2(aws_region)
+                .get_paginator("describe_instances")
+                .paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
             )
             listed = pages.search("Reservations[].Instances[]")
             found += [described(one, aws_region) for one in listed]
     return sorted(found, key=lambda instance: (instance.launched, instance.id))
-
-
-def listen(aws: Aws, fleet: Fleet, last: dict[str, list[Instance]]) -> list[FleetError]:
-    """Bring up to date what each AWS region last said of a fleet's instances.
-
-    Those shutting down and terminated are among them. A region that does not answer hides none of
-    the others': it keeps what it listed last.
-
-    Returns:
-        Why regions did not answer.
-    """
-    errors = []
-    for aws_region in fleet.aws_regions:
-        try:
-            last[aws_region] = tagged(aws, [aws_region], [tags.of(fleet)])
-        except FleetError as error:
-            errors.append(error)
-    return errors
 
 
 def described(instance: InstanceTypeDef, aws_region: str) -> Instance:

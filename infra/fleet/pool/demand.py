@@ -18,18 +18,20 @@ from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.machines import Machine, Room, moment, number, room
 
 # A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
-TRIALS = (
-    "TrialfleetRun isnt undefined && TrialfleetNode isnt undefined "
-    f"&& JobUniverse == {Universe.VANILLA}"
-)
+OF_RUNS = f"TrialfleetRun isnt undefined && JobUniverse == {Universe.VANILLA}"
+TRIALS = f"{OF_RUNS} && TrialfleetNode isnt undefined"
 NAMES = ["GlobalJobId", "TrialfleetRun", "TrialfleetRegion", "TrialfleetNode"]
-JOB_ATTRIBUTES = [
-    *("JobStatus", "ClusterId", "RequestCpus", "RequestGPUs", "RequestMemory", "Requirements"),
-    *("EnteredCurrentStatus", "TrialfleetFolder", "TrialfleetGangMin", *NAMES),
+# By these the schedd groups jobs. Those of one autocluster ask the same of a node in all respects.
+GROUP_ATTRIBUTES = [
+    *("JobStatus", "JobUniverse", "AutoClusterId", "RequestCpus", "RequestGPUs", "RequestMemory"),
+    *("TrialfleetRun", "TrialfleetFolder", "TrialfleetGangMin"),
 ]
+FIRST_ATTRIBUTES = ["ClusterId", "ProcId", "EnteredCurrentStatus", "Requirements"]
+GANG_ATTRIBUTES = sorted({*GROUP_ATTRIBUTES, *FIRST_ATTRIBUTES})
 AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
 SINCE = "EnteredCurrentStatus"
 ACTIVE = IN_SLOT | {JobStatus.BLOCKED}
+WANTING = ACTIVE | {JobStatus.IDLE}
 Ad = dict[str, Any]
 
 
@@ -83,31 +85,68 @@ class PoolView:
     demand: Demand
 
 
-def read_pool(fleet: str | None = None, run: str = "", folder: str = "") -> PoolView:
+def read_pool(
+    fleet: str | None = None, run: str = "", folder: str = "", *, named: bool = True
+) -> PoolView:
     """Return the nodes of a fleet, or of every fleet; and what trials ask for, of a run or of all.
 
-    A run is known by its folder, or else by its id.
+    A run is known by its folder, or else by its id. Unless the nodes' trials are to be `named`,
+    nothing is read of the slots that run jobs.
 
     Raises:
         PoolError: several runs have that id.
     """
-    jobs = schedd.query(TRIALS, JOB_ATTRIBUTES, AS_TEXT)
-    demand = read_demand(of_run(jobs, run, folder))
-    return PoolView(nodes=_machines(fleet, jobs), demand=demand)
+    demand = read_demand(_jobs(run, folder))
+    return PoolView(nodes=fleet_machines(fleet, named=named, whole=named), demand=demand)
 
 
-def fleet_machines(fleet: str | None = None, *, named: bool = False) -> tuple[Machine, ...]:
+def _jobs(run: str, folder: str) -> list[Ad]:
+    """Return an ad for each group of trials that wait or run, and for each job of a gang.
+
+    Thousands of jobs are a few groups. What HTCondor doesn't group by is that of the first job of
+    each, which gets a slot first. There are no autoclusters before a first node has joined: until
+    then all that ask for the same room are one group.
+    """
+    own = f"{OF_RUNS} && TrialfleetRun =?= {quoted(run)}" if run else OF_RUNS
+    found = of_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
+    alike = [ad for ad in found if ad.get("JobStatus") in WANTING and not _is_of_gang(ad)]
+    ids = [_first(ad) for ad in alike]
+    firsts = {
+        f"{job['ClusterId']}.{job['ProcId']}": job
+        for job in (schedd.query(_one_of(ids), FIRST_ATTRIBUTES, AS_TEXT) if ids else ())
+    }
+    gangs: list[Ad] = []
+    if any(map(_is_of_gang, found)):
+        of_gangs = f"{own} && TrialfleetGangMin isnt undefined"
+        gangs = of_run(schedd.query(of_gangs, GANG_ATTRIBUTES, AS_TEXT), run, folder)
+    return [*({**firsts.get(id_, {}), **ad} for ad, id_ in zip(alike, ids, strict=True)), *gangs]
+
+
+def _first(group: Ad) -> str:
+    """Return the id of a group's first job; HTCondor writes `7.0`, or `7.0 ... 9.3`."""
+    return str(group["JobIds"]).split()[0].rstrip(",")
+
+
+def _one_of(ids: Iterable[str]) -> str:
+    """Return a constraint that is true of these jobs, and perhaps of some of the same clusters."""
+    parts = [id_.split(".") for id_ in ids]
+    clusters, procs = (",".join(sorted({part[i] for part in parts})) for i in (0, 1))
+    return f"member(ClusterId, {{{clusters}}}) && member(ProcId, {{{procs}}})"
+
+
+def fleet_machines(
+    fleet: str | None = None, *, named: bool = False, whole: bool = True
+) -> tuple[Machine, ...]:
     """Return the machines of a fleet, or of every fleet, that have joined the pool.
 
-    Only where their trials are to be `named` is the schedd asked.
+    Only where their trials are to be `named` is the schedd asked. Where they need not be `whole`,
+    the slots that were cut for jobs are left out, and so are the jobs' ids.
     """
-    in_slots = f"{TRIALS} && JobStatus != {JobStatus.IDLE}"
-    return _machines(fleet, schedd.query(in_slots, NAMES) if named else ())
-
-
-def _machines(fleet: str | None, jobs: Iterable[Ad]) -> tuple[Machine, ...]:
     own = f" && TrialfleetFleet =?= {quoted(fleet)}" if fleet is not None else ""
-    return read_machines(f"TrialfleetInstance isnt undefined{own}", jobs)
+    uncut = "" if whole else ' && SlotType =!= "Dynamic"'
+    in_slots = f"{TRIALS} && JobStatus != {JobStatus.IDLE}"
+    jobs = schedd.query(in_slots, NAMES) if named else ()
+    return read_machines(f"TrialfleetInstance isnt undefined{own}{uncut}", jobs)
 
 
 def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
@@ -133,7 +172,10 @@ def quoted(text: str) -> str:
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
-    """Return what the ads of trials ask for; jobs on hold or ended ask for nothing."""
+    """Return what the ads of trials ask for; jobs on hold or ended ask for nothing.
+
+    An ad may stand for several jobs, `JobCount` of them.
+    """
     jobs = list(jobs)
     return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 
@@ -153,7 +195,7 @@ def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tup
         Group(
             need=need,
             requirements=requirements,
-            jobs=len(alike),
+            jobs=sum(int(number(job, "JobCount") or 1) for job in alike),
             since=min((moment(at) for job in alike if (at := number(job, SINCE))), default=None),
             least=_least(alike[0], begun),
         )
@@ -165,7 +207,11 @@ def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tup
 
 def _gang(job: Mapping[str, Any]) -> int:
     """Return which gang a job is of, the jobs of one submission; 0: of none."""
-    return int(number(job, "ClusterId") or 0) if number(job, "TrialfleetGangMin") else 0
+    return int(number(job, "ClusterId") or 0) if _is_of_gang(job) else 0
+
+
+def _is_of_gang(job: Mapping[str, Any]) -> bool:
+    return bool(number(job, "TrialfleetGangMin"))
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:

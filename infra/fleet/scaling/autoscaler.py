@@ -19,8 +19,10 @@ from itertools import count as count_from
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.instances import inventory, launch, lease
+from trialfleet.infra.fleet.instances import launch, lease
+from trialfleet.infra.fleet.instances.fleet_request import Prepared
 from trialfleet.infra.fleet.instances.launch import Progress
+from trialfleet.infra.fleet.instances.regions import Heard, Regions
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
@@ -48,7 +50,6 @@ from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 LEAVING = (1.0,) * 20  # seconds between looks whether a run that is over still has jobs on nodes
 CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
-RENEWED = 2 / 3  # a lease is renewed when less than this part of it is left
 
 
 def unfailing(progress: Progress) -> Progress:
@@ -120,7 +121,9 @@ class Connections:
 
     inputs: Callable[[Aws, Fleet], up.NodeInputs]
     choose: Callable[[Aws, Fleet], Sequence[Candidate]]
-    look: Callable[[str, str], PoolView] = pool_demand.read_pool
+    look: Callable[[str, str], PoolView] = lambda fleet, run: pool_demand.read_pool(
+        fleet, run, named=False
+    )
     look_at_all: Callable[[str], PoolView] = pool_demand.read_pool
     end: Callable[[str, Stop], int] = end_trials.end
     drain: Callable[[Machine, Removal], str] = draining.drain
@@ -152,9 +155,10 @@ class Autoscaler:
         self._clock = WallClock(connections.clock, connections.ticks)
         self._began = self._clock.now()
         self._watch = Watch(self._began)
-        self._listed: dict[str, list[Instance]] = {}  # by AWS region
+        self._regions = Regions(aws, fleet)
         self._books = Books(aws, fleet, run, self._began, planned)
         self._chosen: tuple[datetime, list[Candidate]] | None = None
+        self._prepared: Prepared | None = None
         self._room = Room(gpus=fleet.needs.gpus * fleet.shares)
         self._capacity = Backoff(timedelta(seconds=30), timedelta(minutes=15))
         self._unfit = UnfitNodes()
@@ -165,11 +169,11 @@ class Autoscaler:
     def step(self, *, least: int = 0) -> Step:
         """Look, decide and act once; have `least` nodes or more, whatever waits."""
         now = self._clock.now()
-        unheard = inventory.listen(self._aws, self._fleet, self._listed)
-        listed = [instance for region in self._listed.values() for instance in region]
-        living = self._watch.living(listed, now)
-        troubles = [*self._renew_leases(living, now), *map(str, unheard)]
-        if len(unheard) == len(self._fleet.aws_regions):
+        heard = self._hear(now, renewing=True)
+        listed, unheard = heard.instances, list(heard.silent.values())
+        living = self._watch.living(listed, now, heard.silent)
+        troubles = [*heard.troubles, *map(str, unheard)]
+        if heard.nothing:
             raise unheard[0]
         if self._clock.is_set:
             return self._only_waited(living, troubles, now)
@@ -181,7 +185,10 @@ class Autoscaler:
         rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
         nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
         candidates = self._notices.last(candidates, nodes, now)
-        reasons = (down_note.why_no_nodes(self._fleet.called), unavailable)
+        is_down = down_note.why_no_nodes(self._fleet.called)
+        if is_down:
+            self._prepared = None  # what nodes are launched with goes with the fleet
+        reasons = (is_down, unavailable)
         paused = "; ".join(filter(None, (*reasons, self._uncounted(unheard))))
         limits = self._limits(candidates, nodes, paused, least, now)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
@@ -215,9 +222,9 @@ class Autoscaler:
         """
         retries.until(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
-        troubles = [*map(str, inventory.listen(self._aws, self._fleet, self._listed))]
-        listed = [instance for region in self._listed.values() for instance in region]
-        living = self._watch.living(listed, now)
+        heard = self._hear(now, renewing=False)
+        troubles = [*map(str, heard.silent.values())]
+        living = self._watch.living(heard.instances, now, heard.silent)
         view = self._connections.look_at_all(self._fleet.called)
         nodes = self._watch.nodes(living, view.nodes, {}, self._room, now)
         reason = f"the run {self._run} is over"
@@ -228,11 +235,10 @@ class Autoscaler:
         ending = replace(decision, terminate=(*decision.terminate, *drained))
         self._books.explained(view.nodes, ending.terminate)
         troubles += [*refused, self._terminate(ending, living)]
-        troubles += map(str, inventory.listen(self._aws, self._fleet, self._listed))
-        listed = [instance for region in self._listed.values() for instance in region]
-        troubles.append(self._books.note(listed, now))
+        heard = self._hear(now, renewing=False)
+        troubles += [*map(str, heard.silent.values()), self._books.note(heard.instances, now)]
         return replace(
-            self._seen(view, [instance for instance in listed if instance.alive], now),
+            self._seen(view, [instance for instance in heard.instances if instance.alive], now),
             drained=drained,
             terminated=ending.terminate,
             notes=tuple(filter(None, troubles)),
@@ -267,6 +273,20 @@ class Autoscaler:
 
     # --- Looking ----------------------------------------------------------------------------------
 
+    def _hear(self, now: datetime, *, renewing: bool) -> Heard:
+        """Have AWS list the nodes; with `renewing` let them live on.
+
+        But not once the run's money is spent, or the fleet is taken down.
+        """
+
+        def renew(instances: Sequence[Instance]) -> list[Instance]:
+            due = lease.due(self._fleet, instances, now)
+            return lease.renew(self._aws, self._fleet, due, now=now)
+
+        is_spent = run_cap_reached(self._fleet.price_cap.run, self._books.spent(now))
+        ends = is_spent or down_note.why_no_nodes(self._fleet.called)
+        return self._regions.hear(self._watch.unlisted, renew if renewing and not ends else None)
+
     def _look(self) -> PoolView:
         try:
             return self._connections.look(self._fleet.called, self._run)
@@ -286,6 +306,7 @@ class Autoscaler:
         if self._chosen is None or now - self._chosen[0] >= CHOICE:
             try:
                 self._chosen = now, list(self._connections.choose(self._aws, self._fleet))
+                self._prepared = None
             except (FleetError, InputError) as error:
                 return [], " ".join(str(error).split())
         return self._chosen[1], ""
@@ -322,23 +343,6 @@ class Autoscaler:
 
     # --- Acting -----------------------------------------------------------------------------------
 
-    def _renew_leases(self, living: Sequence[Instance], now: datetime) -> list[str]:
-        """Let the nodes live on; but not once the run's money is spent, or the fleet taken down.
-
-        Returns:
-            Which leases could not be renewed and why.
-        """
-        spent = run_cap_reached(self._fleet.price_cap.run, self._books.spent(now))
-        if spent or down_note.why_no_nodes(self._fleet.called):
-            return []
-        soon = now + RENEWED * timedelta(minutes=self._fleet.lease_minutes)
-        due = [i for i in living if i.expires is None or i.expires < soon]
-        try:
-            lease.renew(self._aws, self._fleet, due, now=now)
-        except FleetError as error:
-            return [str(error)]
-        return []
-
     def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
         """End the run's trials where nothing pays for them.
 
@@ -361,6 +365,7 @@ class Autoscaler:
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
         """Ask nodes to drain; return those that were asked, and who can't be, in words."""
+        going = decision.drain[: draining.IN_A_STEP]
         machines = {node.id: node.machine for node in nodes if node.machine}
 
         def ask(removal: Removal) -> str:
@@ -370,7 +375,7 @@ class Autoscaler:
                 return str(error)
 
         with ThreadPoolExecutor(draining.AT_ONCE) as threads:  # a silent one delays no other
-            refusals = list(zip(decision.drain, threads.map(ask, decision.drain), strict=True))
+            refusals = list(zip(going, threads.map(ask, going), strict=True))
         asked = tuple(removal for removal, refusal in refusals if not refusal)
         for removal in asked:
             self._progress(f"draining {removal.instance}: {removal.reason}")
@@ -390,6 +395,11 @@ class Autoscaler:
             self._progress(f"terminated {name}: {reason}")
         return ""
 
+    def _prepare(self, candidates: Sequence[Candidate]) -> Prepared:
+        """Make what nodes are launched with, or find it: some thirty calls, as good as a choice."""
+        given = self._connections.inputs(self._aws, self._fleet)
+        return up.prepare(self._aws, self._fleet, given, candidates, self._run)
+
     def _launch(
         self, decision: Decision, candidates: Sequence[Candidate], now: datetime
     ) -> list[str]:
@@ -397,7 +407,7 @@ class Autoscaler:
         if not decision.launch:
             return []
         aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
-        prepared = up.prepare(aws, fleet, self._connections.inputs(aws, fleet), candidates, run)
+        prepared, self._prepared = self._prepared or self._prepare(candidates), None
         count, least = decision.launch, decision.least
         got = launch.launch(
             aws,
@@ -411,6 +421,7 @@ class Autoscaler:
             least=least,
             attempt=next(self._launches),
         )
+        self._prepared = prepared  # until that, or anything else, fails
         self._watch.launched(got.instances)
         if len(got.instances) >= count:
             self._capacity.reset()

@@ -123,12 +123,12 @@ def unmatched_trials(
     """
     fleet = _Fleet(nodes, limits, now)
     free = [n for n in fleet.among({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
-    found = []
+    rooms = {n.id: n.machine.free for n in free if n.machine}
+    found: list[tuple[Group, Node]] = []
     for group in demand.idle:
         if group.since is not None and _minutes(group.since, now) >= MATCH_MINUTES:
-            rooms = {n.id: n.machine.free for n in free if n.machine}
-            fitting = [n for n in free if n.id in pack([group], rooms, Room(), 0).used]
-            found += [(group, node) for node in fitting][:1]
+            used = pack([group], rooms, Room(), 0).used
+            found += [(group, node) for node in free if node.id in used][:1]
     return found
 
 
@@ -252,7 +252,8 @@ def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> t
 
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
     """Return the nodes to drain: sick ones, and as many idle ones as `min_nodes` lets go."""
-    staying = [node for node in fleet.nodes if node not in over]
+    going = {node.id for node in over}
+    staying = [node for node in fleet.nodes if node.id not in going]
     rested = [
         node
         for node in staying
@@ -275,8 +276,11 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
     going, limits = fleet.by_use(), fleet.limits
     rate = fleet.rate(fleet.besides(LEAVING))
     over: list[Node] = []
-    while going and nodes_within(limits.hour_cap, rate - fleet.rate(over), limits.price) < 0:
-        over.append(going.pop(0))
+    for node in going:
+        if nodes_within(limits.hour_cap, rate, limits.price) >= 0:
+            break
+        over.append(node)
+        rate -= fleet.price(node)
     return over
 
 

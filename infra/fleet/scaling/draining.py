@@ -24,7 +24,10 @@ from trialfleet.infra.pool.processes import captured, wait_until
 from trialfleet.slots import IS_FREE
 
 TOOL_SECONDS = 30  # a node that doesn't answer for so long can't be drained
-AT_ONCE = 8  # nodes that are asked side by side
+AT_ONCE = 16  # nodes that are asked side by side
+# Nodes that a step of the autoscaler asks at most; the next one asks others. Where none of them
+# answers, the step takes two minutes, and leases are renewed again in time.
+IN_A_STEP = 64
 DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is then sent
 # What a node answers that drains already, where the collector has not heard of that yet.
 IN_PROGRESS = "Draining already in progress"

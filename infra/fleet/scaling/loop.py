@@ -29,7 +29,7 @@ from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, unfailin
 from trialfleet.infra.fleet.scaling.last_report import default_report
 
 PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool
-LONGEST_PAUSE = 240.0  # … after several that failed
+LONGEST_PAUSE = 60.0  # … after several that failed
 # `waiting` for another autoscaler's end; `failing` while steps fail: the next one is tried all the
 # same.
 State = Literal["waiting", "scaling", "failing", "ended"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trialfleet.infra.fleet.pool.demand import Group
 from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED
@@ -40,30 +43,29 @@ def pack(
         most: so many new nodes there may be.
     """
     left = dict(free)
-    fresh: dict[str, Room] = {}
+    fresh: list[_Alike] = []
     unfit: list[Group] = []
     for group in sorted(waiting, key=lambda group: group.need, reverse=True):
-        before = dict(left), dict(fresh)
-        homeless = _fill(fresh, group.need, _fill(left, group.need, group.jobs))
+        before = dict(left), fresh
+        homeless = _fill(left, group.need, group.jobs)
+        homeless, fresh = _fill_alike(fresh, group.need, homeless)
         if homeless and not new.holds(group.need):
             unfit.append(Group(need=group.need, jobs=homeless))
-        else:
-            while homeless and len(fresh) < most:
-                fresh[f"new {len(fresh)}"] = new
-                homeless = _fill(fresh, group.need, homeless)
+        elif homeless:
+            more = min(math.ceil(homeless / new.holds(group.need)), most - _count(fresh))
+            homeless, added = _fill_alike([_Alike(new, more)], group.need, homeless)
+            fresh = [*fresh, *added]
         if group.jobs - homeless < min(group.least, group.jobs):
             left, fresh = before
     used = frozenset(name for name, room in left.items() if room != free[name])
-    return Packing(used=used, new=len(fresh), unfit=tuple(unfit))
+    return Packing(used=used, new=_count(fresh), unfit=tuple(unfit))
 
 
 def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int) -> int:
     """Return the smallest number of new nodes that is of any use; 0 where none is."""
     waiting = list(waiting)
-    return next(
-        (found for few in range(1, most + 1) if (found := pack(waiting, free, new, few).new)),
-        0,
-    )
+    of_use = bisect_left(range(most), 1, key=lambda more: pack(waiting, free, new, more + 1).new)
+    return pack(waiting, free, new, of_use + 1).new if of_use < most else 0
 
 
 def never_begins(least: int, nodes: int, slots: int) -> str:
@@ -79,10 +81,39 @@ def never_begins(least: int, nodes: int, slots: int) -> str:
     )
 
 
+class _Alike(NamedTuple):
+    """New nodes with the same room left."""
+
+    room: Room
+    nodes: int
+
+
+def _count(fresh: Iterable[_Alike]) -> int:
+    return sum(alike.nodes for alike in fresh)
+
+
 def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
     """Take the room of `jobs` jobs, as far as there is any; return how many found none."""
     for name, room in rooms.items():
-        taken = min(jobs, room.holds(need))
-        rooms[name] = room.without(need, taken)
-        jobs -= taken
+        if not jobs:
+            break
+        if taken := min(jobs, room.holds(need)):
+            rooms[name] = room.without(need, taken)
+            jobs -= taken
     return jobs
+
+
+def _fill_alike(fresh: Iterable[_Alike], need: Room, jobs: int) -> tuple[int, list[_Alike]]:
+    """Do the same on new nodes; return how many found none, and the nodes with what is left."""
+    left = []
+    for room, nodes in fresh:
+        each = room.holds(need)
+        full, rest = divmod(min(jobs, nodes * each), each or 1)
+        jobs -= full * each + rest
+        parts = (
+            _Alike(room.without(need, each), full),
+            _Alike(room.without(need, rest), int(rest > 0)),
+            _Alike(room, nodes - full - int(rest > 0)),
+        )
+        left += [part for part in parts if part.nodes]
+    return jobs, left

@@ -8,7 +8,7 @@ nodes that train need a while to come back to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -40,14 +40,25 @@ class Watch:
         """Remember instances that AWS just started."""
         self._fresh.update({instance.id: instance for instance in instances})
 
-    def living(self, listed: Iterable[Instance], now: datetime) -> list[Instance]:
-        """Return the instances that cost money: those listed, and those just launched."""
+    @property
+    def unlisted(self) -> list[Instance]:
+        """The instances that were started, and not listed by the last look."""
+        return list(self._fresh.values())
+
+    def living(
+        self, listed: Iterable[Instance], now: datetime, silent: Collection[str] = ()
+    ) -> list[Instance]:
+        """Return the instances that cost money: those listed, and those just launched.
+
+        In `silent` AWS regions, which list nothing, those that were launched last are there still.
+        """
         listed = list(listed)
         known = {instance.id for instance in listed}
         self._fresh = {
             name: instance
             for name, instance in self._fresh.items()
-            if name not in known and now - instance.launched < UNLISTED
+            if name not in known
+            and (now - instance.launched < UNLISTED or instance.aws_region in silent)
         }
         return [*(i for i in listed if i.alive), *self._fresh.values()]
 

@@ -311,7 +311,7 @@ def test_a_region_that_does_not_answer_keeps_no_lease_of_another_from_renewal() 
     images = {HOME: IMAGE, AWAY: IMAGE}
     with world(aws_regions=[HOME, AWAY], zones=[], ami=images, lease_minutes=30) as here:
         here.candidates = [candidate(), candidate(AWAY + "a")]
-        here.account.capacity.lack(HOME + "a", room=1)
+        here.account.capacity.lack(HOME + "a", times=1)
         scaler = here.autoscaler()
         here.waiting = 1
         scaler.step()

@@ -27,6 +27,7 @@ from trialfleet.infra.fleet.scaling import draining
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections, Step
 from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
 
@@ -136,6 +137,45 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     wait_for(lambda: pool_demand.read_pool(run="r1").demand.waiting == 1)
     assert "saved" in checkpoint_of_the_trial()
     assert draining.drain(drained, removal("again")) == ""
+
+
+def test_trials_that_the_schedd_groups_ask_for_what_each_of_them_asks_for(
+    make_pool: MakePool,  # noqa: F811
+    work: Path,  # noqa: F811
+    wait_for: WaitFor,
+) -> None:
+    with active(make_pool(extra=NODE + "START = False", cpus=4)):
+        submit_various(work)
+        wait_for(lambda: len(pool_demand.read_pool("demo").demand.idle) == 5)
+        for run in ("r1", "r2", ""):
+            each = schedd.query(
+                pool_demand.TRIALS, pool_demand.GANG_ATTRIBUTES, as_text=pool_demand.AS_TEXT
+            )
+            plainly = pool_demand.read_demand(pool_demand.of_run(each, run))
+            assert pool_demand.read_pool("demo", run).demand == plainly
+            assert pool_demand.read_pool("demo", run, named=False).demand == plainly
+        assert [group.jobs for group in plainly.idle] == [3, 37, 4, 4, 2]
+
+
+def submit_various(work: Path) -> None:  # noqa: F811
+    """Submit trials of two runs that ask for various things, two gangs and some on hold."""
+    (work / "trial.sh").write_text(COUNTS)
+    gang, run = "My.TrialfleetGangMin = 2", 'My.TrialfleetRun = "r1"'
+    for changes, end in (
+        ({}, "queue 30"),
+        ({}, "queue"),
+        ({"request_gpus = 1": "request_gpus = 2"}, "queue 3"),
+        ({"HAS_GPU": "HAS_GPU && TrialfleetBandwidth > 900"}, "queue 2"),
+        ({run: f"{run}\n{gang}"}, "queue 4"),
+        ({run: f"{run}\n{gang}"}, "queue 4"),
+        ({run: f"{run}\nhold = True"}, "queue 5"),
+        ({"r1": "r2"}, "queue 6"),
+    ):
+        text = TRIAL.replace("\nqueue\n", f"\n{end}\n")
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        (work / "trial.sub").write_text(text)
+        subprocess.run(["condor_submit", "trial.sub"], cwd=work, check=True, capture_output=True)
 
 
 def checkpoint_of_the_trial() -> str:

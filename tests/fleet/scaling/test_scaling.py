@@ -33,7 +33,7 @@ from trialfleet.infra.fleet.scaling.decision import (
     unmatched_trials,
 )
 from trialfleet.infra.fleet.scaling.limits import Limits
-from trialfleet.infra.fleet.scaling.packing import pack
+from trialfleet.infra.fleet.scaling.packing import least_new, pack
 from trialfleet.infra.pool.machines import Room, machines_of
 
 NOTHING = Demand()
@@ -355,6 +355,36 @@ def test_every_trial_finds_room_or_is_said_not_to_fit(demand: Demand, free: list
     assert packing.new <= homeless - unfit
     assert (packing.new == 0) == (homeless == unfit)
     assert all(not ROOM.holds(group.need) for group in packing.unfit)
+
+
+def test_twenty_thousand_trials_wait_for_a_thousand_nodes() -> None:
+    """Looked at one by one, with all the nodes that they could fill, they would take for ever."""
+    limits = replace(LIMITS, max_nodes=1_000)
+    demand = Demand(
+        idle=tuple(
+            Group(need=replace(ONE_GPU, memory_mb=4_000 + n), jobs=400, since=ago(9))
+            for n in range(50)
+        )
+    )
+    nodes = [joined(f"i-{n}", idle=None) for n in range(900)]
+    decision = decide(demand, nodes, limits, NOW)
+    assert decision.launch == 100
+    assert decision.reasons == ("19900 more would be of use: the fleet has at most 1000 nodes",)
+    idle = [joined(f"i-{n}", idle=60) for n in range(1_000)]
+    assert len(unmatched_trials(demand, idle, limits, NOW)) == 50
+
+
+@given(st.integers(1, 12), st.lists(rooms, max_size=4), st.integers(1, 12))
+def test_the_smallest_number_of_new_nodes_of_use_is_that_from_which_some_are(
+    jobs: int, free: list[Room], most: int
+) -> None:
+    waiting = [
+        Group(need=ONE_GPU, jobs=jobs, least=max(1, jobs - 1)),
+        Group(need=replace(ONE_GPU, cpus=2), jobs=3, least=3),
+    ]
+    here = {f"i-{n}": room for n, room in enumerate(free)}
+    tried = [pack(waiting, here, ROOM, few).new for few in range(1, most + 1)]
+    assert least_new(waiting, here, ROOM, most) == next(filter(None, tried), 0)
 
 
 @pytest.mark.parametrize("count", [0, 2, 5])

@@ -1,0 +1,124 @@
+"""The AWS regions of a fleet, asked side by side: one that is slow or throttled delays no other.
+
+EC2 counts an account's calls in each region by themselves. So often they may be made, by AWS's page
+"Request throttling for the Amazon EC2 API" (docs.aws.amazon.com/ec2/latest/devguide), as tokens at
+most and how many come back each second:
+
+    DescribeInstances, with a filter     100, 20
+    CreateTags                           100, 10
+    TerminateInstances                   100,  5; and 1000, 20 for the instances that they name
+    CreateFleet, RunInstances              5,  2; and 1000,  2 for the instances that they start
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Instance
+
+PATIENCE = 30.0  # seconds for a region's answer; what comes later is for the next look
+# Renews the leases of a region's instances as far as they are due, and returns the instances.
+Renew = Callable[[Sequence[Instance]], list[Instance]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What a region said, and why it did not list its instances, or renew a lease."""
+
+    instances: list[Instance] | None
+    silence: FleetError | None
+    trouble: FleetError | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """What a look at all regions came to.
+
+    Attributes:
+        instances: those of all regions, the ended ones too; of a silent region as it listed last.
+        silent: why regions did not list theirs.
+        troubles: why leases could not be renewed.
+        nothing: no region has ever answered.
+    """
+
+    instances: list[Instance]
+    silent: Mapping[str, FleetError]
+    troubles: list[str]
+    nothing: bool
+
+
+class Regions:
+    """What each AWS region last said of a fleet's instances."""
+
+    def __init__(self, aws: Aws, fleet: Fleet) -> None:
+        """Name the fleet; nothing is asked yet."""
+        self._aws, self._fleet = aws, fleet
+        self._last: dict[str, list[Instance]] = {}
+        self._threads = ThreadPoolExecutor(len(fleet.aws_regions))
+        self._asked: dict[str, Future[_Answer]] = {}
+
+    def hear(self, launched: Sequence[Instance], renew: Renew | None) -> Heard:
+        """Have each region list its instances and, unless told not to, renew the leases there.
+
+        `launched` are those that AWS may not list yet. A region that does not answer hides none of
+        the others', and its leases are renewed as it listed them last.
+        """
+        silent: dict[str, FleetError] = {}
+        for aws_region in self._fleet.aws_regions:
+            try:
+                self._aws.ec2(aws_region)  # boto3 can't make clients in threads
+            except FleetError as error:
+                silent[aws_region] = error
+            else:
+                if aws_region not in self._asked:
+                    own = [one for one in launched if one.aws_region == aws_region]
+                    self._asked[aws_region] = self._threads.submit(
+                        self._ask, aws_region, own, renew
+                    )
+        wait(self._asked.values(), PATIENCE)
+        troubles = []
+        for aws_region in self._fleet.aws_regions:
+            answer = self._answer(aws_region)
+            if answer and answer.instances is not None:
+                self._last[aws_region] = answer.instances
+            if answer and answer.silence:
+                silent[aws_region] = answer.silence
+            if answer and answer.trouble:
+                troubles.append(str(answer.trouble))
+            if aws_region in self._asked:
+                why = f"AWS has not answered within {PATIENCE:g} s"
+                silent[aws_region] = FleetError(f"the instances in {aws_region}: {why}")
+        instances = [instance for region in self._last.values() for instance in region]
+        return Heard(instances=instances, silent=silent, troubles=troubles, nothing=not self._last)
+
+    def _answer(self, aws_region: str) -> _Answer | None:
+        """Return what a region has answered; None if nothing yet."""
+        asked = self._asked.get(aws_region)
+        if asked is None or not asked.done():
+            return None
+        return self._asked.pop(aws_region).result()
+
+    def _ask(self, aws_region: str, launched: Sequence[Instance], renew: Renew | None) -> _Answer:
+        listed, silence, trouble = None, None, None
+        try:
+            listed = inventory.tagged(self._aws, [aws_region], [tags.of(self._fleet)])
+        except FleetError as error:
+            silence = error
+        known = self._last.get(aws_region, []) if listed is None else listed
+        ids = {instance.id for instance in known}
+        unlisted = [one for one in launched if one.id not in ids]
+        if renew is not None:
+            try:
+                renewed = {one.id: one for one in renew([*known, *unlisted])}
+                known = [renewed.get(one.id, one) for one in known]
+            except FleetError as error:
+                trouble = error
+        is_known = listed is not None or aws_region in self._last
+        return _Answer(instances=known if is_known else None, silence=silence, trouble=trouble)

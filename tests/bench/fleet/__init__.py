@@ -1,0 +1,1 @@
+"""What a fleet of a thousand nodes costs its manager."""
