@@ -71,7 +71,10 @@ def fleet_plan(
         print_json(asdict(result))
     else:
         show(plan_view(result))
-        say(f"next: trialfleet fleet up{_file_argument(file)}")
+        if not result.problems:
+            say(f"next: trialfleet fleet up{_file_argument(file)}")
+    if result.problems:
+        sys.exit(1)
 
 
 @fleet.command("up")
