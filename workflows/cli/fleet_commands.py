@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FILES = ("study.yaml", "fleet.yaml")
 Command = TypeVar("Command", bound=Callable[..., Any])
+ALL_POLICIES = "all"
 POLL = 2.0  # seconds between two looks at a fleet that comes up
 
 file_argument = click.argument("file", type=click.Path(path_type=Path), required=False)
@@ -39,19 +40,24 @@ def fleet() -> None:
 
 @fleet.command("plan")
 @file_argument
-@click.option("--policy", is_flag=True, help="Print the IAM policies alone, as JSON.")
+@click.option(
+    "--policy",
+    is_flag=False,
+    flag_value=ALL_POLICIES,
+    metavar="[NAME]",
+    help="Print the IAM policies alone, as JSON; or one: caller, daily, node, reap.",
+)
 @click.option("--account", help="With --policy: of this AWS account; no credentials are needed.")
 @click.option("--refresh-prices", is_flag=True, help="Ask AWS for on-demand prices first.")
 @json_option
 def fleet_plan(
-    file: Path | None, policy: bool, account: str | None, refresh_prices: bool, as_json: bool
+    file: Path | None, policy: str | None, account: str | None, refresh_prices: bool, as_json: bool
 ) -> None:
     """Show what `up` would make and what it would cost; changes nothing.
 
     Prices of spot, quotas and images are asked of AWS, so it needs credentials.
     """
     from trialfleet.infra.fleet.commands.plan import fleet_plan as planned
-    from trialfleet.infra.fleet.commands.plan import policies
     from trialfleet.infra.fleet.commands.plan import refresh_prices as refresh
     from trialfleet.workflows.cli.printing.fleet_tables import plan_view
     from trialfleet.workflows.control.gang.fleet_needs import load_gang_needs
@@ -60,10 +66,10 @@ def fleet_plan(
         raise InputError("--account goes with --policy; all else asks AWS, by your credentials")
     if account and not re.fullmatch(r"[0-9]{12}", account):
         raise InputError(f"--account {account!r}: an AWS account's number has 12 digits")
-    aws, spec = _opened(file)
     if policy:
-        print_json(policies(spec, account or _own_account(aws, spec)))
+        _print_policies(policy, file, account)
         return
+    aws, spec = _opened(file)
     if refresh_prices:
         say(f"on-demand prices are in {refresh(aws, spec)}", err=as_json)
     result = planned(aws, spec, load_gang_needs(file or _file_here()))
@@ -284,6 +290,22 @@ def manager_token() -> None:
 
 
 # -- what the commands share ----------------------------------------------------------------------
+
+
+def _print_policies(wanted: str, file: Path | None, account: str | None) -> None:
+    """Print all policies or one; a file that stands behind `--policy` is the fleet's, of all."""
+    from trialfleet.infra.fleet.commands.plan import POLICIES, policies
+    from trialfleet.spelling import did_you_mean
+
+    known = [ALL_POLICIES, *POLICIES]
+    if wanted not in known:
+        if file or not Path(wanted).exists():
+            guess = did_you_mean(wanted, known)
+            raise InputError(f"--policy {wanted!r}: one of {', '.join(known)}, or a file{guess}")
+        file, wanted = Path(wanted), ALL_POLICIES
+    aws, spec = _opened(file)
+    found = policies(spec, account or _own_account(aws, spec))
+    print_json(found if wanted == ALL_POLICIES else found[wanted])
 
 
 def _own_account(aws: Aws, spec: Fleet) -> str:

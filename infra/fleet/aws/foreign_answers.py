@@ -14,7 +14,10 @@ from trialfleet.errors import FleetError
 LONGEST_EXCERPT = 160  # characters of a page
 ADVICE = "check the proxy (HTTPS_PROXY), AWS_ENDPOINT_URL and aws_regions"
 # What bodies begin with, by the names that botocore has for the ways of asking.
-_BEGINNINGS = {"ec2": b"<", "query": b"<", "rest-xml": b"<", "json": b"{", "rest-json": b"{"}
+_BEGINNINGS: dict[str, bytes | tuple[bytes, ...]] = {
+    **dict.fromkeys(("ec2", "query", "rest-xml"), b"<"),
+    **dict.fromkeys(("json", "rest-json"), (b"{", b"<")),  # some refusals are XML
+}
 _HTML = re.compile(rb"\s*(<\?xml[^>]*>\s*)?<(!doctype html|html)", re.IGNORECASE)
 _NOT_TEXT = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 _MARK = "TrialfleetNotOfAws"  # a key of botocore's parsed answers

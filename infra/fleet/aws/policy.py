@@ -34,7 +34,7 @@ RULES = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"]
 EFA_RULES = ["AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress"]
 OWN = [
     *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeleteSecurityGroup"),
-    *("GetConsoleOutput", "RunInstances"),
+    *("GetConsoleOutput", "RunInstances", "TerminateInstances"),
 ]
 ROLE = [
     *("CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy"),
@@ -50,6 +50,7 @@ BUCKET = [
     *("GetEncryptionConfiguration", "GetLifecycleConfiguration", "PutBucketPublicAccessBlock"),
     *("PutBucketTagging", "PutEncryptionConfiguration", "PutLifecycleConfiguration"),
 ]
+DELETE_BUCKET = "s3:DeleteBucket"
 OBJECTS = ["DeleteObject", "GetObject", "PutObject"]
 PARAMETER = ["AddTagsToResource", "DeleteParameter", "GetParameter", "PutParameter"]
 
@@ -64,17 +65,32 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 def daily_policy(fleet: Fleet, account: str) -> Document:
     """Return what is left to allow once `up` has run on the manager.
 
-    It is all of the caller's but two. Whoever may write the nodes' role may give it any right, and
-    use it by a node. Whoever may change the groups of the manager's network card, which bears no
-    tag of the fleet, may do so with every network card of the account. So an administrator raises
-    the fleet once and removes it at last, and whoever runs studies has this.
+    It is all of the caller's but three. Whoever may write the nodes' role may give it any right,
+    and use it by a node. Whoever may change the groups of the manager's network card, which bears
+    no tag of the fleet, may do so with every network card of the account. The bucket keeps what
+    the fleet has cost. So an administrator raises the fleet once and removes it at last, and
+    whoever runs studies has this.
     """
     document = caller_policy(fleet, account)
     kept = [one for one in document["Statement"] if one["Sid"] != "Join"]
     for statement in kept:
+        actions = statement["Action"]
         if statement["Sid"] == "Identity":
-            statement["Action"] = [one for one in statement["Action"] if one.startswith(READS)]
+            actions = [one for one in actions if one.startswith(READS)]
+        statement["Action"] = [one for one in actions if one != DELETE_BUCKET]
     return {**document, "Statement": kept}
+
+
+def reap_policy(fleet: Fleet, account: str) -> Document:
+    """Return what `reap` needs: it looks everywhere, and ends nodes of any fleet of the account."""
+    nodes = _Arns(fleet, account).ec2("instance")
+    return {
+        "Version": VERSION,
+        "Statement": [
+            _allow("Look", ["ec2:DescribeInstances"]),
+            _allow("End", ["ec2:TerminateInstances"], nodes, StringLike={ITS_TAG: "*"}),
+        ],
+    }
 
 
 def node_policy(fleet: Fleet, account: str) -> Document:
@@ -208,8 +224,6 @@ def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
     return [
         _allow("Own", _all("ec2:", actions), own, StringEquals=its),
         _allow("Lease", ["ec2:CreateTags"], nodes, StringEquals=its, **lease),
-        # Of any fleet: `reap` ends whatever outlived its lease.
-        _allow("End", ["ec2:TerminateInstances"], nodes, StringLike={ITS_TAG: "*"}),
     ]
 
 

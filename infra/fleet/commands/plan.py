@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,13 @@ from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
+
+POLICIES: Mapping[str, Callable[[Fleet, str], policy.Document]] = {
+    "caller": policy.caller_policy,  # of who raises and removes the fleet
+    "daily": policy.daily_policy,  # of who uses it
+    "node": policy.node_policy,
+    "reap": policy.reap_policy,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +114,8 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 
 
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:
-    """Return the IAM policies: of who raises and removes the fleet, of who uses it, of nodes."""
-    return {
-        "caller": policy.caller_policy(fleet, account),
-        "daily": policy.daily_policy(fleet, account),
-        "node": policy.node_policy(fleet, account),
-    }
+    """Return the IAM policies by the names of POLICIES."""
+    return {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
 
 
 def _on_demand(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
