@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -123,6 +124,21 @@ def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool)
         _show_until(aws, spec, run or "", lambda _: False)
     else:
         show(status_view(status(aws, spec, run=run or "")))
+
+
+@fleet.command("ssh")
+@click.argument("node")
+@file_argument
+def fleet_ssh(node: str, file: Path | None) -> None:
+    """Open a shell on NODE by AWS's session manager: no port is opened, no key is needed.
+
+    NODE is an instance id, the beginning of one, or the machine's name in the pool. It takes `ssm:
+    true` in the fleet, and AWS's programs aws and session-manager-plugin on this machine.
+    """
+    from trialfleet.infra.fleet.commands.shell import session
+
+    command = session(*_opened(file), node)
+    os.execvp(command[0], command)  # noqa: S606 - AWS's own program
 
 
 @fleet.command("scale")

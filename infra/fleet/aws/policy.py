@@ -54,11 +54,19 @@ DELETE_BUCKET = "s3:DeleteBucket"
 OBJECTS = ["DeleteObject", "GetObject", "PutObject"]
 PARAMETER = ["AddTagsToResource", "DeleteParameter", "GetParameter", "PutParameter"]
 
+START_SHELL = "ssm:StartSession"
+OWN_SHELLS = ["ssm:ResumeSession", "ssm:TerminateSession", "ssmmessages:OpenDataChannel"]
+SSM_AGENT = [
+    "ssm:UpdateInstanceInformation",
+    *("ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel"),
+    *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
+]
+
 
 def caller_policy(fleet: Fleet, account: str) -> Document:
     """Return what whoever plans, raises, watches, scales, checks and removes a fleet needs."""
     within = _Arns(fleet, account)
-    parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets)
+    parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets, _shells)
     return {"Version": VERSION, "Statement": [one for part in parts for one in part(fleet, within)]}
 
 
@@ -94,7 +102,10 @@ def reap_policy(fleet: Fleet, account: str) -> Document:
 
 
 def node_policy(fleet: Fleet, account: str) -> Document:
-    """Return what a node must be allowed: its program, the pool's token, a place for its log."""
+    """Return what a node must be allowed: its program, the pool's token, a place for its log.
+
+    For `ssm` also what SSM's agent needs for sessions, of which AWS scopes nothing.
+    """
     within = _Arns(fleet, account)
     return {
         "Version": VERSION,
@@ -102,6 +113,7 @@ def node_policy(fleet: Fleet, account: str) -> Document:
             _allow("Program", ["s3:GetObject"], [within.objects("bundle-*")]),
             _allow("Log", ["s3:PutObject"], [within.objects("log/*")]),
             _allow("Token", ["ssm:GetParameter"], [within.token]),
+            *([_allow("Shell", SSM_AGENT)] if fleet.ssm else []),
         ],
     }
 
@@ -136,6 +148,10 @@ class _Arns:
         """Return an SSM parameter; AWS's own ones belong to no account."""
         owner = "" if path.startswith(PUBLIC) else self._account
         return f"arn:{self._partition}:ssm:{aws_region}:{owner}:parameter{path}"
+
+    def ssm(self, what: str) -> str:
+        """Return a resource of SSM's in every region, such as `document/NAME`."""
+        return f"arn:{self._partition}:ssm:*:{self._account}:{what}"
 
     def objects(self, pattern: str) -> str:
         """Return objects under the fleet's prefix in the bucket that it uses."""
@@ -220,9 +236,10 @@ def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
     own = within.ec2("instance", "launch-template", "security-group", *more)
     actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else [])]
     actions += ["DeletePlacementGroup"] if more else []
+    shells = [START_SHELL] if fleet.ssm else []
     nodes = within.ec2("instance")
     return [
-        _allow("Own", _all("ec2:", actions), own, StringEquals=its),
+        _allow("Own", [*_all("ec2:", actions), *shells], own, StringEquals=its),
         _allow("Lease", ["ec2:CreateTags"], nodes, StringEquals=its, **lease),
     ]
 
@@ -259,6 +276,15 @@ def _secrets(fleet: Fleet, within: _Arns) -> list[Document]:
         _allow("Token", _all("ssm:", PARAMETER), [within.token]),
         *([_allow("Image", ["ssm:GetParameter"], images)] if images else []),
     ]
+
+
+def _shells(fleet: Fleet, within: _Arns) -> list[Document]:
+    """SSM's usual document, by which sessions are begun, and what becomes of one's own sessions."""
+    if not fleet.ssm:
+        return []
+    own = [f"session/{who}-*" for who in ("${aws:userid}", "${aws:username}")]
+    resources = [within.ssm(what) for what in ("document/SSM-SessionManagerRunShell", *own)]
+    return [_allow("Shell", [START_SHELL, *OWN_SHELLS], resources)]
 
 
 def _all(start: str, actions: Iterable[str]) -> list[str]:

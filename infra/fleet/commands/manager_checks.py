@@ -10,6 +10,7 @@ from importlib.metadata import version
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.fleet.aws import own_instance
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
+from trialfleet.infra.fleet.commands import shell
 from trialfleet.infra.fleet.commands.findings import Finding
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -35,6 +36,7 @@ def examine(fleet: Fleet) -> list[Finding]:
         Finding(check="trialfleet", ok=True, found=program),
         _token(),
         *_reach(fleet, own),
+        *([_shells()] if fleet.ssm else []),
     ]
 
 
@@ -69,6 +71,13 @@ def _reach(fleet: Fleet, own: OwnInstance | None) -> list[Finding]:
             check="manager, from its nodes", ok=None if part else False, found=found, advice=REACHED
         )
     ]
+
+
+def _shells() -> Finding:
+    """Of the programs that `fleet ssh` calls; a fleet comes up without them."""
+    missing = shell.missing_programs()
+    found = missing or f"{' and '.join(shell.GUIDES)} are here"
+    return Finding(check="programs for fleet ssh", ok=None if missing else True, found=found)
 
 
 def _port(fleet: Fleet, own: OwnInstance | None) -> Finding:
