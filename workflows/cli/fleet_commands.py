@@ -84,6 +84,36 @@ def fleet_plan(
         sys.exit(1)
 
 
+@fleet.command("gpus")
+@file_argument
+@click.option(
+    "--aws-region",
+    "aws_regions",
+    multiple=True,
+    help="Where to look (default: the fleet's); without FILE all types with GPUs are listed.",
+)
+@json_option
+def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -> None:
+    """List instance types with GPUs: what they have, what they cost, which AWS regions have them.
+
+    With FILE those that its fleet allows, by instance_types or needs. Without credentials what the
+    price table that trialfleet comes with knows.
+    """
+    from trialfleet.infra.fleet.aws.clients import Aws
+    from trialfleet.infra.fleet.commands.gpu_types import gpu_types
+    from trialfleet.infra.fleet.spec.fleet import check_regions
+    from trialfleet.workflows.cli.printing.fleet_tables import gpus_view
+    from trialfleet.workflows.study.loading import load_fleet
+
+    regions = check_regions(aws_regions)
+    spec = load_fleet(file or _file_here()) if file or not regions else None
+    found = gpu_types(Aws(), regions or (spec.aws_regions if spec else []), spec)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        show(gpus_view(found))
+
+
 @fleet.command("up")
 @file_argument
 @click.option("--nodes", type=click.IntRange(0), help="So many (default: nodes.min, at least 1).")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trialfleet.infra.fleet.commands.findings import Finding
+    from trialfleet.infra.fleet.commands.gpu_types import GpuTypes
     from trialfleet.infra.fleet.commands.plan import FleetPlan
     from trialfleet.infra.fleet.commands.status import FleetStatus, NodeStatus
     from trialfleet.infra.fleet.spec.machines import Candidate
@@ -96,6 +97,30 @@ def _money(plan: FleetPlan) -> str:
         f"{plan.spot_share:.0%} spot; {', '.join(caps) or 'no price cap'}; "
         f"at the most {plan.most_per_hour:.2f} USD per hour"
     )
+
+
+def gpus_view(found: GpuTypes) -> RenderableType:
+    """Instance types with GPUs, the cheapest GPU first."""
+    table = plain_table(
+        "type", "GPUs", "GPU", "vCPUs", "memory", "on-demand", "spot", "cheapest in", "offered in",
+        right=("GPUs", "vCPUs", "memory", "on-demand", "spot"),
+    )  # fmt: skip
+    for one in found.types:
+        kind = one.type
+        on_demand = f"{min(one.on_demand.values()):.3f}" if one.on_demand else ""
+        table.add_row(
+            one.name,
+            str(kind.gpus) if kind else "",
+            f"{kind.gpu} {kind.gpu_memory_mb // 1024} GB" if kind else "",
+            str(kind.vcpus) if kind else "",
+            f"{kind.memory_mb // 1024} GB" if kind else "",
+            on_demand,
+            "" if one.spot is None else f"{one.spot:.3f}",
+            one.zone,
+            ", ".join(one.aws_regions) or "none",
+        )
+    prices = Text("prices in USD per hour, the least of the AWS regions")
+    return Group(table, prices, *([Text(found.note, "yellow")] if found.note else []))
 
 
 def status_view(status: FleetStatus) -> RenderableType:
