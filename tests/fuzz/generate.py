@@ -48,6 +48,7 @@ FLEET: dict[str, Any] = {
     "ami": {"eu-west-1": "ami-0123456789abcdef0", "us-east-1": "ami-0123456789abcdef1"},
     "subnets": ["subnet-0123456789abcdef0"],
     "key_pair": "me",
+    "ssm": True,
     "disk": "100GB",
     "tags": {"team": "ml"},
     "manager": "10.0.0.1:9618",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 FILES = ("study.yaml", "fleet.yaml")
 Command = TypeVar("Command", bound=Callable[..., Any])
+ALL_POLICIES = "all"
 POLL = 2.0  # seconds between two looks at a fleet that comes up
 
 file_argument = click.argument("file", type=click.Path(path_type=Path), required=False)
@@ -40,19 +42,24 @@ def fleet() -> None:
 
 @fleet.command("plan")
 @file_argument
-@click.option("--policy", is_flag=True, help="Print the IAM policies alone, as JSON.")
+@click.option(
+    "--policy",
+    is_flag=False,
+    flag_value=ALL_POLICIES,
+    metavar="[NAME]",
+    help="Print the IAM policies alone, as JSON; or one: caller, daily, node, reap.",
+)
 @click.option("--account", help="With --policy: of this AWS account; no credentials are needed.")
 @click.option("--refresh-prices", is_flag=True, help="Ask AWS for on-demand prices first.")
 @json_option
 def fleet_plan(
-    file: Path | None, policy: bool, account: str | None, refresh_prices: bool, as_json: bool
+    file: Path | None, policy: str | None, account: str | None, refresh_prices: bool, as_json: bool
 ) -> None:
     """Show what `up` would make and what it would cost; changes nothing.
 
     Prices of spot, quotas and images are asked of AWS, so it needs credentials.
     """
     from trialfleet.infra.fleet.commands.plan import fleet_plan as planned
-    from trialfleet.infra.fleet.commands.plan import policies
     from trialfleet.infra.fleet.commands.plan import refresh_prices as refresh
     from trialfleet.workflows.cli.printing.fleet_tables import plan_view
     from trialfleet.workflows.control.gang.fleet_needs import load_gang_needs
@@ -61,10 +68,10 @@ def fleet_plan(
         raise InputError("--account goes with --policy; all else asks AWS, by your credentials")
     if account and not re.fullmatch(r"[0-9]{12}", account):
         raise InputError(f"--account {account!r}: an AWS account's number has 12 digits")
-    aws, spec = _opened(file)
     if policy:
-        print_json(policies(spec, account or _own_account(aws, spec)))
+        _print_policies(policy, file, account)
         return
+    aws, spec = _opened(file)
     if refresh_prices:
         say(f"on-demand prices are in {refresh(aws, spec)}", err=as_json)
     result = planned(aws, spec, load_gang_needs(file or _file_here()))
@@ -72,7 +79,40 @@ def fleet_plan(
         print_json(asdict(result))
     else:
         show(plan_view(result))
-        say(f"next: trialfleet fleet up{_file_argument(file)}")
+        if not result.problems:
+            say(f"next: trialfleet fleet up{_file_argument(file)}")
+    if result.problems:
+        sys.exit(1)
+
+
+@fleet.command("gpus")
+@file_argument
+@click.option(
+    "--aws-region",
+    "aws_regions",
+    multiple=True,
+    help="Where to look (default: the fleet's); without FILE all types with GPUs are listed.",
+)
+@json_option
+def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -> None:
+    """List instance types with GPUs: what they have, what they cost, which AWS regions have them.
+
+    With FILE those that its fleet allows, by instance_types or needs. Without credentials what the
+    price table that trialfleet comes with knows.
+    """
+    from trialfleet.infra.fleet.aws.clients import Aws
+    from trialfleet.infra.fleet.commands.gpu_types import gpu_types
+    from trialfleet.infra.fleet.spec.fleet import check_regions
+    from trialfleet.workflows.cli.printing.fleet_tables import gpus_view
+    from trialfleet.workflows.study.loading import load_fleet
+
+    regions = check_regions(aws_regions)
+    spec = load_fleet(file or _file_here()) if file or not regions else None
+    found = gpu_types(Aws(), regions or (spec.aws_regions if spec else []), spec)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        show(gpus_view(found))
 
 
 @fleet.command("up")
@@ -115,6 +155,21 @@ def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool)
         _show_until(aws, spec, run or "", lambda _: False)
     else:
         show(status_view(status(aws, spec, run=run or "")))
+
+
+@fleet.command("ssh")
+@click.argument("node")
+@file_argument
+def fleet_ssh(node: str, file: Path | None) -> None:
+    """Open a shell on NODE by AWS's session manager: no port is opened, no key is needed.
+
+    NODE is an instance id, the beginning of one, or the machine's name in the pool. It takes `ssm:
+    true` in the fleet, and AWS's programs aws and session-manager-plugin on this machine.
+    """
+    from trialfleet.infra.fleet.commands.shell import session
+
+    command = session(*_opened(file), node)
+    os.execvp(command[0], command)  # noqa: S606 - AWS's own program
 
 
 @fleet.command("scale")
@@ -325,6 +380,22 @@ def manager_token() -> None:
 
 
 # -- what the commands share ----------------------------------------------------------------------
+
+
+def _print_policies(wanted: str, file: Path | None, account: str | None) -> None:
+    """Print all policies or one; a file that stands behind `--policy` is the fleet's, of all."""
+    from trialfleet.infra.fleet.commands.plan import POLICIES, policies
+    from trialfleet.spelling import did_you_mean
+
+    known = [ALL_POLICIES, *POLICIES]
+    if wanted not in known:
+        if file or not Path(wanted).exists():
+            guess = did_you_mean(wanted, known)
+            raise InputError(f"--policy {wanted!r}: one of {', '.join(known)}, or a file{guess}")
+        file, wanted = Path(wanted), ALL_POLICIES
+    aws, spec = _opened(file)
+    found = policies(spec, account or _own_account(aws, spec))
+    print_json(found if wanted == ALL_POLICIES else found[wanted])
 
 
 def _own_account(aws: Aws, spec: Fleet) -> str:

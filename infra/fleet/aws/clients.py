@@ -11,9 +11,17 @@ from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    NoCredentialsError,
+)
+from botocore.exceptions import ConnectionError as UnreachableError
+from botocore.parsers import ResponseParserError
 
 from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import foreign_answers
 
 if TYPE_CHECKING:
     from types_boto3_ec2 import EC2Client
@@ -47,7 +55,8 @@ class Aws:
             account: the only account in which anything is asked; empty: any.
         """
         self._only = account
-        self._session = session or boto3.Session()
+        with asking("the AWS credentials"):
+            self._session = session or boto3.Session()
         self._config = Config(
             retries={"mode": "standard", "max_attempts": ATTEMPTS},
             connect_timeout=10,
@@ -108,9 +117,14 @@ class Aws:
                 f"the AWS credentials here are of account {found}, and this fleet is in "
                 f"{self._only}: mend ~/.aws, or the profile or role that it names"
             )
-        return self._session.client(  # type: ignore[call-overload]
-            service, region_name=aws_region, config=self._config
-        )
+        try:
+            client = self._session.client(  # type: ignore[call-overload]
+                service, region_name=aws_region, config=self._config
+            )
+        except ValueError as error:
+            raise FleetError(f"AWS can't be asked: {error}; {foreign_answers.ADVICE}") from error
+        foreign_answers.watch(client)
+        return client
 
 
 def code_of(error: ClientError) -> str:
@@ -148,6 +162,15 @@ def asking(what: str) -> Iterator[None]:
         raise FleetError(
             f"{what}: no AWS credentials here: set AWS_PROFILE, run `aws configure`, "
             "or give this machine an instance profile"
+        ) from error
+    except ResponseParserError as error:
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        raise FleetError(
+            f"{what}: what answers isn't AWS: {reason}; {foreign_answers.ADVICE}"
+        ) from error
+    except (HTTPClientError, UnreachableError) as error:
+        raise FleetError(
+            f"{what}: AWS can't be asked: {error}; {foreign_answers.ADVICE}"
         ) from error
     except BotoCoreError as error:
         raise FleetError(f"{what}: AWS can't be asked: {error}") from error

@@ -35,7 +35,7 @@ EFA_RULES = ["AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress"]
 LAUNCH = ["CreateFleet", "RunInstances"]  # EC2 Fleet calls the second for whoever calls the first
 OWN = [
     *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeleteSecurityGroup"),
-    *("GetConsoleOutput", *LAUNCH),
+    *("GetConsoleOutput", *LAUNCH, "TerminateInstances"),
 ]
 ROLE = [
     *("CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy"),
@@ -51,35 +51,62 @@ BUCKET = [
     *("GetEncryptionConfiguration", "GetLifecycleConfiguration", "PutBucketPublicAccessBlock"),
     *("PutBucketTagging", "PutEncryptionConfiguration", "PutLifecycleConfiguration"),
 ]
+DELETE_BUCKET = "s3:DeleteBucket"
 OBJECTS = ["DeleteObject", "GetObject", "PutObject"]
 PARAMETER = ["AddTagsToResource", "DeleteParameter", "GetParameter", "PutParameter"]
+
+START_SHELL = "ssm:StartSession"
+OWN_SHELLS = ["ssm:ResumeSession", "ssm:TerminateSession", "ssmmessages:OpenDataChannel"]
+SSM_AGENT = [
+    "ssm:UpdateInstanceInformation",
+    *("ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel"),
+    *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
+]
 
 
 def caller_policy(fleet: Fleet, account: str) -> Document:
     """Return what whoever plans, raises, watches, scales, checks and removes a fleet needs."""
     within = _Arns(fleet, account)
-    parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets)
+    parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets, _shells)
     return {"Version": VERSION, "Statement": [one for part in parts for one in part(fleet, within)]}
 
 
 def daily_policy(fleet: Fleet, account: str) -> Document:
     """Return what is left to allow once `up` has run on the manager.
 
-    It is all of the caller's but two. Whoever may write the nodes' role may give it any right, and
-    use it by a node. Whoever may change the groups of the manager's network card, which bears no
-    tag of the fleet, may do so with every network card of the account. So an administrator raises
-    the fleet once and removes it at last, and whoever runs studies has this.
+    It is all of the caller's but three. Whoever may write the nodes' role may give it any right,
+    and use it by a node. Whoever may change the groups of the manager's network card, which bears
+    no tag of the fleet, may do so with every network card of the account. The bucket keeps what
+    the fleet has cost. So an administrator raises the fleet once and removes it at last, and
+    whoever runs studies has this.
     """
     document = caller_policy(fleet, account)
     kept = [one for one in document["Statement"] if one["Sid"] != "Join"]
     for statement in kept:
+        actions = statement["Action"]
         if statement["Sid"] == "Identity":
-            statement["Action"] = [one for one in statement["Action"] if one.startswith(READS)]
+            actions = [one for one in actions if one.startswith(READS)]
+        statement["Action"] = [one for one in actions if one != DELETE_BUCKET]
     return {**document, "Statement": kept}
 
 
+def reap_policy(fleet: Fleet, account: str) -> Document:
+    """Return what `reap` needs: it looks everywhere, and ends nodes of any fleet of the account."""
+    nodes = _Arns(fleet, account).ec2("instance")
+    return {
+        "Version": VERSION,
+        "Statement": [
+            _allow("Look", ["ec2:DescribeInstances"]),
+            _allow("End", ["ec2:TerminateInstances"], nodes, StringLike={ITS_TAG: "*"}),
+        ],
+    }
+
+
 def node_policy(fleet: Fleet, account: str) -> Document:
-    """Return what a node must be allowed: its program, the pool's token, a place for its log."""
+    """Return what a node must be allowed: its program, the pool's token, a place for its log.
+
+    For `ssm` also what SSM's agent needs for sessions, of which AWS scopes nothing.
+    """
     within = _Arns(fleet, account)
     return {
         "Version": VERSION,
@@ -87,6 +114,7 @@ def node_policy(fleet: Fleet, account: str) -> Document:
             _allow("Program", ["s3:GetObject"], [within.objects("bundle-*")]),
             _allow("Log", ["s3:PutObject"], [within.objects("log/*")]),
             _allow("Token", ["ssm:GetParameter"], [within.token]),
+            *([_allow("Shell", SSM_AGENT)] if fleet.ssm else []),
         ],
     }
 
@@ -121,6 +149,10 @@ class _Arns:
         """Return an SSM parameter; AWS's own ones belong to no account."""
         owner = "" if path.startswith(PUBLIC) else self._account
         return f"arn:{self._partition}:ssm:{aws_region}:{owner}:parameter{path}"
+
+    def ssm(self, what: str) -> str:
+        """Return a resource of SSM's in every region, such as `document/NAME`."""
+        return f"arn:{self._partition}:ssm:*:{self._account}:{what}"
 
     def objects(self, pattern: str) -> str:
         """Return objects under the fleet's prefix in the bucket that it uses."""
@@ -206,12 +238,11 @@ def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
     own = within.ec2("instance", "launch-template", "security-group", *more)
     actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else [])]
     actions += ["DeletePlacementGroup"] if more else []
+    shells = [START_SHELL] if fleet.ssm else []
     nodes = within.ec2("instance")
     return [
-        _allow("Own", _all("ec2:", actions), own, StringEquals=its),
+        _allow("Own", [*_all("ec2:", actions), *shells], own, StringEquals=its),
         _allow("Lease", ["ec2:CreateTags"], nodes, StringEquals=its, **lease),
-        # Of any fleet: `reap` ends whatever outlived its lease.
-        _allow("End", ["ec2:TerminateInstances"], nodes, StringLike={ITS_TAG: "*"}),
     ]
 
 
@@ -248,6 +279,15 @@ def _secrets(fleet: Fleet, within: _Arns) -> list[Document]:
         _allow("Token", _all("ssm:", PARAMETER), [within.token]),
         *([_allow("Image", ["ssm:GetParameter"], images)] if images else []),
     ]
+
+
+def _shells(fleet: Fleet, within: _Arns) -> list[Document]:
+    """SSM's usual document, by which sessions are begun, and what becomes of one's own sessions."""
+    if not fleet.ssm:
+        return []
+    own = [f"session/{who}-*" for who in ("${aws:userid}", "${aws:username}")]
+    resources = [within.ssm(what) for what in ("document/SSM-SessionManagerRunShell", *own)]
+    return [_allow("Shell", [START_SHELL, *OWN_SHELLS], resources)]
 
 
 def _all(start: str, actions: Iterable[str]) -> list[str]:

@@ -46,8 +46,9 @@ def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
     try:
         who = aws.caller(fleet.home)
     except FleetError as error:
-        found = Finding(check=check, ok=False, found=str(error), advice="give valid credentials")
-        return found, getattr(error.__cause__, "response", {})
+        answer = getattr(error.__cause__, "response", {})  # where AWS itself refuses
+        advice = "give valid credentials" if answer else ""
+        return Finding(check=check, ok=False, found=str(error), advice=advice), answer
     return Finding(check=check, ok=True, found=who["Arn"]), who
 
 

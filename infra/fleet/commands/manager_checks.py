@@ -9,6 +9,8 @@ from importlib.metadata import version
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.fleet.aws import own_instance
+from trialfleet.infra.fleet.aws.own_instance import OwnInstance
+from trialfleet.infra.fleet.commands import shell
 from trialfleet.infra.fleet.commands.findings import Finding
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -17,24 +19,71 @@ from trialfleet.infra.pool import htcondor_installation
 
 PATIENCE = 3.0  # seconds for the manager's port to answer
 LEFT = timedelta(days=7)  # a token is renewed weekly, and lasts much longer
+REACHED = (
+    "set `manager:` to an address at which these nodes reach it (docs/ec2.md: Nodes in another AWS "
+    "region)"
+)
 INSTALL = "`sudo trialfleet manager install` makes this machine a manager"
 
 
 def examine(fleet: Fleet) -> list[Finding]:
     """Look at the manager's port, the versions and the token; nothing is raised."""
     program = f"{version('trialfleet')}, with Python {platform.python_version()}"
+    own = own_instance.look()
     return [
-        _port(fleet),
+        _port(fleet, own),
         _htcondor(),
         Finding(check="trialfleet", ok=True, found=program),
         _token(),
+        *_reach(fleet, own),
+        *([_shells()] if fleet.ssm else []),
     ]
 
 
-def _port(fleet: Fleet) -> Finding:
+def unreached(fleet: Fleet, own: OwnInstance | None) -> str:
+    """Say which nodes can't reach the manager; nothing where all may.
+
+    Args:
+        fleet: without `manager:`, nodes are told the manager's private address.
+        own: this machine, if it is an EC2 instance.
+    """
+    if fleet.manager:
+        return ""
+    if own is None and len(fleet.aws_regions) > 1:
+        return (
+            "several AWS regions and no `manager:`: nodes are told the manager's private address, "
+            "which those of another region can't reach"
+        )
+    if own and (away := [region for region in fleet.aws_regions if region != own.aws_region]):
+        return (
+            f"nodes in {', '.join(away)} can't reach the manager: without `manager:` they are told "
+            f"its private address in {own.aws_region}, {own.address}"
+        )
+    return ""
+
+
+def _reach(fleet: Fleet, own: OwnInstance | None) -> list[Finding]:
+    if not (found := unreached(fleet, own)):
+        return []
+    part = own is None or own.aws_region in fleet.aws_regions
+    return [
+        Finding(
+            check="manager, from its nodes", ok=None if part else False, found=found, advice=REACHED
+        )
+    ]
+
+
+def _shells() -> Finding:
+    """Of the programs that `fleet ssh` calls; a fleet comes up without them."""
+    missing = shell.missing_programs()
+    found = missing or f"{' and '.join(shell.GUIDES)} are here"
+    return Finding(check="programs for fleet ssh", ok=None if missing else True, found=found)
+
+
+def _port(fleet: Fleet, own: OwnInstance | None) -> Finding:
     check = "manager"
     try:
-        address = up.manager_address(fleet, own_instance.look())
+        address = up.manager_address(fleet, own)
     except InputError as error:
         return Finding(check=check, ok=False, found=str(error))
     host, _, port = address.rpartition(":")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,21 @@ from trialfleet.infra.fleet.aws import policy
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import instance_types, prices
+from trialfleet.infra.fleet.choice import offers as choice_offers
+from trialfleet.infra.fleet.choice.offers import Offer
+from trialfleet.infra.fleet.commands import plan_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
+
+POLICIES: Mapping[str, Callable[[Fleet, str], policy.Document]] = {
+    "caller": policy.caller_policy,  # of who raises and removes the fleet
+    "daily": policy.daily_policy,  # of who uses it
+    "node": policy.node_policy,
+    "reap": policy.reap_policy,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +39,10 @@ class FleetPlan:
         living: nodes that there are already.
         most_per_hour: USD of the largest fleet at the dearest candidate, within the cap.
         gangs: what the gangs of its study take of it.
+        on_demand: USD per hour of the candidates' types on-demand, by AWS region, where known.
+        offers: where each type is offered, for fleets of several AWS regions.
+        problems: why `up` would fail; empty: nothing is known that keeps it from coming up.
+        warnings: what makes it less than its file says.
         policies: what the callers and the nodes must be allowed, as IAM has it.
     """
 
@@ -44,7 +58,15 @@ class FleetPlan:
     living: int
     most_per_hour: float
     gangs: Sequence[GangPrice]
+    on_demand: Mapping[str, Mapping[str, float]]
+    offers: Sequence[Offer]
+    problems: Sequence[str]
+    warnings: Sequence[str]
+    spot_ceiling: float | None
+    idle_minutes: float
+    manager: str | None
     policies: Mapping[str, Any]
+    currency: str = "USD"
 
 
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
@@ -70,6 +92,13 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         living=len(inventory.instances(aws, fleet)),
         most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
         gangs=[gang_price(fleet, gang, candidates) for gang in gangs],
+        on_demand=_on_demand(candidates),
+        offers=choice_offers.offers(aws, fleet) if len(fleet.aws_regions) > 1 else [],
+        problems=plan_checks.problems(aws, fleet, candidates),
+        warnings=plan_checks.warnings(fleet, candidates),
+        spot_ceiling=fleet.spot.ceiling,
+        idle_minutes=fleet.idle_minutes,
+        manager=fleet.manager,
         policies=policies(fleet, account),
     )
 
@@ -85,12 +114,18 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 
 
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:
-    """Return the IAM policies: of who raises and removes the fleet, of who uses it, of nodes."""
-    return {
-        "caller": policy.caller_policy(fleet, account),
-        "daily": policy.daily_policy(fleet, account),
-        "node": policy.node_policy(fleet, account),
-    }
+    """Return the IAM policies by the names of POLICIES."""
+    return {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
+
+
+def _on_demand(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
+    """Return the prices that the tables know; `refresh_prices` asks AWS for others."""
+    known, types = prices.table(), sorted({(one.aws_region, one.type.name) for one in candidates})
+    found: dict[str, dict[str, float]] = {}
+    for aws_region, name in types:
+        if price := known.get(aws_region, {}).get(name):
+            found.setdefault(aws_region, {})[name] = price.usd
+    return found
 
 
 def _makes(fleet: Fleet, account: str, candidates: Sequence[Candidate]) -> list[str]:

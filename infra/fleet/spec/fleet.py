@@ -218,6 +218,10 @@ class Fleet(Section):
     key_pair: OneLine | None = Field(
         None, description="An EC2 key pair for ssh to the nodes (default: none)."
     )
+    ssm: bool = Field(
+        default=False,
+        description="The nodes' role lets AWS's session manager in, for `trialfleet fleet ssh`.",
+    )
     disk: Size = Field("100GB", description="Size of each node's root volume.")
     tags: Annotated[dict[str, OneLine], BeforeValidator(_tags)] = Field(
         {}, description="Tags of your own on everything that is made in AWS."

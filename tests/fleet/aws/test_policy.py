@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
+from datetime import timedelta
 from typing import Any
 from unittest import mock
 
@@ -94,6 +95,42 @@ def test_once_it_is_raised_a_fleet_is_used_without_writing_to_iam(cloud: Account
     assert len(nodes) == 2
     assert any("role" in line for line in left)
     assert cloud.client("iam").list_roles()["Roles"]
+
+
+@pytest.mark.parametrize("document", [policy.caller_policy, policy.daily_policy])
+def test_no_policy_but_that_of_reap_ends_nodes_of_other_fleets(document: Any) -> None:
+    arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:instance/i-1"
+    (own,) = grants(document(MINE, ACCOUNT), "ec2:TerminateInstances", arn)
+    assert own["Condition"] == {"StringEquals": {"aws:ResourceTag/trialfleet:fleet": "f"}}
+    (any_fleets,) = grants(policy.reap_policy(MINE, ACCOUNT), "ec2:TerminateInstances", arn)
+    assert any_fleets["Condition"] == {"StringLike": {"aws:ResourceTag/trialfleet:fleet": "*"}}
+
+
+def test_the_policy_of_reap_is_enough_to_reap_and_for_nothing_else(cloud: Account) -> None:
+    candidates = choice.candidates(cloud.aws, MINE)
+    (node,) = up.up(cloud.aws, MINE, moto_account.inputs(), candidates, 1).instances
+    with moto_iam.allowed(policy.reap_policy(MINE, ACCOUNT)) as aws:
+        over = reap.reap(aws, MINE.aws_regions, now=node.launched + timedelta(days=30))
+        for refused in (
+            lambda: aws.iam().get_role(RoleName="trialfleet-f"),
+            lambda: aws.s3(MINE.home).list_objects_v2(Bucket=names.bucket_name("f", ACCOUNT)),
+            lambda: aws.ec2(MINE.home).describe_subnets(),
+            lambda: aws.ec2(MINE.home).stop_instances(InstanceIds=[node.id]),
+        ):
+            with pytest.raises(ClientError, match=r"denied|not authorized|AccessDenied"):
+                refused()
+    assert [one.id for one in over] == [node.id]
+    assert cloud.instances() == []
+
+
+def test_whoever_runs_studies_does_not_delete_the_bucket(cloud: Account) -> None:
+    candidates = choice.candidates(cloud.aws, MINE)
+    up.up(cloud.aws, MINE, moto_account.inputs(), candidates, 0)
+    with moto_iam.allowed(policy.daily_policy(MINE, ACCOUNT)) as aws:
+        left = down(aws, MINE, drain=lambda _: None)
+    assert any("to call DeleteBucket is denied" in line for line in left), left
+    assert any(line.startswith("left: in S3: s3://trialfleet-f-") for line in left)
+    assert [one["Name"] for one in cloud.client("s3").list_buckets()["Buckets"]]
 
 
 @pytest.mark.parametrize("kind", ["instance", "network-interface", "volume", "security-group"])

@@ -276,6 +276,26 @@ def test_a_manager_that_nobody_names_is_told() -> None:
     assert "set `manager:`" in found.found
 
 
+def test_the_programs_for_a_shell_are_looked_for_where_the_fleet_allows_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = "programs for fleet ssh"
+
+    def found(**changes: Any) -> list[Finding]:
+        findings = manager_checks.examine(MINE.model_copy(update=changes))
+        return [one for one in findings if one.check == check]
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert found() == []
+    (missing,) = found(ssm=True)
+    assert missing.ok is None
+    assert "session-manager-plugin isn't on PATH: https://docs.aws.amazon.com/" in missing.found
+    for name in ("aws", "session-manager-plugin"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    assert [one.ok for one in found(ssm=True)] == [True]
+
+
 @pytest.mark.parametrize(
     ("daemons", "ok"), [("25.14.1", True), ("25.14.7", True), ("26.0.3", None)]
 )

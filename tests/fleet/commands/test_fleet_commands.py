@@ -123,7 +123,12 @@ def test_plan_prints_json_and_the_policies_alone(cloud: Account) -> None:
     plan = json.loads(fleet_command("plan", "--json").output)
     assert plan["candidates"][0]["type"]["name"] == "g4dn.xlarge"
     policies = json.loads(fleet_command("plan", "--policy").output)
-    assert policies.keys() == {"caller", "daily", "node"}
+    assert policies.keys() == {"caller", "daily", "node", "reap"}
+    for name, document in policies.items():
+        for words in (["--policy", name], ["fleet.yaml", "--policy", name], [f"--policy={name}"]):
+            assert json.loads(fleet_command("plan", *words).output) == document
+    for words in (["--policy", "fleet.yaml"], ["fleet.yaml", "--policy"], ["--policy", "all"]):
+        assert json.loads(fleet_command("plan", *words).output) == policies
 
 
 def test_the_policies_need_no_credentials_where_the_account_is_given(
@@ -230,6 +235,8 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
         (["bake"], 2, "set `manager:`"),
         (["reap"], 2, "--aws-region"),
         (["plan", "--account", "123456789012"], 2, "--account goes with --policy"),
+        (["plan", "--policy", "dialy"], 2, "caller, daily, node, reap, or a file (did you mean"),
+        (["plan", "--policy", "nothing.yaml"], 2, "caller, daily, node, reap, or a file"),
         (["plan", "--policy", "--account", "my-account"], 2, "12 digits"),
         (["reap", "--aws-region", "mars"], 2, "'mars' is no AWS region; write one such as"),
     ],

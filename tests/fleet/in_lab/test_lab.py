@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.fleet.lab.__main__ import why_not_here
 from tests.fleet.lab.lab import REPOSITORY, Lab, Machine
 
 TRUST = {
@@ -453,3 +454,8 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_clone_where_jobs_have_a_folder_of_their_own_is_refused() -> None:
+    assert "/var/tmp, which is each job's own" in why_not_here(Path("/var/tmp/clone"))
+    assert why_not_here(Path("/home/me/clone")) == ""

@@ -25,6 +25,7 @@ FLEET: dict[str, Any] = {
     "ami": LEARNING,
     "nodes": {"max": 4},
 }
+PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")  # each job has its own on a node
 WELCOME = f"""
 This is the manager of a pool in a cloud that exists on this machine alone. It is installed; AWS is
 moto, an instance is a machine of namespaces, its user data is the real one. Try:
@@ -43,8 +44,8 @@ exit ends everything. Another shell here:  {{another}}
 
 def main() -> None:
     """Start a lab, install the manager, and hand over the terminal."""
-    if why_none():
-        sys.exit(f"no lab: {why_none()}")
+    if reason := why_none() or why_not_here(REPOSITORY):
+        sys.exit(f"no lab: {reason}")
     real = "--real" in sys.argv
     if real and debian_image.why_none():
         sys.exit(f"no lab with real nodes: {debian_image.why_none()}")
@@ -58,6 +59,15 @@ def main() -> None:
         shell = [*lab.manager.entering(USER, variables(project)), "bash", "--login", "-i"]
         print(WELCOME.format(another=" ".join(shell)))
         subprocess.run(shell)
+
+
+def why_not_here(repository: Path) -> str:
+    """Return why a lab of a clone in this place would not work; empty where it would."""
+    place = next((each for each in PRIVATE if repository.is_relative_to(each)), "")
+    return place and (
+        f"{repository} is in {place}, which is each job's own on the lab's nodes: jobs would not "
+        "find its Python; clone it elsewhere"
+    )
 
 
 def variables(project: Project) -> dict[str, str]:

@@ -76,6 +76,7 @@ def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fl
         ("price_cap: {hour: 0}", "price_cap.hour"),
         ("idle_minutes: ten", "idle_minutes"),
         ("autoscale: yes please", "autoscale"),
+        ("ssm: maybe", "ssm: must be true or false (got 'maybe')"),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, line: str, expected: str) -> None:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trialfleet.infra.fleet.commands.findings import Finding
+    from trialfleet.infra.fleet.commands.gpu_types import GpuTypes
     from trialfleet.infra.fleet.commands.plan import FleetPlan
     from trialfleet.infra.fleet.commands.status import FleetStatus, NodeStatus
+    from trialfleet.infra.fleet.spec.machines import Candidate
 
 SHOWN_CANDIDATES = 15
 _STAGE_COLORS = {
@@ -33,8 +35,8 @@ _MARKS = {True: ("ok", "green"), False: ("wrong", "red"), None: ("unknown", "yel
 
 def plan_view(plan: FleetPlan) -> RenderableType:
     """What `up` would make and cost."""
-    columns = ("type", "zone", "", "GPUs", "GPU", "USD/h", "USD/GPU/h")
-    table = plain_table(*columns, right=("USD/h", "USD/GPU/h"))
+    columns = ("type", "zone", "", "GPUs", "GPU", "USD/h", "USD/GPU/h", "on-demand")
+    table = plain_table(*columns, right=("USD/h", "USD/GPU/h", "on-demand"))
     for one in plan.candidates[:SHOWN_CANDIDATES]:
         memory = f"{one.type.gpu} {one.type.gpu_memory_mb // 1024} GB" if one.type.gpus else ""
         table.add_row(
@@ -45,6 +47,7 @@ def plan_view(plan: FleetPlan) -> RenderableType:
             memory,
             f"{one.price:.3f}",
             f"{one.price_per_gpu:.3f}",
+            _on_demand(plan, one),
         )
     hidden = len(plan.candidates) - SHOWN_CANDIDATES
     if hidden > 0:
@@ -54,11 +57,33 @@ def plan_view(plan: FleetPlan) -> RenderableType:
         Text("nodes are asked for in this order:"),
         table,
         Text(_money(plan)),
+        *(Text(line) for line in partly_offered(plan)),
         *(Text(str(gang)) for gang in plan.gangs),
         Text("beside them `up` makes:"),
         *(Text(f"  {resource}") for resource in plan.makes),
         Text("`trialfleet fleet plan --policy` prints the permissions that this needs"),
+        *(Text(warning, "yellow") for warning in plan.warnings),
+        *(Text(problem, "red") for problem in plan.problems),
     )
+
+
+def _on_demand(plan: FleetPlan, candidate: Candidate) -> str:
+    usd = plan.on_demand.get(candidate.aws_region, {}).get(candidate.type.name)
+    return "" if usd is None else f"{usd:.3f}"
+
+
+def partly_offered(plan: FleetPlan) -> list[str]:
+    """Types that not each of the fleet's AWS regions offers, those of the same regions together."""
+    types: dict[tuple[str, str], list[str]] = {}
+    for one in plan.offers:
+        if one.others:
+            where = ", ".join(one.aws_regions), ", ".join(one.others)
+            types.setdefault(where, []).append(one.type)
+    return [
+        f"{', '.join(names)}: "
+        + (f"offered only in {where}, not in {others}" if where else f"not offered in {others}")
+        for (where, others), names in types.items()
+    ]
 
 
 def _money(plan: FleetPlan) -> str:
@@ -72,6 +97,30 @@ def _money(plan: FleetPlan) -> str:
         f"{plan.spot_share:.0%} spot; {', '.join(caps) or 'no price cap'}; "
         f"at the most {plan.most_per_hour:.2f} USD per hour"
     )
+
+
+def gpus_view(found: GpuTypes) -> RenderableType:
+    """Instance types with GPUs, the cheapest GPU first."""
+    table = plain_table(
+        "type", "GPUs", "GPU", "vCPUs", "memory", "on-demand", "spot", "cheapest in", "offered in",
+        right=("GPUs", "vCPUs", "memory", "on-demand", "spot"),
+    )  # fmt: skip
+    for one in found.types:
+        kind = one.type
+        on_demand = f"{min(one.on_demand.values()):.3f}" if one.on_demand else ""
+        table.add_row(
+            one.name,
+            str(kind.gpus) if kind else "",
+            f"{kind.gpu} {kind.gpu_memory_mb // 1024} GB" if kind else "",
+            str(kind.vcpus) if kind else "",
+            f"{kind.memory_mb // 1024} GB" if kind else "",
+            on_demand,
+            "" if one.spot is None else f"{one.spot:.3f}",
+            one.zone,
+            ", ".join(one.aws_regions) or "none",
+        )
+    prices = Text("prices in USD per hour, the least of the AWS regions")
+    return Group(table, prices, *([Text(found.note, "yellow")] if found.note else []))
 
 
 def status_view(status: FleetStatus) -> RenderableType:

@@ -1,0 +1,48 @@
+"""In which of its AWS regions a fleet's instance types are offered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import instance_types
+from trialfleet.infra.fleet.spec.fleet import Fleet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """Where an instance type is offered: in some zone of the fleet's there.
+
+    Attributes:
+        type: for instance `p5.48xlarge`.
+        aws_regions: those of the fleet's that offer it.
+        others: those that don't: nodes of this type are never asked for there.
+    """
+
+    type: str
+    aws_regions: list[str]
+    others: list[str]
+
+
+def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
+    """List where each of the fleet's instance types is offered, by name."""
+    by_region = {aws_region: _offered(aws, fleet, aws_region) for aws_region in fleet.aws_regions}
+    known = {*fleet.instance_types}.union(*by_region.values())
+    return [
+        Offer(
+            type=name,
+            aws_regions=[region for region, types in by_region.items() if name in types],
+            others=[region for region, types in by_region.items() if name not in types],
+        )
+        for name in sorted(known)
+    ]
+
+
+def _offered(aws: Aws, fleet: Fleet, aws_region: str) -> set[str]:
+    known = [kind.name for kind in instance_types.resolve(aws, fleet, aws_region)]
+    zones = instance_types.zones(aws, aws_region, known)
+    return {
+        name
+        for name, places in zones.items()
+        if any(not fleet.zones or zone in fleet.zones for zone in places)
+    }

@@ -1,0 +1,163 @@
+"""`fleet gpus`: instance types with GPUs, what they have and cost, and where they are offered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import NoCredentialsError
+
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws.clients import Aws, asking
+from trialfleet.infra.fleet.choice import instance_types, prices
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import InstanceType
+
+BOUGHT: Any = [  # on shared hardware, and without a contract
+    {"Name": "bare-metal", "Values": ["false"]},
+    {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]},
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuType:
+    """An instance type with GPUs.
+
+    Attributes:
+        name: for instance `g5.xlarge`.
+        type: what it has; None where AWS could not be asked.
+        on_demand: USD per hour by AWS region, where the price tables know it.
+        spot: USD per hour now in the zone where that is least; None where AWS lists none.
+        zone: that zone; empty without.
+        aws_regions: those that offer it, of the ones that were asked for.
+        others: those that don't.
+    """
+
+    name: str
+    type: InstanceType | None
+    on_demand: Mapping[str, float]
+    spot: float | None
+    zone: str
+    aws_regions: Sequence[str]
+    others: Sequence[str]
+
+    @property
+    def price_per_gpu(self) -> float:
+        """USD per GPU and hour at the least; of an instance where its GPUs aren't known."""
+        known = [*self.on_demand.values(), *([] if self.spot is None else [self.spot])]
+        return min(known, default=math.inf) / (self.type.gpus or 1 if self.type else 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuTypes:
+    """Types with GPUs, the cheapest GPU first.
+
+    Attributes:
+        note: why it isn't all, where AWS could not be asked; else empty.
+    """
+
+    types: Sequence[GpuType]
+    note: str = ""
+    currency: str = "USD"
+
+
+def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) -> GpuTypes:
+    """List the types with GPUs of some AWS regions: those that a fleet allows, or all.
+
+    Without credentials those that the price table has.
+    """
+    try:
+        by_region = {at: _types(aws, at, fleet) for at in aws_regions}
+    except FleetError as error:
+        if not isinstance(error.__cause__, NoCredentialsError):
+            raise
+        return _of_table(aws_regions, fleet)
+    kinds = {kind.name: kind for types in by_region.values() for kind in types}
+    zones = {at: _zones(aws, at, fleet, kinds) for at in aws_regions}
+    spot = {
+        (at, zone): price
+        for region in aws_regions
+        for (at, zone), price in prices.spot_prices(aws, region, kinds).items()
+        if zone in zones[region].get(at, ())
+    }
+    on_demand = prices.table()
+    found = [
+        _row(
+            kind.name,
+            kind,
+            {at: on_demand.get(at, {}) for at in aws_regions if zones[at].get(kind.name)},
+            {zone: price for (name, zone), price in spot.items() if name == kind.name},
+            [at for at in aws_regions if not zones[at].get(kind.name)],
+        )
+        for kind in kinds.values()
+    ]
+    return GpuTypes(types=_sorted(found))
+
+
+def _types(aws: Aws, aws_region: str, fleet: Fleet | None) -> list[InstanceType]:
+    if fleet is not None:
+        found = instance_types.resolve(aws, fleet, aws_region)
+    else:
+        with asking(f"the instance types of {aws_region}"):
+            pages = aws.ec2(aws_region).get_paginator("describe_instance_types")
+            infos = [i for page in pages.paginate(Filters=BOUGHT) for i in page["InstanceTypes"]]
+        found = [instance_types.described(info) for info in infos]
+    return [kind for kind in found if kind.gpus]
+
+
+def _zones(
+    aws: Aws, aws_region: str, fleet: Fleet | None, types: Mapping[str, object]
+) -> dict[str, list[str]]:
+    """Return the zones that offer each type, of those that the fleet allows."""
+    allowed = fleet.zones if fleet else []
+    found = instance_types.zones(aws, aws_region, types)
+    return {name: [z for z in its if not allowed or z in allowed] for name, its in found.items()}
+
+
+def _of_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:
+    """Return what is known without AWS: names and on-demand prices, of a fleet's list if any."""
+    known = {at: prices.table().get(at, {}) for at in aws_regions}
+    listed = set(fleet.instance_types) if fleet else set()
+    names = sorted({name for its in known.values() for name in its if not listed or name in listed})
+    found = [
+        _row(
+            name,
+            None,
+            {at: its for at, its in known.items() if name in its},
+            {},
+            [],  # a table that lacks a price doesn't say that a type isn't offered
+        )
+        for name in names
+    ]
+    needs = "" if fleet is None or listed else "; the fleet's needs: are not applied"
+    note = (
+        "no AWS credentials here: names and on-demand prices by the table that trialfleet comes "
+        "with, which lacks many; what types have, spot prices and where else they are offered are "
+        f"asked of AWS{needs}"
+    )
+    return GpuTypes(types=_sorted(found), note=note)
+
+
+def _row(
+    name: str,
+    kind: InstanceType | None,
+    on_demand: Mapping[str, Mapping[str, prices.Price]],
+    spot: Mapping[str, float],
+    others: Sequence[str],
+) -> GpuType:
+    zone = min(spot, key=lambda at: (spot[at], at), default="")
+    return GpuType(
+        name=name,
+        type=kind,
+        on_demand={at: its[name].usd for at, its in on_demand.items() if name in its},
+        spot=spot.get(zone),
+        zone=zone,
+        aws_regions=list(on_demand),
+        others=others,
+    )
+
+
+def _sorted(found: Sequence[GpuType]) -> list[GpuType]:
+    return sorted(found, key=lambda one: (one.price_per_gpu, one.name))

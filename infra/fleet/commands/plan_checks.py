@@ -1,0 +1,69 @@
+"""What a person should know of a fleet before it is made: what would fail, and what surprises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trialfleet.errors import TrialfleetError
+from trialfleet.infra.fleet.aws import images, own_instance
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.commands import manager_checks
+from trialfleet.infra.fleet.lifecycle.up import BOOT_MINUTES
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate
+from trialfleet.infra.fleet.spec.price_cap import nodes_within
+
+
+def problems(aws: Aws, fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
+    """Return why `up` would fail: the nodes' images that can't be found."""
+    found = []
+    for kind in sorted({(one.aws_region, one.type.architecture) for one in candidates}):
+        try:
+            images.find(aws, fleet, *kind)
+        except TrialfleetError as error:
+            found.append(str(error))
+    return found
+
+
+def warnings(fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
+    """Return what makes a fleet less than its file says, a line each."""
+    own = None if fleet.manager else own_instance.look()
+    cheapest = min(one.price for one in candidates)
+    unreached = manager_checks.unreached(fleet, own)
+    found = [
+        f"{unreached}; {manager_checks.REACHED}" if unreached else "",
+        _of_hour(fleet, cheapest),
+        _of_run(fleet, cheapest),
+        _without_gpus(fleet, candidates),
+    ]
+    return [one for one in found if one]
+
+
+def _of_hour(fleet: Fleet, price: float) -> str:
+    paid = nodes_within(fleet.price_cap.hour, 0.0, price)
+    if paid >= fleet.nodes.min:
+        return ""
+    return (
+        f"price_cap.hour, which is {fleet.price_cap.hour:g}, pays for {paid} nodes at {price:g} "
+        f"USD per hour, fewer than nodes.min, which is {fleet.nodes.min}"
+    )
+
+
+def _of_run(fleet: Fleet, price: float) -> str:
+    """Of a cap at which the run's nodes would end before one of them has trained."""
+    cap = fleet.price_cap.run
+    if cap is None or cap / price * 60 > BOOT_MINUTES:
+        return ""
+    return (
+        f"price_cap.run, which is {cap:g}, pays for {cap / price * 60:.0f} minutes of one node at "
+        f"{price:g} USD per hour, and a node may take {BOOT_MINUTES} until it joins"
+    )
+
+
+def _without_gpus(fleet: Fleet, candidates: Sequence[Candidate]) -> str:
+    """A fleet shares GPUs among trials only where its study's trials want some."""
+    plain = sorted({one.type.name for one in candidates if not one.type.gpus})
+    if fleet.trials_per_gpu is None or not plain:
+        return ""
+    verb = "has" if len(plain) == 1 else "have"
+    return f"{', '.join(plain)} {verb} no GPU, and the study's trials want one (accelerator: gpu)"

@@ -1,0 +1,99 @@
+"""`fleet gpus`: what types have and cost, of a fleet's or of all, with AWS and without."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account
+from trialfleet.workflows.cli.main import main
+
+FLEET = f"name: f\naws_regions: [{HOME}]\nami: {IMAGE}\n"
+
+
+@pytest.fixture
+def cloud(cloud: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Account:
+    monkeypatch.chdir(tmp_path)
+    return cloud
+
+
+def gpus(*words: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(main, ["fleet", "gpus", *words])
+
+
+def listed(*words: str) -> dict[str, dict[str, Any]]:
+    result = gpus(*words, "--json")
+    assert result.exit_code == 0, result.output
+    return {one["name"]: one for one in json.loads(result.stdout)["types"]}
+
+
+def test_a_fleets_types_are_listed_with_what_they_have_and_cost(cloud: Account) -> None:
+    Path("fleet.yaml").write_text(f"{FLEET}instance_types: [g5.xlarge, g4dn.xlarge, m5.large]\n")
+    found = listed()
+    assert found.keys() == {"g5.xlarge", "g4dn.xlarge"}
+    one = found["g5.xlarge"]
+    assert one["type"]["gpu"] == "A10G"
+    assert (one["type"]["gpus"], one["type"]["vcpus"]) == (1, 4)
+    assert one["on_demand"] == {HOME: 1.123}
+    assert one["spot"] > 0
+    assert one["zone"].startswith(HOME)
+    assert (one["aws_regions"], one["others"]) == ([HOME], [])
+    lines = gpus("fleet.yaml").output.splitlines()
+    (line,) = [line for line in lines if "g5.xlarge" in line]
+    assert line.split()[:7] == ["g5.xlarge", "1", "A10G", "22", "GB", "4", "16"]
+    assert "1.123" in line
+
+
+def test_needs_choose_and_the_cheapest_gpu_comes_first(cloud: Account) -> None:
+    Path("fleet.yaml").write_text(f"{FLEET}needs: {{gpus: 4}}\n")
+    found = listed()
+    assert {one["type"]["gpus"] for one in found.values()} == {4}
+    known = [
+        min([*one["on_demand"].values(), *([one["spot"]] if one["spot"] else [])]) / 4
+        for one in found.values()
+        if one["on_demand"] or one["spot"]
+    ]
+    assert len(known) > 2
+    assert known == sorted(known)
+
+
+def test_without_a_file_all_types_with_gpus_of_the_regions_are_listed(cloud: Account) -> None:
+    Path("fleet.yaml").write_text(f"{FLEET}instance_types: [g5.xlarge]\n")
+    found = listed("--aws-region", HOME, "--aws-region", AWAY)
+    assert len(found) > 20
+    assert all(one["type"]["gpus"] for one in found.values())
+    (only_away,) = [one for one in found.values() if one["name"] == "p4de.24xlarge"]
+    assert (only_away["aws_regions"], only_away["others"]) == ([AWAY], [HOME])
+
+
+def test_without_credentials_the_price_table_is_shown_and_that_it_is_not_all(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as environment:  # moto takes its own keys away itself
+        for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE"):
+            environment.delenv(f"AWS_{name}", raising=False)
+        result = gpus("--aws-region", AWAY)
+        both = listed("--aws-region", AWAY, "--aws-region", HOME)["p5.48xlarge"]
+        Path("fleet.yaml").write_text(f"{FLEET}instance_types: [g5.xlarge]\n")
+        named = listed()
+        Path("fleet.yaml").write_text(f"{FLEET}needs: {{gpus: 4}}\n")
+        needing = gpus().output
+    assert result.exit_code == 0, result.output
+    assert "p5.48xlarge" in result.output
+    assert "no AWS credentials here: names and on-demand prices by the table" in result.output
+    assert (both["aws_regions"], both["others"], both["type"]) == ([AWAY], [], None)
+    assert named.keys() == {"g5.xlarge"}
+    assert "needs: are not applied" in needing
+
+
+def test_without_a_file_and_a_region_it_says_so(cloud: Account) -> None:
+    result = gpus("--aws-region", "mars")
+    assert result.exit_code == 2
+    assert "'mars' is no AWS region" in result.output
+    nothing = gpus()
+    assert nothing.exit_code == 2
+    assert "no file named" in nothing.output

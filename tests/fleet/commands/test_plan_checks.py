@@ -1,0 +1,227 @@
+"""What `fleet plan` tells beside the plan: what would fail, and what surprises."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.fleet.mock_aws import moto_account
+from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account
+from trialfleet.infra.fleet.aws import own_instance
+from trialfleet.infra.fleet.aws.own_instance import OwnInstance
+from trialfleet.infra.fleet.choice import instance_types
+from trialfleet.infra.fleet.choice.offers import Offer
+from trialfleet.infra.fleet.commands import manager_checks
+from trialfleet.infra.fleet.commands.plan import FleetPlan, fleet_plan
+from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.cli.printing.fleet_tables import partly_offered
+
+IMAGES = {HOME: IMAGE, AWAY: IMAGE}
+BOTH: dict[str, Any] = {"aws_regions": [HOME, AWAY], "ami": IMAGES}
+MANAGER = OwnInstance(id="i-1", aws_region=HOME, address="10.0.0.5")
+
+
+def planned(cloud: Account, own: OwnInstance | None = None, **changes: Any) -> FleetPlan:
+    fleet = moto_account.fleet(**{"instance_types": ["g5.xlarge"], **changes})
+    with mock.patch.object(own_instance, "look", return_value=own):
+        return fleet_plan(cloud.aws, fleet)
+
+
+def command(*words: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(main, ["fleet", "plan", *words])
+
+
+@pytest.fixture
+def file(cloud: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "fleet.yaml"
+    path.write_text(f"name: f\naws_regions: [{HOME}]\ninstance_types: [g5.xlarge]\nami: {IMAGE}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("own", "changes", "words"),
+    [
+        (MANAGER, {}, ""),
+        (None, {}, ""),
+        (MANAGER, BOTH, f"nodes in {AWAY} can't reach the manager: without `manager:`"),
+        (None, BOTH, "several AWS regions and no `manager:`"),
+        (MANAGER, {**BOTH, "manager": "pool.example"}, ""),
+        (
+            OwnInstance(id="i-1", aws_region=AWAY, address="10.0.0.5"),
+            {},
+            (
+                f"nodes in {HOME} can't reach the manager: without `manager:` they are told its "
+                f"private address in {AWAY}, 10.0.0.5"
+            ),
+        ),
+    ],
+)
+def test_a_manager_that_another_regions_nodes_do_not_reach_is_told(
+    cloud: Account, own: OwnInstance | None, changes: dict[str, Any], words: str
+) -> None:
+    warnings = planned(cloud, own, **changes).warnings
+    found = [one for one in warnings if "manager" in one]
+    assert len(found) == bool(words)
+    assert words in "".join(found)
+    fleet = moto_account.fleet(**changes)
+    with mock.patch.object(own_instance, "look", return_value=own):
+        findings = {one.check: one for one in manager_checks.examine(fleet)}
+    assert ("manager, from its nodes" in findings) == bool(words)
+    if words:
+        finding = findings["manager, from its nodes"]
+        assert words in finding.found
+        assert "set `manager:`" in finding.advice
+
+
+def test_a_fleet_of_which_some_nodes_reach_the_manager_is_not_all_wrong() -> None:
+    def found(**changes: Any) -> bool | None:
+        with mock.patch.object(own_instance, "look", return_value=MANAGER):
+            findings = manager_checks.examine(moto_account.fleet(**changes))
+        return next(one.ok for one in findings if one.check == "manager, from its nodes")
+
+    assert found(**BOTH) is None
+    assert found(aws_regions=[AWAY]) is False
+
+
+def test_a_type_that_not_every_region_offers_is_named(cloud: Account, file: Path) -> None:
+    real = instance_types.zones
+
+    def zones(aws: Any, aws_region: str, types: Any) -> dict[str, list[str]]:
+        found = real(aws, aws_region, types)
+        return {
+            name: [] if (name, aws_region) == ("g4dn.xlarge", HOME) else its
+            for name, its in found.items()
+        }
+
+    kinds = ["g4dn.xlarge", "g5.xlarge"]
+    with mock.patch.object(instance_types, "zones", zones):
+        plan = planned(cloud, instance_types=kinds, **BOTH)
+        assert {one.type: one.aws_regions for one in plan.offers} == {
+            "g4dn.xlarge": [AWAY],
+            "g5.xlarge": [HOME, AWAY],
+        }
+        file.write_text(
+            file.read_text()
+            .replace(f"[{HOME}]", f"[{HOME}, {AWAY}]")
+            .replace("g5.xlarge", ", ".join(kinds))
+            .replace(f"ami: {IMAGE}", f"ami: {{{HOME}: {IMAGE}, {AWAY}: {IMAGE}}}")
+        )
+        text = command("fleet.yaml").output
+    assert f"g4dn.xlarge: offered only in {AWAY}, not in {HOME}\n" in text
+
+
+def test_types_of_the_same_regions_stand_together(cloud: Account) -> None:
+    kinds = ["g4dn.xlarge", "g5.xlarge", "g5.2xlarge"]
+    plan = planned(cloud, instance_types=kinds, zones=["us-east-1a"], **BOTH)
+    assert partly_offered(plan) == [
+        f"g4dn.xlarge, g5.2xlarge, g5.xlarge: offered only in {AWAY}, not in {HOME}"
+    ]
+    nowhere = Offer(type="p5.48xlarge", aws_regions=[], others=[HOME, AWAY])
+    assert partly_offered(replace(plan, offers=[nowhere])) == [
+        f"p5.48xlarge: not offered in {HOME}, {AWAY}"
+    ]
+
+
+def test_a_type_that_one_region_does_not_know_is_named(cloud: Account) -> None:
+    real = instance_types._called
+
+    def called(aws: Any, aws_region: str, listed: list[str]) -> Any:
+        return [k for k in real(aws, aws_region, listed) if (k.name, aws_region) != GONE]
+
+    with mock.patch.object(instance_types, "_called", called):
+        plan = planned(cloud, instance_types=["g4dn.xlarge", "g5.xlarge"], **BOTH)
+    assert {one.type: one.aws_regions for one in plan.offers}["g4dn.xlarge"] == [AWAY]
+
+
+GONE = ("g4dn.xlarge", HOME)
+
+
+def test_an_image_that_is_not_there_is_an_error_and_the_plan_is_shown(
+    cloud: Account, file: Path
+) -> None:
+    assert command("fleet.yaml").exit_code == 0
+    file.write_text(file.read_text().replace(IMAGE, "ami-00000000000000000"))
+    result = command("fleet.yaml")
+    assert result.exit_code == 1
+    reason = f"ami: {HOME} has no image ami-00000000000000000 that this account may use"
+    assert reason in result.output
+    assert "IAM role and instance profile trialfleet-f" in result.output
+    assert "next:" not in result.output
+    as_json = command("fleet.yaml", "--json")
+    assert as_json.exit_code == 1
+    assert json.loads(as_json.stdout)["problems"] == [reason]
+
+
+def test_on_demand_prices_stand_beside_those_of_spot(cloud: Account, file: Path) -> None:
+    text = command("fleet.yaml").output
+    (line,) = [one for one in text.splitlines() if "g5.xlarge" in one and "eu-west-1a" in one]
+    assert "on-demand" in text.splitlines()[2]
+    assert line.split()[-1] == "1.123"
+    assert planned(cloud).on_demand == {HOME: {"g5.xlarge": 1.123}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"price_cap": {"hour": 4}}, ""),
+        ({"price_cap": {"hour": 4}, "nodes": {"min": 3, "max": 4}}, ""),
+        (
+            {"price_cap": {"hour": 3}, "nodes": {"min": 3, "max": 4}},
+            (
+                "price_cap.hour, which is 3, pays for 2 nodes at 1.123 USD per hour, fewer than "
+                "nodes.min, which is 3"
+            ),
+        ),
+        (
+            {"price_cap": {"run": 0.3}},
+            (
+                "price_cap.run, which is 0.3, pays for 16 minutes of one node at 1.123 USD per "
+                "hour, and a node may take 20 until it joins"
+            ),
+        ),
+        ({"price_cap": {"run": 4}}, ""),
+    ],
+)
+def test_a_cap_that_pays_for_too_little_is_told(
+    cloud: Account, changes: dict[str, Any], words: str
+) -> None:
+    plan = planned(cloud, spot={"share": 0}, **changes)
+    assert [words] * bool(words) == list(plan.warnings)
+
+
+def test_trials_that_want_gpus_and_a_type_without_are_told(cloud: Account, file: Path) -> None:
+    study = {
+        "name": "f",
+        "accelerator": "gpu",
+        "fleet": {
+            "aws_regions": [HOME],
+            "instance_types": ["m5.large", "g5.xlarge"],
+            "ami": IMAGE,
+        },
+    }
+    file.write_text(json.dumps(study))
+    words = "m5.large has no GPU, and the study's trials want one (accelerator: gpu)"
+    assert words in command("fleet.yaml").output
+    file.write_text(json.dumps(study | {"accelerator": "cpu"}))
+    assert words not in command("fleet.yaml").output
+
+
+def test_json_has_all_that_a_program_asks_of_a_plan(cloud: Account, file: Path) -> None:
+    file.write_text(
+        file.read_text() + "spot: {ceiling: 0.9}\nidle_minutes: 7\nmanager: pool.example\n"
+    )
+    plan = json.loads(command("fleet.yaml", "--json").stdout)
+    assert {key: plan[key] for key in ("spot_ceiling", "idle_minutes", "manager", "currency")} == {
+        "spot_ceiling": 0.9,
+        "idle_minutes": 7,
+        "manager": "pool.example",
+        "currency": "USD",
+    }
+    assert (plan["problems"], plan["warnings"]) == ([], [])
