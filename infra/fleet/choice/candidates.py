@@ -103,7 +103,6 @@ def _against(offer: Candidate, fleet: Fleet) -> str | None:
 def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
     """Return what sorts candidates, the best first; no two of a fleet's are equal in it."""
     return lambda one: (
-        one.recently_interrupted,
         one.cost,
         one.price,
         one.lifecycle != "spot",

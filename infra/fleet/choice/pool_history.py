@@ -1,9 +1,9 @@
 """What a fleet has learned of capacity pools: the speed of their nodes, and their interruptions.
 
-An interruption costs what it interrupts: the part of a trial that no checkpoint saved, and the time
-until another node is there. So a pool is worth the work that its nodes finish, not their hours:
+An interruption costs the work since the last checkpoint, and the boot of another node. So a pool is
+worth the work that its nodes finish, not their hours:
 
-    efficiency = 1 / (1 + interruptions per node hour x hours lost by each)
+    efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
 Rates are estimated as a gamma prior's mean with what was seen: (prior x weight + interruptions) /
 (weight + node hours), where what was seen loses half of its weight every few days.
@@ -21,8 +21,9 @@ from trialfleet.gpu_memory import by_ec2_name
 from trialfleet.infra.fleet.spec.machines import Candidate, Pool
 
 HALF_LIFE = timedelta(days=5)
-AVOIDED = timedelta(minutes=15)  # for so long a pool that took a node back is asked last
-LOST_HOURS = 0.5  # by an interruption: half an hour-long trial, or its boot and checkpoint's age
+# For a while after a pool took a node back, it is expected to take others: so many per node hour.
+RECENT, RECENT_RATE = timedelta(minutes=15), 1.0
+BOOT_HOURS = 0.1  # of the node that takes the place of one that was taken back
 # Interruptions per node hour of a pool of which nothing is known, as if seen in so many node hours.
 # Between the bands of AWS's Spot Instance Advisor (5 to 20 % a month: 0.0001 to 0.0003 an hour) and
 # GPU pools in published traces (one in 2 to 20 hours); few hours of its own outweigh it.
@@ -81,21 +82,25 @@ class History:
     bandwidths: Mapping[str, float] = field(default_factory=dict)
     at: datetime | None = None
 
-    def apply(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Return candidates with their measured speed and expected interruptions."""
-        return [self._with(one) for one in with_speeds(list(candidates), self.bandwidths)]
+    def apply(self, candidates: Iterable[Candidate], lost_minutes: float) -> list[Candidate]:
+        """Return candidates with their measured speed and expected interruptions.
 
-    def _with(self, one: Candidate) -> Candidate:
+        An interruption loses `lost_minutes` of a trial.
+        """
+        hours = lost_minutes / 60 + BOOT_HOURS
+        found = with_speeds(list(candidates), self.bandwidths)
+        rates = [self._rate(one) for one in found]
+        return [
+            replace(one, interruptions=rate, efficiency=1 / (1 + rate * hours))
+            for one, rate in zip(found, rates, strict=True)
+        ]
+
+    def _rate(self, one: Candidate) -> float:
         if one.lifecycle != "spot":
-            return one
+            return 0.0
         pool = self.pools.get(one.pool, PoolHistory())
-        recently = pool.last is not None and self.at is not None and self.at - pool.last < AVOIDED
-        return replace(
-            one,
-            interruptions=pool.rate,
-            efficiency=1 / (1 + pool.rate * LOST_HOURS),
-            recently_interrupted=recently,
-        )
+        recent = pool.last is not None and self.at is not None and self.at - pool.last < RECENT
+        return max(pool.rate, RECENT_RATE) if recent else pool.rate
 
 
 def learned(records: Iterable[NodeRecord], now: datetime) -> History:

@@ -127,7 +127,7 @@ def launch(
     for lifecycle, wanted in _split(fleet, order.living, count).items():
         pools = [one for one in candidates if one.lifecycle == lifecycle and order.reaches(one)]
         missing = wanted
-        for group in _requests(pools, one_type=fleet.gangs is not None):
+        for group in requests(pools, one_type=fleet.gangs is not None):
             while missing > 0:
                 got = order.ask(group, missing, max(1, least - len(launched.instances)))
                 told = (*map(_made, _by_pool(got.instances)), *map(str, got.refusals))
@@ -173,23 +173,17 @@ def _split(fleet: Fleet, living: Sequence[Instance], count: int) -> dict[Lifecyc
     return {"spot": spot, "on-demand": count - spot}
 
 
-def _requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
+def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
     """Yield the pools of each request: those of a region that are worth it, then all others.
 
-    Pools that took a node back a while ago, and those whose work costs much more than the
-    cheapest's, are asked for where the others have too little. AWS weighs pools of a request by its
-    own view of their room. Nodes of a gang are of `one_type`: it trains as fast as its slowest.
+    Those whose work costs much more than the cheapest's are asked for where the others have too
+    little. Nodes of a gang are of `one_type`: it trains as fast as its slowest.
     """
-    best = min((one.cost for one in pools if not one.recently_interrupted), default=0.0)
+    best = min((one.cost for one in pools), default=0.0)
     groups: dict[tuple[bool, str, str], list[Candidate]] = defaultdict(list)
     for one in pools:
-        last = one.recently_interrupted or one.cost > GOOD * best
-        groups[last, one.aws_region, one.type.name if one_type else ""].append(one)
-    yield from sorted(groups.values(), key=lambda group: _is_last(group[0], best))
-
-
-def _is_last(pool: Candidate, best: float) -> bool:
-    return pool.recently_interrupted or pool.cost > GOOD * best
+        groups[one.cost > GOOD * best, one.aws_region, one.type.name if one_type else ""].append(one)
+    yield from sorted(groups.values(), key=lambda group: group[0].cost > GOOD * best)
 
 
 @dataclass

@@ -92,6 +92,14 @@ class Spot(Section):
         None, description="Most that a spot instance may cost, in USD per hour."
     )
 
+    lost_minutes: float = Field(
+        10,
+        ge=0,
+        le=10_080,
+        description="Work that an interruption loses: since the last checkpoint, or half a trial of "
+        "a trainer without. By it pools that AWS takes nodes back from are worth less.",
+    )
+
     def nodes(self, total: int) -> int:
         """Return the number of spot nodes among `total`: the share beyond the base, rounded up."""
         return math.ceil(self.share * max(0, total - self.base) - 1e-9)

@@ -49,7 +49,6 @@ class Candidate:
             their GPUs; their number of vCPUs where the fleet's nodes have no GPUs.
         interruptions: expected number of spot interruptions per hour of a node.
         efficiency: the part of a node's hours that interruptions leave for finished trials.
-        recently_interrupted: whether AWS took a node of it back some minutes ago.
     """
 
     type: InstanceType
@@ -60,7 +59,6 @@ class Candidate:
     speed: float = 1.0
     interruptions: float = 0.0
     efficiency: float = 1.0
-    recently_interrupted: bool = False
 
     @property
     def pool(self) -> Pool:
