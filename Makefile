@@ -29,6 +29,7 @@
 # make bench-ranks-scaling  what the model of compute and link predicts, beside what ranks take; three minutes
 # make bench-views      what the commands cost that show a run of 300 regions x 100 trials; ten minutes, ARGS=3x20 for less
 # make bench-fleet      what a step of the autoscaler takes with 1,000 nodes and 20,000 jobs; five minutes
+# make bench-spot       a year of spot nodes: trials per dollar by pools that learn, beside the cheapest first; ten minutes
 # make bench-boot-storm what 1,000 simulated nodes that join within a minute take of the manager; ten minutes
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
 # make bench-train      the reference trainer against plainer ways and the hardware's limits
@@ -51,7 +52,7 @@ DEMO ?= demo
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
-	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-views bench-fleet bench-boot-storm bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-first-step bench-tables
+	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-views bench-fleet bench-spot bench-boot-storm bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-first-step bench-tables
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -136,6 +137,9 @@ bench-views: $(VENV)/ready
 
 bench-fleet: $(VENV)/ready
 	$(BIN)/python -m tests.bench.fleet $(ARGS)
+
+bench-spot: $(VENV)/ready
+	$(BIN)/python -m tests.bench.fleet.spot_replay $(ARGS)
 
 bench-boot-storm: $(VENV)/ready
 	$(BIN)/python -m tests.bench.fleet.boot_storm $(ARGS)

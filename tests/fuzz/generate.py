@@ -29,7 +29,7 @@ FLEET: dict[str, Any] = {
     "zones": ["eu-west-1a"],
     "instance_types": ["g5.xlarge"],
     "needs": {"gpus": 1, "gpu_memory": "16GB", "architecture": "x86_64"},
-    "spot": {"share": 0.5, "ceiling": 0.8},
+    "spot": {"share": 0.5, "base": 1, "ceiling": 0.8, "lost_minutes": 30},
     "nodes": {"min": 0, "max": 4},
     "price_cap": {"hour": 8, "run": 60.5, "reserve": 0.1},
     "trials_per_gpu": 1,

@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.choice import instance_types, pool_history, prices
+from trialfleet.infra.fleet.choice import instance_types, prices
+from trialfleet.infra.fleet.choice.pool_history import History
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
 from trialfleet.infra.fleet.spec.price_cap import nodes_within
@@ -23,8 +24,8 @@ PRICELESS = (
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
     """List the ways to get a node, the cheapest per unit of speed first.
 
-    Of equal ones spot comes first, then the fleet's first region. `pool_history.apply` adds what is
-    known of their interruptions and of their speed as it was measured.
+    Of equal ones spot comes first, then the fleet's first region. `ranked` adds what is known of
+    their interruptions and of their speed as it was measured.
 
     Raises:
         FleetError: nothing will do (the error says why of each).
@@ -41,7 +42,12 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
             found.append(offer)
     if not found:
         raise FleetError(_nothing(fleet, dropped))
-    return sorted(pool_history.with_speeds(found, {}), key=order(fleet))
+    return ranked(found, fleet, History())
+
+
+def ranked(candidates: Iterable[Candidate], fleet: Fleet, history: History) -> list[Candidate]:
+    """Return candidates by the cost of finished work, as far as the history of pools tells it."""
+    return sorted(history.apply(candidates, fleet.spot.lost_minutes), key=order(fleet))
 
 
 def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:

@@ -6,7 +6,8 @@ worth the work that its nodes finish, not their hours:
     efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
 Rates are estimated as a gamma prior's mean with what was seen: (prior x weight + interruptions) /
-(weight + node hours), where what was seen loses half of its weight every few days.
+(weight + node hours). The prior is the rate of all spot pools together, so that a pool differs from
+them by what it has shown alone. What was seen loses half of its weight every few days.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from trialfleet.gpu_memory import by_ec2_name
 from trialfleet.infra.fleet.spec.machines import Candidate, Pool
 
 HALF_LIFE = timedelta(days=5)
-# For a while after a pool took a node back, it is expected to take others: so many per node hour.
-RECENT, RECENT_RATE = timedelta(minutes=15), 1.0
+# For a while after a pool took a node back, it is expected to take others this much more often.
+RECENT, RECENT_FACTOR = timedelta(minutes=15), 2.0
 BOOT_HOURS = 0.1  # of the node that takes the place of one that was taken back
-# Interruptions per node hour of a pool of which nothing is known, as if seen in so many node hours.
-# Between the bands of AWS's Spot Instance Advisor (5 to 20 % a month: 0.0001 to 0.0003 an hour) and
-# GPU pools in published traces (one in 2 to 20 hours); few hours of its own outweigh it.
-PRIOR_RATE, PRIOR_HOURS = 0.01, 10.0
+# Interruptions per node hour where nothing was seen yet, as if in so many node hours of all pools:
+# between the bands of AWS's Spot Instance Advisor (5 to 20 % a month: 0.0001 to 0.0003 an hour) and
+# published traces of GPU pools (one in 1 to 23 hours). Then so many hours of a pool's own outweigh
+# the rate of all pools.
+FIRST_RATE, FIRST_HOURS, OWN_HOURS = 0.02, 10.0, 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +64,9 @@ class PoolHistory:
     interruptions: float = 0.0
     last: datetime | None = None
 
-    @property
-    def rate(self) -> float:
-        """Interruptions per node hour to expect."""
-        return (PRIOR_RATE * PRIOR_HOURS + self.interruptions) / (PRIOR_HOURS + self.hours)
+    def rate(self, usual: float) -> float:
+        """Return the interruptions per node hour to expect, where pools usually have so many."""
+        return (usual * OWN_HOURS + self.interruptions) / (OWN_HOURS + self.hours)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,18 +90,28 @@ class History:
         """
         hours = lost_minutes / 60 + BOOT_HOURS
         found = with_speeds(list(candidates), self.bandwidths)
-        rates = [self._rate(one) for one in found]
+        usual = self.usual
+        rates = [self._rate(one, usual) for one in found]
         return [
             replace(one, interruptions=rate, efficiency=1 / (1 + rate * hours))
             for one, rate in zip(found, rates, strict=True)
         ]
 
-    def _rate(self, one: Candidate) -> float:
+    @property
+    def usual(self) -> float:
+        """Interruptions per node hour of all spot pools together."""
+        spot = [known for pool, known in self.pools.items() if pool[2] == "spot"]
+        seen = sum(known.interruptions for known in spot)
+        return (FIRST_RATE * FIRST_HOURS + seen) / (
+            FIRST_HOURS + sum(known.hours for known in spot)
+        )
+
+    def _rate(self, one: Candidate, usual: float) -> float:
         if one.lifecycle != "spot":
             return 0.0
         pool = self.pools.get(one.pool, PoolHistory())
         recent = pool.last is not None and self.at is not None and self.at - pool.last < RECENT
-        return max(pool.rate, RECENT_RATE) if recent else pool.rate
+        return pool.rate(usual) * (RECENT_FACTOR if recent else 1.0)
 
 
 def learned(records: Iterable[NodeRecord], now: datetime) -> History:

@@ -28,7 +28,9 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
     """Make the fleet, with what this manager gives to its nodes; see `up.up`."""
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.called)
-    return fleet_up.up(aws, fleet, given, choice.candidates(aws, fleet), count, run, progress)
+    history = ledgers.known_history(aws, fleet)
+    candidates = choice.ranked(choice.candidates(aws, fleet), fleet, history)
+    return fleet_up.up(aws, fleet, given, candidates, count, run, progress)
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:

@@ -182,7 +182,8 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
     best = min((one.cost for one in pools), default=0.0)
     groups: dict[tuple[bool, str, str], list[Candidate]] = defaultdict(list)
     for one in pools:
-        groups[one.cost > GOOD * best, one.aws_region, one.type.name if one_type else ""].append(one)
+        own_type = one.type.name if one_type else ""
+        groups[one.cost > GOOD * best, one.aws_region, own_type].append(one)
     yield from sorted(groups.values(), key=lambda group: group[0].cost > GOOD * best)
 
 

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice.pool_history import History
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.scaling.decision import Removal
@@ -51,9 +52,13 @@ class Books:
         """Return what all instances have cost since then, in USD."""
         return self._ledger.cost(now, self.since)
 
-    def joined(self, instances: Iterable[str], now: datetime) -> None:
-        """Note the instances that are in the pool; the next `note` writes it down."""
-        self._ledger = self._ledger.joined(instances, now)
+    def seen(self, pool: Iterable[Machine], now: datetime) -> None:
+        """Note which nodes are in the pool, and what they say; the next `note` writes it down."""
+        self._ledger = self._ledger.seen(pool, now)
+
+    def history(self, now: datetime) -> History:
+        """Return what is known of pools of capacity."""
+        return self._ledger.history(now)
 
     def explained(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
         """Note why nodes drain or end; the next `note` writes it down."""

@@ -19,6 +19,7 @@ from itertools import count as count_from
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice.candidates import ranked
 from trialfleet.infra.fleet.instances import launch, lease
 from trialfleet.infra.fleet.instances.fleet_request import Prepared
 from trialfleet.infra.fleet.instances.launch import Progress
@@ -28,7 +29,7 @@ from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import down_note, draining, end_trials
 from trialfleet.infra.fleet.scaling.accounting import Books
-from trialfleet.infra.fleet.scaling.backoff import Backoff, Notices, UnfitNodes, UnmatchedTrials
+from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.decision import (
     Decision,
     Node,
@@ -163,7 +164,6 @@ class Autoscaler:
         self._capacity = Backoff(timedelta(seconds=30), timedelta(minutes=15))
         self._unfit = UnfitNodes()
         self._unmatched = UnmatchedTrials()
-        self._notices = Notices()
         self._launches = count_from(0)
 
     def step(self, *, least: int = 0) -> Step:
@@ -179,12 +179,11 @@ class Autoscaler:
             return self._only_waited(living, troubles, now)
         troubles.append(self._books.note(listed, now))
         view = self._look()
-        self._books.joined((node.instance for node in view.nodes), now)
+        self._books.seen(view.nodes, now)
         candidates, unavailable = self._candidates(now)
         shares = self._fleet.shares
         rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
         nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
-        candidates = self._notices.last(candidates, nodes, now)
         is_down = down_note.why_no_nodes(self._fleet.called)
         if is_down:
             self._prepared = None  # what nodes are launched with goes with the fleet
@@ -309,7 +308,7 @@ class Autoscaler:
                 self._prepared = None
             except (FleetError, InputError) as error:
                 return [], " ".join(str(error).split())
-        return self._chosen[1], ""
+        return ranked(self._chosen[1], self._fleet, self._books.history(now)), ""
 
     def _limits(
         self,

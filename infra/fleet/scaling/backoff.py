@@ -8,12 +8,9 @@ from datetime import datetime, timedelta
 
 from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.decision import Node, Phase
-from trialfleet.infra.fleet.spec.machines import Candidate
 from trialfleet.infra.pool.machines import Room
 
 FIRST_UNMATCHED, LONGEST_UNMATCHED = timedelta(minutes=30), timedelta(hours=12)
-NOTICES = ("rebalance recommendation", "spot interruption")  # how a node's note on AWS's begins
-SHUNNED = timedelta(minutes=15)  # for so long spot pools that gave notice are asked last
 UNFIT_IN_A_ROW = 3  # nodes that were never fit for a trial, from which on launching slows down
 
 
@@ -105,26 +102,3 @@ class UnmatchedTrials:
             if reason
         ]
         return replace(demand, idle=tuple(one for one in demand.idle if not held[one])), lines
-
-
-class Notices:
-    """Spot pools, a type in a zone each, from which AWS takes nodes back: the next may go, too."""
-
-    def __init__(self) -> None:
-        self._given: dict[tuple[str, str], datetime] = {}
-
-    def last(
-        self, candidates: Iterable[Candidate], nodes: Iterable[Node], now: datetime
-    ) -> list[Candidate]:
-        """Return the candidates, such pools marked and last for a while after the notice."""
-        for node in nodes:
-            if node.machine and node.machine.note.startswith(NOTICES):
-                self._given[node.instance.type, node.instance.zone] = now
-        shunned = {pool for pool, given in self._given.items() if now - given < SHUNNED}
-        marked = [
-            replace(one, recently_interrupted=True)
-            if one.lifecycle == "spot" and (one.type.name, one.zone) in shunned
-            else one
-            for one in candidates
-        ]
-        return sorted(marked, key=lambda one: one.recently_interrupted)

@@ -7,6 +7,7 @@ machine: there it is read again, beside what the bucket of a fleet that came up 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from trialfleet.errors import FleetError
 from trialfleet.files import as_json, write_json
 from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
+from trialfleet.infra.fleet.choice.pool_history import History
 from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.scaling.last_report import kept_ledger
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger, parse
@@ -34,6 +36,12 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
         found = or_none(lambda: s3.get_object(Bucket=name, Key=key), "NoSuchKey", "NoSuchBucket")
         stored = found and found["Body"].read()
     return _parse(stored, url).with_kept(load_kept(_kept(aws, fleet)))
+
+
+def known_history(aws: Aws, fleet: Fleet, now: datetime | None = None) -> History:
+    """Return what the record tells of pools of capacity; nothing where it can't be read."""
+    record, _ = load_or_tell(aws, fleet)
+    return (record or Ledger()).history(now or datetime.now(UTC))
 
 
 def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:

@@ -16,9 +16,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from trialfleet.infra.fleet.choice.pool_history import History, NodeRecord, learned
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.pool.machines import Machine
 
 LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
+NOTICES = ("rebalance recommendation", "spot interruption")  # how a node's note on AWS's begins
+BY_AWS = "Server.SpotInstanceTermination"  # how AWS's reason begins where it took a node back
+TOLD = timedelta(days=30)  # for how long an ended instance tells something of its pool
 KEPT = timedelta(days=90)  # for how long an ended instance stays in the record
 
 
@@ -33,6 +38,9 @@ class Lifetime:
         joined: when it was first seen in the pool; None if it never was.
         run: the run for which it was launched; empty: for none, or it isn't known.
         why: why it drains or has ended, and who wanted that; empty where nobody here knows.
+        zone, lifecycle: with the type, its pool of capacity; empty in records of old.
+        taken_back: when AWS took it back, or gave notice that it may; None: not so far.
+        bandwidth: GB/s of a GPU's memory as its probe measured it; None: not measured.
     """
 
     type: str
@@ -43,6 +51,10 @@ class Lifetime:
     joined: datetime | None = None
     run: str = ""
     why: str = ""
+    zone: str = ""
+    lifecycle: str = ""
+    taken_back: datetime | None = None
+    bandwidth: float | None = None
 
     def until(self, now: datetime) -> datetime:
         """Return its end; where it isn't known `now`, but no later than the end of its lease."""
@@ -113,14 +125,22 @@ class Ledger:
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})
 
-    def joined(self, instances: Iterable[str], now: datetime) -> Ledger:
-        """Return the record after a look at the pool, in which these instances are."""
+    def seen(self, pool: Iterable[Machine], now: datetime) -> Ledger:
+        """Return the record after a look at the pool, in which these nodes are."""
         new = {
-            name: replace(self.lifetimes[name], joined=now)
-            for name in instances
-            if name in self.lifetimes and self.lifetimes[name].joined is None
+            node.instance: known
+            for node in pool
+            if node.instance in self.lifetimes
+            and (known := _seen(self.lifetimes[node.instance], node, now))
+            != self.lifetimes[node.instance]
         }
         return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
+
+    def history(self, now: datetime) -> History:
+        """Return what the record tells of pools of capacity."""
+        lives = self.lifetimes.values()
+        recent = (one for one in lives if one.ended is None or now - one.ended < TOLD)
+        return learned((_record(one, now) for one in recent if one.zone), now)
 
     def explained(self, whys: Mapping[str, str]) -> Ledger:
         """Return the record with why instances go; of those that have ended it stays as it was."""
@@ -152,6 +172,7 @@ class Ledger:
     def _lifetime(self, instance: Instance) -> Lifetime:
         known = self.lifetimes.get(instance.id)
         joined, ended = (known.joined, known.ended) if known else (None, None)
+        taken_back = known.taken_back if known else None
         if instance.ended_at:  # by AWS's clock: not before what was seen by ours
             ended = max(instance.ended_at, joined or instance.launched)
         return Lifetime(
@@ -163,7 +184,27 @@ class Ledger:
             joined=joined,
             run=instance.run,
             why=known.why if known else "",
+            zone=instance.zone,
+            lifecycle=instance.lifecycle,
+            taken_back=taken_back or (ended if instance.ended.startswith(BY_AWS) else None),
+            bandwidth=known.bandwidth if known else None,
         )
+
+
+def _record(life: Lifetime, now: datetime) -> NodeRecord:
+    return NodeRecord(
+        pool=(life.type, life.zone, "spot" if life.lifecycle == "spot" else "on-demand"),
+        launched=life.launched,
+        ended=life.taken_back or life.until(now),
+        interrupted=life.taken_back is not None,
+        bandwidth=life.bandwidth,
+    )
+
+
+def _seen(life: Lifetime, node: Machine, now: datetime) -> Lifetime:
+    taken_back = life.taken_back or (now if node.note.startswith(NOTICES) else None)
+    measured = life.bandwidth or node.bandwidth
+    return replace(life, joined=life.joined or now, taken_back=taken_back, bandwidth=measured)
 
 
 def _ended(lifetime: Lifetime, now: datetime) -> Lifetime:
@@ -201,4 +242,8 @@ def _parse_line(line: Mapping[str, Any]) -> Lifetime:
         joined=moment("joined"),
         run=str(line.get("run", "")),
         why=str(line.get("why", "")),
+        zone=str(line.get("zone", "")),
+        lifecycle=str(line.get("lifecycle", "")),
+        taken_back=moment("taken_back"),
+        bandwidth=float(line["bandwidth"]) if line.get("bandwidth") else None,
     )

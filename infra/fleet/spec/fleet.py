@@ -96,8 +96,8 @@ class Spot(Section):
         10,
         ge=0,
         le=10_080,
-        description="Work that an interruption loses: since the last checkpoint, or half a trial of "
-        "a trainer without. By it pools that AWS takes nodes back from are worth less.",
+        description="Work that an interruption loses: since the last checkpoint, or half a trial "
+        "of a trainer without. By it pools that AWS takes nodes back from are worth less.",
     )
 
     def nodes(self, total: int) -> int:

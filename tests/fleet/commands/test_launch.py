@@ -213,14 +213,6 @@ def test_pools_whose_work_costs_much_more_are_asked_where_the_others_have_none(
     assert [len(overrides(one)) for one in cloud.capacity.requests] == [1, 1, 1]
 
 
-def test_a_pool_that_took_a_node_back_is_asked_where_the_others_have_none(cloud: Account) -> None:
-    shaky = replace(A, recently_interrupted=True)
-    assert zones(ask(cloud, [B, shaky], 2)) == [HOME + "b"] * 2
-    cloud.capacity.lack(HOME + "b")
-    assert zones(ask(cloud, [B, shaky], 2)) == [HOME + "a"] * 2
-    assert zones(ask(cloud, [shaky])) == [HOME + "a"]
-
-
 def test_a_node_is_tagged_with_the_price_of_its_own_pool(cloud: Account) -> None:
     dear = replace(B, price=0.45)
     cloud.capacity.lack(HOME + "a", room=1)

@@ -19,8 +19,8 @@ from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling import down_note, ledger
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step
-from trialfleet.infra.fleet.scaling.backoff import NOTICES, UnfitNodes, UnmatchedTrials
-from trialfleet.infra.fleet.scaling.lifetimes import Ledger
+from trialfleet.infra.fleet.scaling.backoff import UnfitNodes, UnmatchedTrials
+from trialfleet.infra.fleet.scaling.lifetimes import NOTICES, Ledger
 from trialfleet.infra.pool.machines import Room
 
 
@@ -176,22 +176,31 @@ def test_a_node_that_refuses_to_drain_is_kept_and_said() -> None:
 
 
 @pytest.mark.parametrize("notice", NOTICES)
-def test_a_pool_that_aws_takes_nodes_back_from_is_asked_last_for_a_while(notice: str) -> None:
-    with world() as here:
-        here.candidates = [candidate(), candidate(name="g6.xlarge", price=0.9)]
+def test_the_node_in_place_of_one_that_aws_takes_back_is_of_another_pool(notice: str) -> None:
+    with world(zones=[]) as here:
+        here.candidates = [candidate(), candidate(HOME + "b")]
         scaler = here.autoscaler()
         name = one_trains(here, scaler)
         here.change(name, draining=True, note=f"{notice}: soon")
         here.waiting = 1
         scaler.step()
-        here.later(minutes=1)
-        here.pool.clear()
-        down.terminate(here.account.aws, [one for one in here.living() if one.id == name])
-        assert [one.type for one in here.living()] == ["g6.xlarge"]
-        here.join(idle=None)
-        here.later(minutes=15)
+        assert {one.zone for one in here.living()} == {HOME + "a", HOME + "b"}
+
+
+def test_a_pool_that_aws_took_a_node_back_from_is_known_to_the_next_autoscaler() -> None:
+    with world(zones=[]) as here:
+        here.candidates = [candidate(), candidate(HOME + "b")]
+        scaler = here.autoscaler()
+        name = one_trains(here, scaler)
+        here.change(name, note="spot interruption: soon")
         scaler.step()
-        assert {one.type for one in here.living()} == {"g6.xlarge", "g5.xlarge"}
+        scaler.step()  # the record is written when the next look finds it changed
+        here.pool.clear()
+        down.terminate(here.account.aws, here.living())
+        here.later(minutes=60)
+        here.waiting = 1
+        here.autoscaler().step()
+        assert [one.zone for one in here.living()] == [HOME + "b"]
 
 
 def one_trains(here: World, scaler: Autoscaler) -> str:
@@ -310,7 +319,7 @@ def record_of(here: World) -> Ledger:
 def test_a_region_that_does_not_answer_keeps_no_lease_of_another_from_renewal() -> None:
     images = {HOME: IMAGE, AWAY: IMAGE}
     with world(aws_regions=[HOME, AWAY], zones=[], ami=images, lease_minutes=30) as here:
-        here.candidates = [candidate(), candidate(AWAY + "a")]
+        here.candidates = [candidate(price=0.39), candidate(AWAY + "a")]
         here.account.capacity.lack(HOME + "a", times=1)
         scaler = here.autoscaler()
         here.waiting = 1

@@ -1,0 +1,136 @@
+"""What is learned of pools of capacity: speeds, interruptions, and what they make of a price."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fleet.mock_aws.moto_account import candidate
+from trialfleet.gpu_memory import by_ec2_name
+from trialfleet.infra.fleet.choice import pool_history
+from trialfleet.infra.fleet.choice.pool_history import (
+    HALF_LIFE,
+    RECENT,
+    History,
+    NodeRecord,
+    learned,
+)
+from trialfleet.infra.fleet.spec.machines import Candidate
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+A, B = candidate("eu-west-1a"), candidate("eu-west-1b")
+FIXED = replace(A, lifecycle="on-demand", price=1.0)
+
+
+def lived(
+    pool: Candidate, hours: float, *, ago: timedelta = RECENT, interrupted: bool = False
+) -> NodeRecord:
+    end = NOW - ago
+    begin = end - timedelta(hours=hours)
+    return NodeRecord(pool=pool.pool, launched=begin, ended=end, interrupted=interrupted)
+
+
+def rate(history: History, pool: Candidate) -> float:
+    [found] = history.apply([pool], 10)
+    return found.interruptions
+
+
+def test_a_pool_that_takes_back_often_is_worth_less_and_one_that_does_not_more() -> None:
+    history = learned([*[lived(A, 2, interrupted=True)] * 20, *[lived(B, 2)] * 20], NOW)
+    shaky, calm = history.apply([A, B], lost_minutes=30)
+    assert shaky.interruptions > 4 * calm.interruptions
+    assert shaky.cost > 1.1 * calm.cost
+    assert calm.efficiency < 1
+
+
+def test_what_an_interruption_loses_makes_the_difference() -> None:
+    history = learned([lived(A, 2, interrupted=True)] * 20, NOW)
+    [little] = history.apply([A], lost_minutes=0)
+    [much] = history.apply([A], lost_minutes=240)
+    assert much.efficiency < 0.5 < little.efficiency
+
+
+def test_a_new_pool_is_expected_to_be_as_the_others() -> None:
+    history = learned([lived(A, 2, interrupted=True)] * 500, NOW)
+    assert rate(history, B) == pytest.approx(0.5, rel=0.1)
+    assert rate(learned([], NOW), B) == pool_history.FIRST_RATE
+
+
+def test_old_days_count_less() -> None:
+    taken, calm = [lived(A, 2, interrupted=True)] * 9, [lived(B, 2)] * 50
+    long_ago = [replace(one, launched=one.launched - 6 * HALF_LIFE) for one in taken]
+    long_ago = [replace(one, ended=one.ended - 6 * HALF_LIFE) for one in long_ago]
+    assert rate(learned([*taken, *calm], NOW), A) > 3 * rate(learned([*long_ago, *calm], NOW), A)
+
+
+def test_a_pool_that_has_just_taken_a_node_back_is_expected_to_take_more() -> None:
+    just, before = timedelta(minutes=1), RECENT + timedelta(minutes=1)
+    recent = rate(learned([lived(A, 2, ago=just, interrupted=True)], NOW), A)
+    assert recent > 1.9 * rate(learned([lived(A, 2, ago=before, interrupted=True)], NOW), A)
+
+
+def test_on_demand_is_never_taken_back() -> None:
+    [found] = learned([lived(FIXED, 2, interrupted=True)], NOW).apply([FIXED], 60)
+    assert (found.interruptions, found.efficiency) == (0.0, 1.0)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.01, 50), st.booleans()), max_size=20))
+def test_whatever_was_seen_a_pool_is_worth_something(lives: list[tuple[bool, float, bool]]) -> None:
+    records = [lived(A if a else B, hours, interrupted=taken) for a, hours, taken in lives]
+    for one in learned(records, NOW).apply([A, B, FIXED], 60):
+        assert 0 < one.efficiency <= 1
+        assert one.cost > 0
+
+
+# --- Speed ----------------------------------------------------------------------------------------
+
+
+def kind(name: str, gpu: str, memory_mb: int = 16_384, gpus: int = 1) -> Candidate:
+    own = replace(A.type, name=name, gpu=gpu, gpu_memory_mb=memory_mb, gpus=gpus)
+    return replace(A, type=own)
+
+
+def speeds(candidates: list[Candidate], measured: dict[str, float] | None = None) -> list[float]:
+    return [one.speed for one in History(bandwidths=measured or {}).apply(candidates, 10)]
+
+
+def test_a_gpu_is_as_fast_as_its_memory() -> None:
+    t4, a10g = kind("g4dn.xlarge", "T4"), kind("g5.xlarge", "A10G")
+    assert speeds([t4, a10g]) == [320, 600]
+    assert speeds([t4, kind("g5.12xlarge", "A10G", gpus=4)]) == [320, 2_400]
+
+
+def test_a_type_that_was_measured_counts_by_that_and_the_others_by_its_share() -> None:
+    t4, a10g = kind("g4dn.xlarge", "T4"), kind("g5.xlarge", "A10G")
+    assert speeds([t4, a10g], {"g5.xlarge": 480}) == pytest.approx([256, 480])
+
+
+def test_a_gpu_without_a_data_sheet_counts_as_the_slowest() -> None:
+    assert speeds([kind("g4dn.xlarge", "T4"), kind("x1.large", "Z99")]) == [320, 320]
+    assert speeds([kind("x1.large", "Z99")]) == [1]
+
+
+def test_without_gpus_processors_count() -> None:
+    assert speeds([kind("m5.large", "", 0, gpus=0)]) == [4]
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_mb", "expected"),
+    [
+        ("T4", 16_384, 320),
+        ("T4g", 16_384, 320),
+        ("L4", 22_888, 300),
+        ("A100", 40_960, 1_555),
+        ("A100", 81_920, 2_039),
+        ("H100", 81_920, 3_350),
+        ("RTX PRO Server 6000", 98_304, 1_597),
+        ("RTX PRO 4500", 32_768, None),
+        ("", 0, None),
+    ],
+)
+def test_ec2s_names_of_gpus_are_known(name: str, memory_mb: int, expected: float | None) -> None:
+    assert by_ec2_name(name, memory_mb) == expected
