@@ -204,7 +204,8 @@ class TrialFiles:
         place, mode = self.place, self.order.mode
         for file in (place.result, place.progress):
             job_files.write(file, "", durable=False)
-        for made in (place.ended, place.checkpoint, place.model, place.losses):
+        printed = (place.printed_out, place.printed_err)
+        for made in (*printed, place.ended, place.checkpoint, place.model, place.losses):
             job_files.remove(made)
         for name in (place.checkpoint.name, *_LEFT[mode]):
             job_files.make_empty(place.root / name)
