@@ -12,6 +12,7 @@ CHECKPOINT, MODEL = "checkpoint", "model"
 # The folder by which a running job and its access point speak, with STOP for the trial; there: the
 # reports as they came, and what gangs say.
 WORDS, REPORTS, GANG = "words", "reports.jsonl", "gang"
+PRINTED = {"out": "printed.out", "err": "printed.err"}  # there: what the trial prints, as it comes
 ORDER, SAID = "order.json", "agent.json"  # there: what the job's agent is told, and says
 CHECKPOINT_PACKAGE, RESULT_PACKAGE = "{}.checkpoint.tar", "{}.result.tar"  # of a trial by its name
 GIVEN_PACKAGE = "{}.given.tar"  # what its job didn't come with

@@ -37,6 +37,7 @@ class PoolSettings:
         root: True when the daemons run in a user namespace of root's.
         cpus: number of cpus to offer; 0: what this process may use, at least 2.
         memory_mb: memory to offer in MiB; 0: what the machine has.
+        apptainer: the program that runs jobs with a container image; None: there is none.
         knobs: HTCondor settings that come after all others.
         extra: configuration text (several lines, `use` statements) that comes last.
 
@@ -51,6 +52,7 @@ class PoolSettings:
     root: bool = False
     cpus: int = 0
     memory_mb: int = 0
+    apptainer: Path | None = None
     knobs: Mapping[str, str] = field(default_factory=dict)
     extra: str = ""
 
@@ -59,6 +61,8 @@ class PoolSettings:
             raise InputError(f"the pool's folder must be an absolute path, not {self.folder}")
         check_path("the pool's folder", self.folder)
         check_path("HTCondor's folder", self.installation.release)
+        if self.apptainer:
+            check_path("the path of apptainer", self.apptainer)
         if self.cpus < 0 or self.memory_mb < 0:
             raise InputError(f"cpus ({self.cpus}) and memory ({self.memory_mb}) can't be negative")
         for name, value in self.knobs.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -225,7 +226,7 @@ class Pool:
     # --- Parts of up and down -------------------------------------------------------------------
 
     def _settings(self, installation: Installation) -> pool_config.PoolSettings:
-        who = identity()
+        who, apptainer = identity(), shutil.which("apptainer")
         return pool_config.PoolSettings(
             folder=self.folder,
             installation=installation,
@@ -234,6 +235,7 @@ class Pool:
             root=who.root,
             cpus=self._cpus,
             memory_mb=self._memory_mb,
+            apptainer=Path(apptainer).absolute() if apptainer else None,
             knobs=self._knobs,
             extra=self._extra,
         )

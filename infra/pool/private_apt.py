@@ -56,11 +56,13 @@ class PrivateApt:
         folder: an empty folder on a disk with some 100 MB of room.
         mirror: the archive's URL, for instance `http://mirror.example/debian`.
         architecture: Debian's name of the processor, `amd64` or `arm64`.
+        release: which release of Debian.
     """
 
     folder: Path
     mirror: str
     architecture: str
+    release: str = RELEASE
 
     def prepare(self) -> None:
         """Write the sources, the settings and the empty record of installed packages."""
@@ -68,7 +70,7 @@ class PrivateApt:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
         (self.folder / "clear.conf").write_text("".join(f"#clear {name};\n" for name in CLEARED))
-        source = f"deb [signed-by={keyring()}] {self.mirror} {RELEASE} main\n"
+        source = f"deb [signed-by={keyring()}] {self.mirror} {self.release} main\n"
         (self.folder / "sources.list").write_text(source)
 
     def update(self) -> None:

@@ -302,6 +302,7 @@ class Agent:
         if self._rank == 0 and self._part:
             with suppress(OSError):
                 self._part.reports.send()
+                self._part.reports.send_printed()
 
     def _deliver(self) -> None:
         """Bring what a worker left to the access point; what fails is tried again soon."""

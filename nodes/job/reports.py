@@ -2,6 +2,7 @@
 
     the trial's folder      the job's folder on the access point
     progress.jsonl    →     words/reports.jsonl
+    out, err          →     words/printed.out, words/printed.err
     stop.json         ←     words/stop.json, if it names this trial
 
 Whatever fails is tried again at the next turn, and the trainer never waits for it.
@@ -14,12 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.nodes import PROGRESS, REPORTS, STOP, WORDS
+from trialfleet.nodes import PRINTED, PROGRESS, REPORTS, STOP, WORDS
 
 if TYPE_CHECKING:
     from trialfleet.nodes.job.chirp import Chirp
 
 MOST_BYTES = 1 << 18  # that one turn sends: the proxy serves others too
+MOST_PRINTED = 1 << 22  # of each stream that is sent while the trial runs; its result has all
 
 
 class Reports:
@@ -29,6 +31,10 @@ class Reports:
         self._folder, self._chirp, self._trial = folder, chirp, trial
         self._sent = 0  # bytes of the progress that are on the access point
         self._begun = False
+        self._printed = [
+            _Printed(folder / name, chirp, f"{WORDS}/{there}", f"{trial}\n".encode())
+            for name, there in PRINTED.items()
+        ]
 
     def send(self) -> None:
         """Send the whole lines that are new; at first in place of what is there."""
@@ -38,6 +44,11 @@ class Reports:
             self._begun, self._sent = False, 0
         if size != self._sent or not self._begun:
             self._send_new(progress)
+
+    def send_printed(self) -> None:
+        """Send what the trial has printed since, behind a line with its name."""
+        for printed in self._printed:
+            printed.send()
 
     def tell_trial(self) -> None:
         """Give the job's ad this trial; nothing is lost where that fails."""
@@ -65,3 +76,32 @@ class Reports:
         beside.write_bytes(text)
         beside.replace(self._folder / STOP)
         return True
+
+
+class _Printed:
+    """One stream of a trial on its way; a trial that prints nothing costs a look at a file.
+
+    Args:
+        file: where the trainer prints.
+        there: the file on the access point, begun anew with `head` by the trial's first word.
+    """
+
+    def __init__(self, file: Path, chirp: Chirp, there: str, head: bytes) -> None:
+        self._file, self._chirp, self._there, self._head = file, chirp, there, head
+        self._sent = 0
+
+    def send(self) -> None:
+        """Send what is new, up to a bound."""
+        size = min(self._file.stat().st_size, MOST_PRINTED)
+        if size < self._sent:  # cut to where a checkpoint was
+            self._sent = 0
+        if size == self._sent:
+            return
+        with self._file.open("rb") as file:
+            file.seek(self._sent)
+            new = file.read(min(size - self._sent, MOST_BYTES))
+        if self._sent:
+            self._chirp.write_at(self._there, new, len(self._head) + self._sent)
+        else:
+            self._chirp.write_at(self._there, self._head + new, 0)
+        self._sent += len(new)

@@ -267,6 +267,7 @@ class _Carrier:
         with suppress(OSError):
             self._reports.send()
             self._look()
+            self._reports.send_printed()
         now = time.monotonic()
         return self._is_told, now + (CARRY if now < self._slow_at else SLOW_CARRY)
 

@@ -109,13 +109,18 @@ DAYS = (
 TRIAL = Attribute("ChirpTrialfleetTrial", "text", "The trial that the job is at, by its name.")
 
 # Of machines that are nodes of a fleet: their configuration sets them (node.conf.j2 and the node's
-# bootstrap). HAS_GPU alone is in the configuration of every pool that trialfleet makes.
+# bootstrap). HAS_GPU and HasSIF are in those of other pools of ours, too.
 HAS_GPU = Attribute(
     "HAS_GPU",
     "boolean",
     "Jobs get a GPU here. On a node of a fleet: and every GPU that jobs get has passed the probe.",
 )
 OLD_HAS_GPU = Attribute("SLOT1_HAS_GPU", "boolean", "The same, as older submit files ask for it.")
+HAS_SIF = Attribute(
+    "HasSIF",
+    "boolean",
+    "Jobs with a `.sif` file as their image run here; HTCondor's own name.",
+)
 INSTANCE = (
     Attribute("TrialfleetFleet", "text", "Name of the fleet."),
     Attribute("TrialfleetInstance", "text", "The EC2 instance, such as `i-0123456789abcdef0`."),
@@ -213,4 +218,4 @@ PROBE = (
     Attribute("TrialfleetGpuNote", "text", "Why something was not measured; empty when all was."),
 )
 
-ALL = (*JOB, *DAYS, TRIAL, HAS_GPU, OLD_HAS_GPU, *INSTANCE, *PROBE)
+ALL = (*JOB, *DAYS, TRIAL, HAS_GPU, OLD_HAS_GPU, HAS_SIF, *INSTANCE, *PROBE)

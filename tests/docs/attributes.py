@@ -8,6 +8,7 @@ from tests.docs.tables import table
 from trialfleet.attributes import (
     DAYS,
     HAS_GPU,
+    HAS_SIF,
     INSTANCE,
     JOB,
     OLD_HAS_GPU,
@@ -18,7 +19,7 @@ from trialfleet.attributes import (
 
 GPU_MACHINES = (
     "In the slots of machines, for `condor_status`. `HAS_GPU` is in every pool that trialfleet "
-    "configures; the other is on nodes of a fleet alone."
+    "configures, `HasSIF` where it has apptainer; the other is on nodes of a fleet alone."
 )
 PROBED = (
     "In the slots of a fleet's nodes. Of several GPUs each figure is the worst one's, of those "
@@ -40,7 +41,7 @@ def page() -> str:
             "In a trial's job, set by the job's agent; HTCondor brings it within some 10 s.",
             (TRIAL,),
         ),
-        ("Machines with GPUs", GPU_MACHINES, (HAS_GPU, OLD_HAS_GPU)),
+        ("Machines with GPUs, and images", GPU_MACHINES, (HAS_GPU, OLD_HAS_GPU, HAS_SIF)),
         ("Nodes of a fleet", "In the slots of a fleet's nodes: the instance, its cost.", INSTANCE),
         ("What the probe measured", PROBED, PROBE),
     )

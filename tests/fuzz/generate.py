@@ -125,6 +125,7 @@ STUDIES: list[dict[str, Any]] = [
     {**SMALL, "early_stopping": {"min_steps": 2, "max_steps": 40, "startup_trials": 3}},
     {**SMALL, "early_stopping": {"confidence": 0.8, "max_stopped": 0.5, "grace_seconds": 9}},
     {**SMALL, "gate": {"confidence": 0.9, "baseline": False}, "python": "/usr/bin/python3"},
+    {**SMALL, "image": "docker://registry.example.org:5000/me/it:1", "python": "/opt/bin/python3"},
     {**SMALL, "gate": {"approve": True}},
     {
         **SMALL,

@@ -87,6 +87,7 @@ for command in (
     run_commands.submit,
     run_commands.status,
     run_commands.why,
+    run_commands.logs,
     run_commands.stop,
     run_commands.resume,
     run_commands.remove,

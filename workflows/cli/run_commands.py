@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +22,11 @@ from trialfleet.workflows.cli.arguments import (
 from trialfleet.workflows.cli.watching import handed_over, watch_to_the_end
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
+if TYPE_CHECKING:
+    from trialfleet.workflows.rules.states import TrialState
+
 _SHOWN_RUNS = 20
+_LAST_LINES = 50
 # click keeps the lines of a paragraph that begins with a backspace
 _EXIT_CODES = """\b
 Exit codes:
@@ -143,6 +148,58 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
     if verbose:
         for line in answer.evidence:
             say(f"  {line}")
+
+
+@click.command()
+@click.argument("trial", shell_complete=completed_by_subjects)
+@click.option(
+    "--run",
+    metavar="RUN",
+    help="The run that is meant (default: the newest in ./runs that has it).",
+    shell_complete=completed_by_runs,
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on until it has ended, or Ctrl-C.")
+@click.option(
+    "--lines",
+    type=click.IntRange(1),
+    default=_LAST_LINES,
+    show_default=True,
+    help="So many of the last lines of each stream.",
+)
+def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
+    """Show what TRIAL prints: its standard output, and its standard error as that.
+
+    TRIAL is a trial such as A.l1.t01, a lane such as A.l1 for the trial that it is at, or A.best or
+    A.gate. What it prints comes every 2 seconds, after a minute every 10; of more than 4 MB the
+    rest comes with its result.
+    """
+    from trialfleet.workflows.facts.jobs.current import end_place, place_at
+    from trialfleet.workflows.facts.run_folder.folder import RunFolder
+    from trialfleet.workflows.views.terminal.trial_output import TrialOutput
+    from trialfleet.workflows.views.why.subject import find_subject
+
+    subject = find_subject(trial, run)
+    if subject.folder is None or subject.region is None or not subject.node:
+        raise InputError(f"{trial!r} is a {subject.what}; name a trial, such as A.l1.t01")
+    files, region = RunFolder(subject.folder).region(subject.region.slug), subject.region.name
+    place = place_at(files, subject.node)
+    if place.root in {files.best.root, files.gate.root}:
+        place = end_place(files, place)
+    name = place.root.name if place.root.parent == files.trials else subject.node
+    opened = run_called(str(subject.folder))
+
+    def state() -> TrialState | None:
+        return next((one.state for one in opened.trials(region) if one.node == name), None)
+
+    def note(words: str) -> None:
+        why = f": trialfleet why {name}" if words == "waits" else ""
+        say(f"{name} {words}{why}", err=True)
+
+    output = TrialOutput(place, lines, state, say, partial(say, err=True))
+    if follow:
+        output.follow(note)
+    elif words := output.show():
+        note(words)
 
 
 @click.command()

@@ -51,14 +51,17 @@ def how_to_install(words: str, study: Study) -> str:
         python = study.python or word
         other = "; or name a Python that has it with `python:` in the study"
     files = [Path(file) for file in study.trainer.files]
+    where = "install it where trials run, with the Python that they have"
+    if study.image:
+        where, other = f"build the image {study.image} anew with it, by the Python in it", ""
+        files = []  # no Python of this machine is asked
     missing = missing_of(python, tuple(imports_of(files)))
     names = [name, *(each for each in missing if each != name)] if name in missing else [name]
     quoted = shell_quoted(Path(python)) if "/" in python else python
     is_known = {*names} <= {*_PACKAGES} | _ALIKE
     doubt = "" if is_known else " (a package may have another name than its module)"
     return (
-        f"if {name!r} is a file of yours, name it under trainer.files; else install it where "
-        "trials run, with the Python that they have: "
+        f"if {name!r} is a file of yours, name it under trainer.files; else {where}: "
         f"{quoted} -m pip install {' '.join(packages_of(names))}{doubt}{other}"
     )
 

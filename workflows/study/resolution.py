@@ -13,6 +13,7 @@ from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.export import DEFAULT_FOLDER, Export
+from trialfleet.workflows.study.image import resolved_image
 from trialfleet.workflows.study.paths import (
     AbsentError,
     Keys,
@@ -52,6 +53,7 @@ def resolved(study: Study, folder: Path) -> Study:
             "regions": regions,
             "data": [],
             "trainer": _trainer(study, folder),
+            "image": study.image and resolved_image(study.image, folder),
             "python": study.python and named_program(study.python, folder),
             "storage": study.storage and absolute_storage(study.storage, folder, ("storage",)),
             **published(study, folder),

@@ -40,6 +40,7 @@ from trialfleet.workflows.study.checks import (
 )
 from trialfleet.workflows.study.daily import DATE, Checks, Daily
 from trialfleet.workflows.study.export import DEFAULT_FOLDER, Export, Keep, check_publish
+from trialfleet.workflows.study.image import Image
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.paths import (
     Keys,
@@ -139,7 +140,13 @@ class Study(Section):
     python: OneLine | None = Field(
         None,
         description="What `python3` in a trial is: a path on the nodes, or a name on their PATH "
-        "(default: with a pool on this machine alone, the Python that plans the run).",
+        "(default: with a pool on this machine alone, the Python that plans the run). With image, "
+        "a path or a name in it (default: python3).",
+    )
+    image: Image | None = Field(
+        None,
+        description="The container image that trials run in: docker://REPOSITORY/NAME:TAG, or the "
+        "path of a .sif file, which HTCondor sends; docs/trainers.md (default: none).",
     )
     retries: int = Field(2, ge=0, le=100, description="Further attempts at a trial that fails.")
     storage: Annotated[str, BeforeValidator(_storage)] | None = Field(
@@ -235,6 +242,9 @@ class Study(Section):
         if self.has_gangs and self.resources.trials_per_gpu > 1:
             text = "must be a whole number with nodes: a rank has its GPUs for itself"
             yield ("resources", "gpus"), text, self.resources.gpus
+        if self.image and self.python and "/" in self.python and not self.python.startswith("/"):
+            text = "is a path in the image, so it begins with /; or a name on its PATH"
+            yield ("python",), text, self.python
         if self.learn_from and self.sampler != OWN:
             text = f"is for sampler: {OWN}; {self.sampler} begins anew in every run"
             yield ("learn_from",), text, self.learn_from

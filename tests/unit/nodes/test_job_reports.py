@@ -140,3 +140,35 @@ def test_the_order_to_stop_this_trial_comes_whole(
     stop.write_text('{"trial": "A.t1", "predicted": 0.5}')
     assert one.take_order()
     assert json.loads((folder / "stop.json").read_text())["predicted"] == 0.5
+
+
+def test_what_a_trial_prints_is_carried_behind_its_name(
+    folder: Path, one: Reports, proxy: ChirpServer
+) -> None:
+    for name in ("out", "err"):
+        (folder / name).touch()
+    there = proxy.folder / "words/printed.out"
+    there.write_text("A.t0\nof the trial before\n")
+    one.send_printed()
+    assert there.read_text() == "A.t0\nof the trial before\n", "silence costs no request"
+    for text in ("first ", "line\n", "half"):
+        with (folder / "out").open("a") as file:
+            file.write(text)
+        one.send_printed()
+        assert there.read_text() == "A.t1\n" + (folder / "out").read_text()
+    assert not (proxy.folder / "words/printed.err").exists()
+    (folder / "out").write_text("cut\n")
+    one.send_printed()
+    assert there.read_text() == "A.t1\ncut\n"
+
+
+def test_no_more_than_a_bound_of_it_is_carried(
+    folder: Path, one: Reports, proxy: ChirpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "MOST_BYTES", 10)
+    monkeypatch.setattr(reports, "MOST_PRINTED", 25)
+    (folder / "err").touch()
+    (folder / "out").write_text("x" * 100)
+    for _ in range(5):
+        one.send_printed()
+    assert (proxy.folder / "words/printed.out").read_text() == "A.t1\n" + "x" * 25

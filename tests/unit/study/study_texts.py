@@ -39,3 +39,9 @@ def error_of(folder: Path, text: str) -> str:
     with pytest.raises(InputError) as caught:
         load_study(write(folder, text))
     return str(caught.value)
+
+
+def write_sif(file: Path) -> Path:
+    """Write what begins as a SIF file does."""
+    file.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\0")
+    return file

@@ -24,6 +24,7 @@ from trialfleet.workflows.facts.record_shapes import Inputs, InputsChanged
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import source_of_table, warnings_of
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.image import is_sif
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 
 AT_ONCE = 1 << 30  # bytes that are read before a run; larger files, when a model is published
@@ -38,10 +39,15 @@ def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
     return [str(table)] if table.exists() else study.data_of(region)
 
 
-def freeze_code(folder: RunFolder, source: Mapping[str, Any]) -> None:
+def sif_of(study: Study) -> list[Path]:
+    """Return the image that HTCondor sends to a study's jobs, where there is one."""
+    return [Path(study.image)] if study.image and is_sif(study.image) else []
+
+
+def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
     """Note what the code of a run is, and where its study comes from, as `source_of` has it."""
     checksums = Checksums(folder.checksums, AT_ONCE)
-    files = [folder.agent, *files_of(folder.code)]
+    files = [folder.agent, *files_of(folder.code), *image]
     entries = [checksums.entry(file) for file in files]
     _write(folder, folder.inputs, entries, [str(folder.code)], source=source)
 

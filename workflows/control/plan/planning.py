@@ -24,7 +24,7 @@ from trialfleet.files import shell_quoted, sync, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
-from trialfleet.workflows.control.plan.inputs import freeze_code, freeze_data
+from trialfleet.workflows.control.plan.inputs import freeze_code, freeze_data, sif_of
 from trialfleet.workflows.control.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.control.plan.run_texts import texts_of
 from trialfleet.workflows.control.plan.source import source_of
@@ -102,7 +102,7 @@ def write_plan(
     code = _trainer_files(study)
     own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
     for region in study.region_table:
-        _check_sandbox(region, [*code, *map(Path, study.data_of(region))], own)
+        _check_sandbox(region, [*code, *sif_of(study), *map(Path, study.data_of(region))], own)
     _check_settings(study)
     graph = graph_of(study)
     if published := published_already(study, run):
@@ -224,7 +224,7 @@ def _write_beside(
             write_atomic(beside.former, former_as_text(former))
         _copy_code(beside.code, [*code, _node_file(nodes.HELPER)])
         archive.build(beside.code / nodes.AGENT)
-        freeze_code(beside, source_of(frozen))
+        freeze_code(beside, source_of(frozen), sif_of(study))
         _make_trial_folders(beside, graph)
         freeze_data(beside, study)
         if study.notify:

@@ -17,14 +17,17 @@ from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import embedded_folder
 from trialfleet.workflows.facts.dagman.pool_slots import gpus, has_gpu, pool_slots
+from trialfleet.workflows.study.image import is_sif
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.study.trainer_command import PYTHONS
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
 
 OLDEST_PYTHON = (3, 10)  # of nodes/trial.py
 _ASKING = "import sys; print(*sys.version_info[:3], sep='.')"
+_NOT_THERE = re.compile(r"executable file not found|no such file or directory", re.IGNORECASE)
 _SECONDS = 20.0  # for a Python to start
 
 
@@ -114,6 +117,8 @@ def _accelerator(study: Study, pool: PoolLook) -> tuple[str, str]:
 
 def _python(study: Study, pool: PoolLook) -> tuple[str | None, str]:
     """The Python that trials get, and a line that names it."""
+    if study.image:
+        return study.python, _python_of_image(study.python or PYTHONS[0], study.image)
     if not pool.on_this_machine:
         if study.python:
             return study.python, f"python: {study.python} on the nodes; not looked for from here"
@@ -128,6 +133,33 @@ def _python(study: Study, pool: PoolLook) -> tuple[str | None, str]:
             f"{sys.executable}, or leave it out"
         )
     return found, f"python: {found} ({_version(found)})"
+
+
+def _python_of_image(python: str, image: str) -> str:
+    """A line that names the Python of an image, which is asked where apptainer is on this machine.
+
+    Raises:
+        UnusableStudyError: it isn't in the image, or is too old.
+    """
+    told, apptainer = f"python: {python} of the image", shutil.which("apptainer")
+    if not is_sif(image):
+        return f"{told}, which each node fetches; not looked for from here"
+    if apptainer is None:
+        return f"{told}; not looked for, because there is no apptainer here"
+    command = [apptainer, "-s", "exec", "--contain", image, python, "-I", "-c", _ASKING]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+        said = done.stderr.strip().splitlines()
+        if done.returncode and _NOT_THERE.search(done.stderr):
+            raise _unusable(f"{python!r} is not in {image!r}; name one that is")
+    except (OSError, subprocess.SubprocessError) as error:
+        said = [str(error)]
+    else:
+        if done.returncode == 0:
+            return f"{told} ({_recent(python, done.stdout.strip())})"
+    return f"{told}; apptainer can't run it here: {' '.join(said[-1:])}"
 
 
 def _unusable(text: str) -> UnusableStudyError:
@@ -154,9 +186,16 @@ def _version(python: str) -> str:
             check=True,
             timeout=_SECONDS,
         )
-        version = done.stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _unusable(f"{python!r} does not run as a Python: {error}") from error
+    return _recent(python, done.stdout.strip())
+
+
+def _recent(python: str, version: str) -> str:
+    """Return a version that a Python has said, which trials can do with."""
+    try:
         parts = tuple(int(part) for part in version.split("."))
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
+    except ValueError as error:
         raise _unusable(f"{python!r} does not run as a Python: {error}") from error
     if parts < OLDEST_PYTHON:
         least = ".".join(map(str, OLDEST_PYTHON))

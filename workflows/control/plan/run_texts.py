@@ -55,6 +55,7 @@ def agent_text(study: Study) -> str:
     return render_template(
         "run/agent.j2",
         command=command_of(study),
+        image=study.image,
         # it comes first on a trial's PATH
         python_folder=str(Path(python).parent) if "/" in python else "",
         python=python,

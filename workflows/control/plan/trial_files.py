@@ -17,7 +17,7 @@ from typing import Any, Literal
 from trialfleet import job_files
 from trialfleet.render import render_template
 from trialfleet.sections import bytes_of
-from trialfleet.workflows.control.plan.inputs import inputs_of
+from trialfleet.workflows.control.plan.inputs import inputs_of, sif_of
 from trialfleet.workflows.facts.jobs.agent_words import Turn
 from trialfleet.workflows.facts.jobs.cost import PRICED_BY
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
@@ -122,6 +122,8 @@ class TrialFiles:
         """Return the job's submit file; it is to be submitted in the folder of its node."""
         study, folder, place, order = self.study, self.folder, self.place, self.order
         files = [d for d in self._data if not d.startswith(URL_PREFIXES)]
+        sif = sif_of(study)
+        files += map(str, sif)
         return render_template(
             "submit/trial.sub.j2",
             run=self.run,
@@ -139,6 +141,8 @@ class TrialFiles:
             root=folder.root,
             top=os.path.relpath(folder.root, place.node_root),
             code=sorted(path.name for path in folder.code.iterdir()),
+            image=study.image,
+            sif=sif[0].name if sif else None,
             team=study.team,
             priced_by=PRICED_BY,
             s3=study.s3,
@@ -200,7 +204,8 @@ class TrialFiles:
         place, mode = self.place, self.order.mode
         for file in (place.result, place.progress):
             job_files.write(file, "", durable=False)
-        for made in (place.ended, place.checkpoint, place.model, place.losses):
+        printed = (place.printed_out, place.printed_err)
+        for made in (*printed, place.ended, place.checkpoint, place.model, place.losses):
             job_files.remove(made)
         for name in (place.checkpoint.name, *_LEFT[mode]):
             job_files.make_empty(place.root / name)

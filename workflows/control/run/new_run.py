@@ -125,7 +125,7 @@ def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
     """What the pool decides of a study, once its trainer can start there."""
     pool = pool_choices.look()
     study, notes = pool_choices.settle(study, pool)
-    if pool.on_this_machine:
+    if pool.on_this_machine and not study.image:
         check_program(command_of(study)[0], pool.job_path)
     return study, notes
 

@@ -78,6 +78,9 @@ class TrialFolder:
     given = file_in(nodes.GIVEN_PACKAGE, of="words")
     ended = file_in(nodes.ENDED)  # how the trial ended, as its package said; absent until that came
     reports = file_in(nodes.REPORTS, of="words")  # the trial's progress as it comes while it runs
+    # What it prints while it runs, behind a line with its name; at first the lane's trial before it
+    printed_out = file_in(nodes.PRINTED["out"], of="words")
+    printed_err = file_in(nodes.PRINTED["err"], of="words")
     # The order to stop early, in a study with early stopping; empty until there is one.
     stop = file_in(nodes.STOP, of="words")
     # The folder of the trial's last checkpoint; empty at the start.

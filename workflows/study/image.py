@@ -1,0 +1,69 @@
+"""The container image that trials run in: what a study may name, and what its normal form says.
+
+There a reference to a registry begins with `docker://`; anything else is the absolute path of a SIF
+file on the access point, which HTCondor sends.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from trialfleet.sections import refusal, schema_of
+from trialfleet.workflows.study.checks import SCHEME, transferable
+from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError, existing
+
+REGISTRY = "docker://"
+SIF = ".sif"
+_MAGIC = slice(32, 41), b"SIF_MAGIC"  # behind the line that lets a shell run the file
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_REFERENCE = rf"{_HOST}{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
+_LONGEST = 400
+_FORMS = "docker://REPOSITORY/NAME:TAG, or the path of a .sif file"
+
+
+def _image(value: Any) -> str:
+    if not isinstance(value, str):
+        raise refusal(f"must be text: {_FORMS}")
+    if value.endswith(SIF) and not SCHEME.match(value):
+        return transferable(value)
+    reference = value.removeprefix(REGISTRY)
+    if len(reference) > _LONGEST or not re.fullmatch(_REFERENCE, reference, re.ASCII):
+        raise refusal(f"must be {_FORMS}")
+    return value
+
+
+def is_sif(image: str) -> bool:
+    """Whether an image is a file that HTCondor sends to the nodes."""
+    return image.endswith(SIF) and not image.startswith(REGISTRY)
+
+
+def resolved_image(image: str, folder: Path) -> str:
+    """Return an image as the normal form of a study has it.
+
+    Raises:
+        UnusableStudyError: there is no such file, or it is no SIF file.
+    """
+    keys: Keys = ("image",)
+    if not is_sif(image):
+        return REGISTRY + image.removeprefix(REGISTRY)
+    path = existing(image, folder, keys)
+    place, magic = _MAGIC
+    try:
+        with Path(path).open("rb") as file:
+            is_right = file.read(place.stop)[place] == magic
+    except OSError as error:  # a folder, say
+        raise UnusableStudyError(Problem(keys, f"{path!r} can't be read: {error}")) from error
+    if not is_right:
+        text = f"{path!r} is no SIF file, as `apptainer build NAME.sif …` makes one"
+        raise UnusableStudyError(Problem(keys, text))
+    return path
+
+
+Image = Annotated[
+    str, BeforeValidator(_image), schema_of(rf"(?:.*\{SIF}|(?:{REGISTRY})?{_REFERENCE})")
+]

@@ -1,0 +1,132 @@
+"""What a trial prints: while it runs as its agent brings it, afterwards as its result left it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trialfleet import job_files
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.rules.states import TrialState
+
+Say = Callable[[str], None]
+_TAIL = 1 << 18  # bytes in which the last lines are looked for
+_POLL, _LOOK = 0.5, 5.0  # seconds between two looks at what has come, and at the trial's state
+_WAITS = {None, TrialState.QUEUED, TrialState.HELD, TrialState.UNKNOWN}
+
+
+@dataclass
+class _Stream:
+    """Standard output or error of a trial, and how much of it was shown.
+
+    Attributes:
+        live: what has come of it so far, behind `head`, a line with the trial's name.
+        kept: all of it, once the trial has ended.
+        lines: so many of the last ones are shown at first.
+    """
+
+    live: Path
+    kept: Path
+    head: bytes
+    lines: int
+    say: Say
+    shown: int | None = None
+    _was_kept: bool = False
+    _half: bytes = field(default=b"", repr=False)
+
+    def show(self, *, is_kept: bool) -> None:
+        """Show what is new, in whole lines; the last may be half a one where nothing follows."""
+        path, begin = (self.kept, 0) if is_kept else (self.live, len(self.head))
+        try:
+            with job_files.opened(path) as file:
+                if not is_kept and file.read(begin) != self.head:  # of another trial of its job
+                    return
+                size = os.fstat(file.fileno()).st_size - begin
+                if (self._was_kept != is_kept and self._was_kept) or size < (self.shown or 0):
+                    self.shown, self._half = 0, b""  # another attempt
+                start = max(0, size - _TAIL) if self.shown is None else self.shown
+                file.seek(begin + start)
+                new = file.read(size - start)
+        except OSError:
+            return
+        if self.shown is None:
+            new = b"".join(new.splitlines(keepends=True)[-self.lines :])
+        self.shown, self._was_kept = size, is_kept
+        *whole, self._half = (self._half + new).replace(b"\r", b"\n").split(b"\n")
+        if is_kept and self._half:
+            whole, self._half = [*whole, self._half], b""
+        for line in whole:
+            self.say(line.decode(errors="replace"))
+
+
+class TrialOutput:
+    """What a trial prints, shown to a person.
+
+    Args:
+        place: the trial's folder.
+        lines: so many of the last lines of each stream are shown at first.
+        state: where the trial stands; None where it has not begun, or is no trial of the study.
+        says: take a line of standard output, and of standard error.
+    """
+
+    def __init__(
+        self, place: TrialFolder, lines: int, state: Callable[[], TrialState | None], *says: Say
+    ) -> None:
+        self._place, self._state = place, state
+        head = f"{place.root.name}\n".encode()
+        files = (place.printed_out, place.out), (place.printed_err, place.err)
+        self._streams: Sequence[_Stream] = [
+            _Stream(live, kept, head, lines, say)
+            for (live, kept), say in zip(files, says, strict=True)
+        ]
+
+    def show(self) -> str:
+        """Show what there is; return what there is to say where that is nothing."""
+        state = self._state()
+        is_over = self._has_ended() or (state is not None and state.is_finished)
+        self._show(is_kept=self._has_ended())
+        if is_over:
+            self._show_rest()
+        if self._has_shown():
+            return ""
+        if is_over:
+            return "has printed nothing"
+        return "waits" if state in _WAITS else "has printed nothing yet"
+
+    def follow(self, note: Say) -> None:
+        """Show what comes until the trial has ended; `note` takes what is to be said of it."""
+        looked, said, state = -_LOOK, "", None
+        while True:
+            is_kept, now = self._has_ended(), time.monotonic()
+            if is_kept or now - looked >= _LOOK:
+                state, looked = self._state(), now
+            self._show(is_kept=is_kept)
+            if state is TrialState.INTERRUPTED:
+                note("its run has ended")
+                return
+            if is_kept if state is None else state.is_finished:
+                self._show_rest()
+                return
+            words = "waits" if state in _WAITS and not is_kept else ""
+            if words and words != said and not self._has_shown():
+                note(words)
+            said = words
+            time.sleep(_POLL if not is_kept else _LOOK)
+
+    def _show_rest(self) -> None:
+        """Show all of a trial that is over; where it brought no result, what had come of it."""
+        if self._has_ended() or not self._has_shown():
+            self._show(is_kept=True)
+
+    def _has_shown(self) -> bool:
+        return any(stream.shown for stream in self._streams)
+
+    def _show(self, *, is_kept: bool) -> None:
+        for stream in self._streams:
+            stream.show(is_kept=is_kept)
+
+    def _has_ended(self) -> bool:
+        return os.path.lexists(self._place.ended)
