@@ -214,3 +214,14 @@ def test_urls_are_fetched_by_the_node_with_the_keys_of_the_study(work: Path) -> 
     ad = job_of(new_run(work, study), "A")
     assert "s3://bucket/A.npz" in ad["TransferInput"].split(",")
     assert ad["EC2AccessKeyId"] == str(work / "id")
+
+
+@pytest.mark.parametrize(
+    "image", ["docker://ghcr.io/team/trainer:2", "team/trainer@sha256:" + "a" * 64]
+)
+def test_an_image_of_a_registry_makes_a_job_of_the_container_universe(
+    work: Path, image: str
+) -> None:
+    ad = job_of(new_run(work, make_study(work, image=image)), "A")
+    assert ad["WantContainer"] is True
+    assert ad["ContainerImage"].removeprefix("docker://") == image.removeprefix("docker://")

@@ -320,14 +320,16 @@ ALLOWED = {
         "ctrl_c",
         "errors",
         "files",
+        "gpu_memory",
         "programs",
         "render",
         "sections",
+        "slots",
         "spelling",
         "instance_aws",
         "wall_clock",
     },
-    "nodes": {"nodes", "classads", "instance_aws", "wall_clock"},
+    "nodes": {"nodes", "classads", "gpu_memory", "instance_aws", "slots", "wall_clock"},
 }
 
 
