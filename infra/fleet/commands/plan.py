@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.choice import offers as choice_offers
 from trialfleet.infra.fleet.choice.offers import Offer
+from trialfleet.infra.fleet.choice.pool_history import PoolHistory
 from trialfleet.infra.fleet.commands import plan_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
-from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances import inventory, launch
+from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
@@ -34,7 +36,10 @@ class FleetPlan:
 
     Attributes:
         account: AWS's number of the account.
-        candidates: where nodes may be had, in the order in which they are asked for.
+        candidates: where nodes may be had, the cheapest finished work first.
+        first: how many of them are asked for first, in one request for each AWS region.
+        seen: what was seen of their pools, in their order: node hours and interruptions.
+        spot_nodes: how many of the most nodes are spot.
         makes: what `up` makes beside the nodes.
         living: nodes that there are already.
         most_per_hour: USD of the largest fleet at the dearest candidate, within the cap.
@@ -51,9 +56,13 @@ class FleetPlan:
     min_nodes: int
     max_nodes: int
     spot_share: float
+    spot_base: int
+    spot_nodes: int
     hour_cap: float | None
     run_cap: float | None
     candidates: Sequence[Candidate]
+    first: int
+    seen: Sequence[PoolHistory]
     makes: Sequence[str]
     living: int
     most_per_hour: float
@@ -77,7 +86,8 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         FleetError: no candidate is left.
     """
     account = aws.account(fleet.home)
-    candidates = choice.candidates(aws, fleet)
+    history = ledgers.known_history(aws, fleet)
+    candidates = choice.ranked(choice.candidates(aws, fleet), fleet, history)
     dearest = fleet.nodes.max * max(candidate.price for candidate in candidates)
     return FleetPlan(
         fleet=fleet.called,
@@ -85,9 +95,13 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         min_nodes=fleet.nodes.min,
         max_nodes=fleet.nodes.max,
         spot_share=fleet.spot.share,
+        spot_base=fleet.spot.base,
+        spot_nodes=fleet.spot.nodes(fleet.nodes.max),
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         candidates=candidates,
+        first=sum(map(len, _first_requests(fleet, candidates))),
+        seen=[history.pools.get(one.pool, PoolHistory()) for one in candidates],
         makes=_makes(fleet, account, candidates),
         living=len(inventory.instances(aws, fleet)),
         most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
@@ -116,6 +130,16 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:
     """Return the IAM policies by the names of POLICIES."""
     return {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
+
+
+def _first_requests(fleet: Fleet, candidates: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
+    """Yield the pools that are asked for before others, by lifecycle and AWS region."""
+    for lifecycle in ("spot", "on-demand"):
+        pools = [one for one in candidates if one.lifecycle == lifecycle]
+        best = min((one.cost for one in pools), default=0.0)
+        for group in launch.requests(pools, one_type=fleet.gangs is not None):
+            if group[0].cost <= launch.GOOD * best:
+                yield group
 
 
 def _on_demand(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:

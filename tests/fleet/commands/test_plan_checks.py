@@ -163,7 +163,7 @@ def test_on_demand_prices_stand_beside_those_of_spot(cloud: Account, file: Path)
     text = command("fleet.yaml").output
     (line,) = [one for one in text.splitlines() if "g5.xlarge" in one and "eu-west-1a" in one]
     assert "on-demand" in text.splitlines()[2]
-    assert line.split()[-1] == "1.123"
+    assert line.split()[-2:] == ["1.123", "1.00"]
     assert planned(cloud).on_demand == {HOME: {"g5.xlarge": 1.123}}
 
 

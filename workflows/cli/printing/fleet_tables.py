@@ -14,6 +14,7 @@ from trialfleet.workflows.views.output import plain_table
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from trialfleet.infra.fleet.choice.pool_history import PoolHistory
     from trialfleet.infra.fleet.commands.findings import Finding
     from trialfleet.infra.fleet.commands.gpu_types import GpuTypes
     from trialfleet.infra.fleet.commands.plan import FleetPlan
@@ -35,9 +36,10 @@ _MARKS = {True: ("ok", "green"), False: ("wrong", "red"), None: ("unknown", "yel
 
 def plan_view(plan: FleetPlan) -> RenderableType:
     """What `up` would make and cost."""
-    columns = ("type", "zone", "", "GPUs", "GPU", "USD/h", "USD/GPU/h", "on-demand")
-    table = plain_table(*columns, right=("USD/h", "USD/GPU/h", "on-demand"))
-    for one in plan.candidates[:SHOWN_CANDIDATES]:
+    columns = ("type", "zone", "", "GPUs", "GPU", "USD/h", "on-demand", "taken back", "trials/USD")
+    table = plain_table(*columns, right=("USD/h", "on-demand", "trials/USD"))
+    best = plan.candidates[0].cost
+    for one, seen in list(zip(plan.candidates, plan.seen, strict=True))[:SHOWN_CANDIDATES]:
         memory = f"{one.type.gpu} {one.type.gpu_memory_mb // 1024} GB" if one.type.gpus else ""
         table.add_row(
             one.type.name,
@@ -46,15 +48,16 @@ def plan_view(plan: FleetPlan) -> RenderableType:
             str(one.type.gpus),
             memory,
             f"{one.price:.3f}",
-            f"{one.price_per_gpu:.3f}",
             _on_demand(plan, one),
+            _taken_back(one, seen),
+            f"{best / one.cost:.2f}",
         )
     hidden = len(plan.candidates) - SHOWN_CANDIDATES
     if hidden > 0:
         table.add_row(f"… {hidden} more")
     return Group(
         Text.assemble((plan.fleet, "bold"), f"  account {plan.account}"),
-        Text("nodes are asked for in this order:"),
+        Text(_asked(plan)),
         table,
         Text(_money(plan)),
         *(Text(line) for line in partly_offered(plan)),
@@ -65,6 +68,32 @@ def plan_view(plan: FleetPlan) -> RenderableType:
         *(Text(warning, "yellow") for warning in plan.warnings),
         *(Text(problem, "red") for problem in plan.problems),
     )
+
+
+def _asked(plan: FleetPlan) -> str:
+    """What is asked of AWS."""
+    regions = len({one.aws_region for one in plan.candidates[: plan.first]})
+    where = "one request" if regions == 1 else "one request for each AWS region"
+    rest = len(plan.candidates) - plan.first
+    text = f"{where} of EC2 Fleet names {plan.first} of these pools"
+    if rest:
+        text += (
+            f"; the {rest} with less than 2/3 of the best's trials/USD follow where it has no room"
+        )
+    if plan.spot_nodes < plan.max_nodes and plan.spot_share > 0:
+        beyond = f" of those beyond {plan.spot_base} on-demand" if plan.spot_base else ""
+        text += (
+            f"\nof {plan.max_nodes} nodes {plan.spot_nodes} are spot: "
+            f"{plan.spot_share:.0%}{beyond}, rounded up"
+        )
+    return text
+
+
+def _taken_back(candidate: Candidate, seen: PoolHistory) -> str:
+    """How often AWS took a pool's nodes back, older days counting less."""
+    if candidate.lifecycle != "spot" or not seen.hours:
+        return ""
+    return f"{seen.interruptions:.1f} in {seen.hours:.1f} h"
 
 
 def _on_demand(plan: FleetPlan, candidate: Candidate) -> str:
