@@ -183,7 +183,10 @@ def _allow(
 def _looking(fleet: Fleet, _: _Arns) -> list[Document]:
     """What changes nothing; AWS scopes none of these."""
     described = [*DESCRIBED, *(["PlacementGroups"] if fleet.gangs else [])]
-    others = ["pricing:GetProducts", "servicequotas:GetServiceQuota", "ssm:DescribeParameters"]
+    others = [
+        *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
+        "ssm:DescribeParameters",
+    ]
     return [_allow("Look", [*_all("ec2:Describe", described), *others])]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from trialfleet.infra.fleet.aws import policy
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
-from trialfleet.infra.fleet.choice import instance_types, prices
+from trialfleet.infra.fleet.choice import instance_types, placement_scores, prices
 from trialfleet.infra.fleet.choice import offers as choice_offers
 from trialfleet.infra.fleet.choice.offers import Offer
 from trialfleet.infra.fleet.choice.pool_history import PoolHistory
@@ -40,6 +40,7 @@ class FleetPlan:
         first: how many of them are asked for first, in one request for each AWS region.
         seen: what was seen of their pools, in their order: node hours and interruptions.
         spot_nodes: how many of the most nodes are spot.
+        placement_scores: AWS's, from 1 to 10, of each AWS region for these; empty: not known.
         makes: what `up` makes beside the nodes.
         living: nodes that there are already.
         most_per_hour: USD of the largest fleet at the dearest candidate, within the cap.
@@ -58,6 +59,7 @@ class FleetPlan:
     spot_share: float
     spot_base: int
     spot_nodes: int
+    placement_scores: Mapping[str, int]
     hour_cap: float | None
     run_cap: float | None
     candidates: Sequence[Candidate]
@@ -96,7 +98,8 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         max_nodes=fleet.nodes.max,
         spot_share=fleet.spot.share,
         spot_base=fleet.spot.base,
-        spot_nodes=fleet.spot.nodes(fleet.nodes.max),
+        spot_nodes=(spot_nodes := fleet.spot.nodes(fleet.nodes.max)),
+        placement_scores=placement_scores.scores(aws, fleet, candidates, spot_nodes),
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         candidates=candidates,

@@ -138,7 +138,9 @@ def test_whoever_runs_studies_changes_nothing_that_is_not_the_fleets(kind: str) 
     document = policy.daily_policy(MINE, ACCOUNT)
     arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:{kind}/x-1"
     actions = {one for each in document["Statement"] for one in each["Action"]}
-    changes = {one for one in actions if re.match("ec2:(?!Describe|RunInstances|CreateFleet)", one)}
+    changes = {
+        one for one in actions if re.match("ec2:(?!Describe|Get|RunInstances|CreateFleet)", one)
+    }
     for action in changes:  # what is launched has a statement of its own, and no tag yet
         for one in grants(document, action, arn):
             conditions = json.dumps(one.get("Condition", {}))
@@ -236,7 +238,7 @@ KEYED = MINE.model_copy(update={"key_pair": "k"})
 UNCALLED = {  # asked of IAM beside another call, or by moto never needed
     *("ec2:CreateTags", "iam:CreateServiceLinkedRole", "iam:PassRole", "iam:TagInstanceProfile"),
     *("iam:TagRole", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
-    *("ssm:AddTagsToResource",),
+    *("ssm:AddTagsToResource", "ec2:GetSpotPlacementScores"),
 }
 IAM_NAMES = {
     "pricing:GetProducts": ["pricing:GetProducts"],

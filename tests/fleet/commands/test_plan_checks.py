@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,14 +14,17 @@ from click.testing import CliRunner, Result
 
 from tests.fleet.mock_aws import moto_account
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account
-from trialfleet.infra.fleet.aws import own_instance
+from trialfleet.infra.fleet.aws import bucket, own_instance
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.choice.offers import Offer
 from trialfleet.infra.fleet.commands import manager_checks
 from trialfleet.infra.fleet.commands.plan import FleetPlan, fleet_plan
+from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.fleet_tables import partly_offered
+from trialfleet.workflows.study.loading import load_fleet
 
 IMAGES = {HOME: IMAGE, AWAY: IMAGE}
 BOTH: dict[str, Any] = {"aws_regions": [HOME, AWAY], "ami": IMAGES}
@@ -225,3 +229,49 @@ def test_json_has_all_that_a_program_asks_of_a_plan(cloud: Account, file: Path) 
         "currency": "USD",
     }
     assert (plan["problems"], plan["warnings"]) == ([], [])
+
+
+# --- Pools ----------------------------------------------------------------------------------------
+
+TYPES = ["g5.xlarge", "g5.2xlarge", "g5.4xlarge"]
+
+
+def pools_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.startswith("g5.")]
+
+
+def test_the_plan_tells_what_was_seen_of_each_pool(cloud: Account, file: Path) -> None:
+    ended = datetime.now(UTC) - timedelta(days=1)
+    life = Lifetime(
+        type="g5.xlarge",
+        price=0.4,
+        launched=ended - timedelta(hours=4),
+        ended=ended,
+        zone=f"{HOME}a",
+        lifecycle="spot",
+        taken_back=ended,
+    )
+    spec = load_fleet(file)
+    bucket.ensure(cloud.aws, spec, "123456789012")
+    ledger.save(cloud.aws, spec, Ledger(lifetimes={"i-1": life}))
+    plan = planned(cloud)
+    (seen,) = [seen for seen in plan.seen if seen.hours]
+    assert seen.interruptions == pytest.approx(0.87, abs=0.01)  # half of it in five days
+    [*others, shaky] = pools_of(command("fleet.yaml").output)
+    assert shaky[1] == f"{HOME}a"
+    assert "0.9 in 3.5 h" in " ".join(shaky)
+    assert float(shaky[-1]) < float(others[0][-1]) == 1.0
+
+
+def test_the_plan_says_how_many_nodes_are_spot_and_what_aws_scores(
+    cloud: Account, file: Path
+) -> None:
+    text = file.read_text() + "\nspot: {share: 0.5, base: 1}\nnodes: {max: 4}\n"
+    file.write_text(text.replace("[g5.xlarge]", str(TYPES)))
+    output = command("fleet.yaml").output
+    assert "of 4 nodes 2 are spot: 50% of those beyond 1 on-demand, rounded up" in output
+    assert f"AWS's placement score, of 10, for 2 spot nodes: {HOME} 9" in output
+    assert planned(cloud, instance_types=TYPES).placement_scores == {HOME: 9}
+    assert planned(cloud, instance_types=TYPES[:2]).placement_scores == {}
+    cloud.faults.refuse("GetSpotPlacementScores", "UnauthorizedOperation", status=403)
+    assert planned(cloud, instance_types=TYPES).placement_scores == {}

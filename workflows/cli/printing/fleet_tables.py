@@ -86,6 +86,9 @@ def _asked(plan: FleetPlan) -> str:
             f"\nof {plan.max_nodes} nodes {plan.spot_nodes} are spot: "
             f"{plan.spot_share:.0%}{beyond}, rounded up"
         )
+    if plan.placement_scores:
+        told = ", ".join(f"{region} {score}" for region, score in plan.placement_scores.items())
+        text += f"\nAWS's placement score, of 10, for {plan.spot_nodes} spot nodes: {told}"
     return text
 
 

@@ -1,0 +1,38 @@
+"""AWS's spot placement scores: how likely a region has room for spot nodes, from 1 to 10."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws.clients import Aws, asking
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate
+
+FEW = 3  # of fewer types AWS says that the score is always low, whatever room there is
+
+
+def scores(aws: Aws, fleet: Fleet, candidates: Iterable[Candidate], nodes: int) -> dict[str, int]:
+    """Return the score of each AWS region for so many spot nodes of any of the candidates' types.
+
+    It is empty where it says nothing: of fewer than three types, or where AWS doesn't tell, for
+    want of the permission `ec2:GetSpotPlacementScores`, say.
+    """
+    types = sorted({one.type.name for one in candidates if one.lifecycle == "spot"})
+    if len(types) < FEW or nodes < 1:
+        return {}
+    try:
+        return _asked(aws, fleet, types, nodes)
+    except FleetError:
+        return {}
+
+
+def _asked(aws: Aws, fleet: Fleet, types: Sequence[str], nodes: int) -> dict[str, int]:
+    with asking("the spot placement scores"):
+        pages = aws.ec2(fleet.home).get_paginator("get_spot_placement_scores")
+        found = pages.paginate(
+            InstanceTypes=list(types), TargetCapacity=nodes, RegionNames=fleet.aws_regions
+        )
+        return {
+            one["Region"]: one["Score"] for page in found for one in page["SpotPlacementScores"]
+        }
