@@ -16,6 +16,7 @@ from trialfleet.infra.fleet.choice.offers import Offer
 from trialfleet.infra.fleet.commands import plan_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
 from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
@@ -77,7 +78,8 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         FleetError: no candidate is left.
     """
     account = aws.account(fleet.home)
-    candidates = choice.candidates(aws, fleet)
+    history = ledgers.known_history(aws, fleet)
+    candidates = choice.ranked(choice.candidates(aws, fleet), fleet, history)
     dearest = fleet.nodes.max * max(candidate.price for candidate in candidates)
     return FleetPlan(
         fleet=fleet.called,

@@ -314,7 +314,7 @@ class _Order:
         earlier = any(one.code == TWICE for one in answer.failures)
         if earlier or not (answer.made or answer.failures):
             by_pool = {one.pool: one for one in request.pools}
-            listed = self._listed(request.name)
+            listed = self._listed(request)
             made = {one.id: by_pool.get(one.pool, request.pools[0]) for one in listed}
             return Answer(made=made, failures=() if made else answer.failures)
         return answer
@@ -339,17 +339,17 @@ class _Order:
         parts = [self.fleet.called, number, self.run, *kinds, *before]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def _listed(self, name: str) -> list[Instance]:
+    def _listed(self, request: FleetRequest) -> list[Instance]:
         """Wait for what an earlier request of this name made; AWS lists it within seconds."""
-        made: list[Instance] = []
+        made: dict[str, Instance] = {}
 
         def there() -> bool:
             found = inventory.instances(self.aws, self.fleet)
-            made.extend(instance for instance in found if instance.launch == name)
-            return bool(made)
+            made.update({one.id: one for one in found if one.launch == request.name})
+            return len(made) >= request.count
 
         retries.until(there)
-        return made
+        return list(made.values())
 
     def _instance(self, id_: str, pool: Candidate, name: str) -> Instance:
         """Return a new instance; AWS lists it in a moment."""

@@ -385,6 +385,21 @@ def test_an_earlier_request_that_aws_lists_late_is_found_and_not_made_twice(
     assert [i.id for i in ask(cloud, [A]).instances] == [first.id]
 
 
+def test_an_earlier_request_that_aws_lists_bit_by_bit_is_not_added_to(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ask(cloud, [A], 3).instances
+    listed, looks = inventory.instances, iter([0, 1])  # nodes listed before the request, and after
+
+    def instances(*args: Any, **more: Any) -> list[Instance]:
+        return listed(*args, **more)[: next(looks, 3)]
+
+    monkeypatch.setattr(inventory, "instances", instances)
+    cloud.faults.refuse("CreateFleet", launch.TWICE, times=1)
+    assert {i.id for i in ask(cloud, [A], 3).instances} == {i.id for i in first}
+    assert len(cloud.instances()) == 3
+
+
 def test_an_earlier_request_that_made_nothing_is_a_refusal(cloud: Account) -> None:
     cloud.faults.refuse("CreateFleet", launch.TWICE, times=1)
     launched = ask(cloud, [A, B])

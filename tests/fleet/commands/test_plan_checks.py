@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,12 +14,14 @@ from click.testing import CliRunner, Result
 
 from tests.fleet.mock_aws import moto_account
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account
-from trialfleet.infra.fleet.aws import own_instance
+from trialfleet.infra.fleet.aws import bucket, own_instance
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.choice.offers import Offer
 from trialfleet.infra.fleet.commands import manager_checks
 from trialfleet.infra.fleet.commands.plan import FleetPlan, fleet_plan
+from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.fleet_tables import partly_offered
 
@@ -141,6 +144,17 @@ def test_a_type_that_one_region_does_not_know_is_named(cloud: Account) -> None:
 
 
 GONE = ("g4dn.xlarge", HOME)
+
+
+def test_candidates_stand_in_the_order_in_which_up_asks_for_them(cloud: Account) -> None:
+    zone = planned(cloud).candidates[0].zone
+    then = datetime.now(UTC) - timedelta(hours=2)
+    one = Lifetime(type="g5.xlarge", price=1.0, launched=then, ended=then, zone=zone)
+    shaky = replace(one, lifecycle="spot", taken_back=then)
+    spec, account = moto_account.fleet(), cloud.aws.account(HOME)
+    bucket.ensure(cloud.aws, spec, account)
+    ledger.save(cloud.aws, spec, Ledger(lifetimes={f"i-{n}": shaky for n in range(99)}))
+    assert planned(cloud).candidates[0].zone != zone
 
 
 def test_an_image_that_is_not_there_is_an_error_and_the_plan_is_shown(
