@@ -285,6 +285,13 @@ def test_a_fresh_instance_profile_is_waited_for(cloud: Account) -> None:
     assert sum(cloud.pauses) > 60  # IAM may take a minute to tell EC2
 
 
+def test_a_fresh_instance_profile_is_waited_for_beside_a_pool_without_room(cloud: Account) -> None:
+    reason = "Invalid IAM Instance Profile name"
+    cloud.capacity.lack(HOME + "a", code="InvalidParameterValue", message=reason, times=1)
+    cloud.capacity.lack(HOME + "b")
+    assert zones(ask(cloud, [A, B])) == [HOME + "a"]
+
+
 def test_another_invalid_value_is_not_waited_for(cloud: Account) -> None:
     cloud.faults.refuse("CreateFleet", "InvalidParameterValue", "Invalid disk size")
     with pytest.raises(FleetError, match="Invalid disk size"):
