@@ -12,6 +12,7 @@ them by what it has shown alone. What was seen loses half of its weight every fe
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,18 +116,22 @@ class History:
 
 
 def learned(records: Iterable[NodeRecord], now: datetime) -> History:
-    """Return what the records of nodes tell at a moment."""
+    """Return what the records of nodes tell at a moment.
+
+    A clock may have been ahead when they were written: what lies ahead of `now` counts as of now.
+    """
     hours: dict[Pool, float] = defaultdict(float)
     interruptions: dict[Pool, float] = defaultdict(float)
     last: dict[Pool, datetime] = {}
     bandwidths: dict[str, list[float]] = defaultdict(list)
     for one in records:
-        weight = 0.5 ** ((now - one.ended) / HALF_LIFE)
-        hours[one.pool] += weight * ((one.ended - one.launched) / timedelta(hours=1))
+        ended = min(one.ended, now)
+        weight = 0.5 ** ((now - ended) / HALF_LIFE)
+        hours[one.pool] += weight * max(0.0, (ended - one.launched) / timedelta(hours=1))
         if one.interrupted:
             interruptions[one.pool] += weight
-            last[one.pool] = max(one.ended, last.get(one.pool, one.ended))
-        if one.bandwidth:
+            last[one.pool] = max(ended, last.get(one.pool, ended))
+        if one.bandwidth and 0 < one.bandwidth < math.inf:
             bandwidths[one.pool[0]].append(one.bandwidth)
     return History(
         pools={

@@ -9,6 +9,7 @@ come than were wanted, and of faster ones fewer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +22,11 @@ from trialfleet.infra.fleet.aws.launch_template import Template
 from trialfleet.infra.fleet.aws.network import RegionNetwork
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.infra.fleet.spec.machines import Candidate
+from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
 
 SLOWEST = 10  # the weight of a request's slowest pool; weights are whole numbers up to 999
 HEAVIEST = 999
+LEAST_MAX_PRICE = 0.001  # USD per hour and unit of weighted capacity: EC2 takes none as low as that
 STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 
 
@@ -101,15 +103,33 @@ class FleetRequest:
         except ClientError as error:
             refused = Failure(pool=None, code=code_of(error), message=message_of(error))
             return Answer(made={}, failures=[refused])
-        by_place = {(one.type.name, prepared.subnet(one)): one for one in self.pools}
+        return self.understood(answer, prepared)
 
-        def pool(found: Any) -> Candidate:
-            override = found["LaunchTemplateAndOverrides"]["Overrides"]
-            return by_place[override["InstanceType"], override["SubnetId"]]
+    def understood(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
+        """Return what AWS's answer tells; a node of no known pool counts as one of the dearest."""
 
-        made = {id_: pool(one) for one in answer.get("Instances", ()) for id_ in one["InstanceIds"]}
+        def pool(found: Mapping[str, Any]) -> Candidate | None:
+            override = found.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+            place = {**found, **override}
+            here = (
+                one
+                for one in self.pools
+                if one.type.name == place.get("InstanceType")
+                and (
+                    one.zone == place.get("AvailabilityZone")
+                    or prepared.subnet(one) == place.get("SubnetId")
+                )
+            )
+            return next(here, None)
+
+        dearest = max(self.pools, key=lambda one: one.price)
+        made = {
+            id_: pool(one) or dearest
+            for one in answer.get("Instances", ())
+            for id_ in one["InstanceIds"]
+        }
         failures = [
-            Failure(pool=pool(one), code=one["ErrorCode"], message=one["ErrorMessage"])
+            Failure(pool=pool(one), code=one["ErrorCode"], message=one.get("ErrorMessage", ""))
             for one in answer.get("Errors", ())
         ]
         return Answer(made=made, failures=failures)
@@ -117,8 +137,8 @@ class FleetRequest:
     def body(self, fleet: Fleet, prepared: Prepared) -> dict[str, Any]:
         """Return what CreateFleet is sent."""
         lifecycle, gang = self.pools[0].lifecycle, fleet.gangs is not None
-        unit = 1 if gang else SLOWEST
-        weights = dict.fromkeys(self.pools, 1) if gang else weights_of(self.pools)
+        heaviest = 1 if gang else _heaviest(fleet, lifecycle)
+        weights = weights_of(self.pools, heaviest)
         options: dict[str, Any] = {"AllocationStrategy": STRATEGY[lifecycle]}
         if lifecycle == "spot":
             options["InstanceInterruptionBehavior"] = "terminate"
@@ -130,7 +150,7 @@ class FleetRequest:
             "ClientToken": self.name,
             "LaunchTemplateConfigs": list(self._configurations(fleet, prepared, weights)),
             "TargetCapacitySpecification": {
-                "TotalTargetCapacity": self.count * unit,
+                "TotalTargetCapacity": self.count * min(SLOWEST, heaviest),
                 "DefaultTargetCapacityType": lifecycle,
             },
             "SpotOptions" if lifecycle == "spot" else "OnDemandOptions": options,
@@ -172,10 +192,20 @@ class FleetRequest:
         }
 
 
-def weights_of(pools: Sequence[Candidate]) -> dict[Candidate, int]:
-    """Return the weighted capacity of each pool, a node of the slowest one being `SLOWEST`."""
+def weights_of(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
+    """Return the weighted capacity of each pool, a node of the slowest one being `SLOWEST`.
+
+    None is heavier than `heaviest`, not the slowest either.
+    """
     slowest = min(one.throughput for one in pools)
-    return {one: min(HEAVIEST, round(SLOWEST * one.throughput / slowest)) for one in pools}
+    return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
+
+
+def _heaviest(fleet: Fleet, lifecycle: Lifecycle) -> int:
+    """Return the largest weight by which the ceiling may be divided."""
+    if lifecycle != "spot" or fleet.spot.ceiling is None:
+        return HEAVIEST
+    return min(HEAVIEST, max(1, math.ceil(fleet.spot.ceiling / LEAST_MAX_PRICE) - 1))
 
 
 def _override(fleet: Fleet, pool: Candidate, subnet: str | None, weight: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, FleetRequest, Prepared
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.infra.fleet.spec.machines import Candidate, Instance, Lifecycle
+from trialfleet.infra.fleet.spec.machines import Candidate, Instance, Lifecycle, Pool
 from trialfleet.infra.fleet.spec.price_cap import nodes_within
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ UNAVAILABLE = {
     "Unsupported": "not offered there",
     TWICE: "an earlier request of this name went wrong",
 }
+# What AWS says of a pool of a request that it took: nothing that the pool lacks.
+BUSY = dict.fromkeys(
+    ("InternalError", "RequestLimitExceeded", "ServiceUnavailable", "Unavailable"), "AWS is busy"
+)
+NO_REASON = "NoReason"
 FLEETING = {
     UNAVAILABLE[code]
     for code in ("InsufficientCapacity", "InsufficientFreeAddressesInSubnet", TWICE)
@@ -73,6 +78,8 @@ class Refusal:
     @property
     def passes(self) -> bool:
         """True when asking later may help; limits and prices stay as they are."""
+        if self.code in {NO_REASON, *BUSY}:
+            return True
         return UNAVAILABLE.get(self.code) in FLEETING
 
     def __str__(self) -> str:
@@ -104,6 +111,7 @@ def launch(
     now: datetime | None = None,
     least: int = 1,
     attempt: int = 0,
+    unlisted: Sequence[Instance] = (),
 ) -> Launched:
     """Ask for `count` nodes more, within the cap per hour, in the candidates' order.
 
@@ -113,33 +121,42 @@ def launch(
     as nothing was launched there: fewer would be of no use.
 
     `attempt` is the number of launches that this process has made before: after one for which AWS
-    had no room, the next must have another.
+    had no room, the next must have another. `unlisted` are nodes that were launched a moment ago:
+    they count, though AWS may not list them yet.
 
     Returns:
         The instances that AWS started, which may be fewer, and who refused.
 
     Raises:
-        FleetError: AWS refuses for a reason that no other candidate would mend.
+        FleetError: AWS refuses for a reason that no other candidate would mend, and none came.
     """
     known = inventory.instances(aws, fleet, gone=True)
+    listed = {one.id for one in known}
+    known += [one for one in unlisted if one.id not in listed]
     order = _Order(aws, fleet, prepared, run, known, now or datetime.now(UTC), attempt)
     launched = Launched()
     for lifecycle, wanted in _split(fleet, order.living, count).items():
-        pools = [one for one in candidates if one.lifecycle == lifecycle and order.reaches(one)]
+        pools = [one for one in candidates if one.lifecycle == lifecycle]
+        reached = [one for one in pools if order.reaches(one)]
         missing = wanted
-        for group in requests(pools, one_type=fleet.gangs is not None):
-            while missing > 0:
-                got = order.ask(group, missing, max(1, least - len(launched.instances)))
+        if wanted and not reached:
+            launched.refusals.append(order.out_of_reach(lifecycle, pools, wanted))
+        for group in requests(reached, one_type=fleet.gangs is not None):
+            while missing > 0 and (left := [one for one in group if order.reaches(one)]):
+                try:
+                    got = order.ask(left, missing, max(1, least - len(launched.instances)))
+                except FleetError as error:
+                    if not launched.instances:  # who asked must hear of those that came
+                        raise
+                    failed = Refusal(pools=lifecycle, code="", reason=str(error))
+                    got = Launched(refusals=[failed])
                 told = (*map(_made, _by_pool(got.instances)), *map(str, got.refusals))
-                for line in filter(None, (*told, order.set_prices(group, got.instances))):
+                for line in filter(None, (*told, order.set_prices(left, got.instances))):
                     progress(line)
                 launched.add(got)
                 missing -= len(got.instances)
-                if got.refusals or not got.instances:
+                if not got.instances:
                     break
-    if candidates and count and not (launched.instances or launched.refusals):
-        reason = f"nodes of a gang lie in one zone, and those that there are lie in {order.zone}"
-        launched.refusals.append(Refusal(pools=label([candidates[0]]), code="zone", reason=reason))
     return launched
 
 
@@ -198,6 +215,7 @@ class _Order:
     known: list[Instance]
     now: datetime
     attempt: int
+    refused: set[Pool] = field(default_factory=set)
 
     @property
     def living(self) -> list[Instance]:
@@ -210,21 +228,30 @@ class _Order:
         return running[0].zone if running and self.fleet.gangs else None
 
     def reaches(self, candidate: Candidate) -> bool:
-        """Tell whether a candidate's nodes would lie where those lie that there are."""
-        return self.zone in {None, candidate.zone}
+        """Tell whether it wasn't refused, and nodes of it would lie where others lie."""
+        return self.zone in {None, candidate.zone} and candidate.pool not in self.refused
+
+    def out_of_reach(self, lifecycle: str, pools: Sequence[Candidate], count: int) -> Refusal:
+        """Return why none of a lifecycle's pools can be asked."""
+        if pools:
+            reason = f"nodes of a gang lie in one zone, and those that there are lie in {self.zone}"
+            return Refusal(pools=label(pools[:1]), code="zone", reason=reason)
+        nodes = "node" if count == 1 else "nodes"
+        reason = f"no pool is left for {count} {nodes}: see trialfleet fleet plan"
+        return Refusal(pools=lifecycle, code="none", reason=reason)
 
     def ask(self, pools: Sequence[Candidate], wanted: int, least: int) -> Launched:
         """Ask for at most `wanted` nodes of some pools; AWS gives at least `least`, or none."""
         usable = [one for one in pools if self.prepared.subnet(one)]
         if not usable:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
-            return Launched(refusals=[Refusal(pools=label(pools), code="subnet", reason=reason)])
+            return Launched(refusals=_by_type(pools, "subnet", reason))
         least = min(least, wanted)
         affordable = [self._affordable(one) for one in usable]
         first = next((number for number in affordable if number >= least), 0)
         if not first:
             reason = f"would exceed the cap of {self.fleet.price_cap.hour} USD per hour"
-            return Launched(refusals=[Refusal(pools=label(usable), code="cap", reason=reason)])
+            return Launched(refusals=_by_type(usable, "cap", reason))
         count = min(wanted, first)
         paid = [one for one, number in zip(usable, affordable, strict=True) if number >= count]
         with asking(f"{count} x {label(paid[:1])}"):
@@ -233,6 +260,7 @@ class _Order:
                 self._check_mendable(answer)
         instances = [self._instance(id_, pool, name) for id_, pool in answer.made.items()]
         self.known += instances
+        self.refused |= {one.pool.pool for one in answer.failures if one.pool}
         return Launched(instances=instances, refusals=list(_refusals(answer, paid)))
 
     def set_prices(self, pools: Sequence[Candidate], instances: Sequence[Instance]) -> str:
@@ -274,7 +302,7 @@ class _Order:
                 run=self.run,
             )
             answer = self._answer(request)
-            new = bool(answer.failures) and all(map(_is_new, answer.failures))
+            new = any(map(_is_new, answer.failures))
             if answer.made or not new or pause is None:
                 break
             retries.sleep(pause)
@@ -286,7 +314,7 @@ class _Order:
         earlier = any(one.code == TWICE for one in answer.failures)
         if earlier or not (answer.made or answer.failures):
             by_pool = {one.pool: one for one in request.pools}
-            listed = self._listed(request.name)
+            listed = self._listed(request)
             made = {one.id: by_pool.get(one.pool, request.pools[0]) for one in listed}
             return Answer(made=made, failures=() if made else answer.failures)
         return answer
@@ -311,17 +339,17 @@ class _Order:
         parts = [self.fleet.called, number, self.run, *kinds, *before]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def _listed(self, name: str) -> list[Instance]:
+    def _listed(self, request: FleetRequest) -> list[Instance]:
         """Wait for what an earlier request of this name made; AWS lists it within seconds."""
-        made: list[Instance] = []
+        made: dict[str, Instance] = {}
 
         def there() -> bool:
             found = inventory.instances(self.aws, self.fleet)
-            made.extend(instance for instance in found if instance.launch == name)
-            return bool(made)
+            made.update({one.id: one for one in found if one.launch == request.name})
+            return len(made) >= request.count
 
         retries.until(there)
-        return made
+        return list(made.values())
 
     def _instance(self, id_: str, pool: Candidate, name: str) -> Instance:
         """Return a new instance; AWS lists it in a moment."""
@@ -341,22 +369,39 @@ class _Order:
         )
 
     def _check_mendable(self, answer: Answer) -> None:
-        """Raise what AWS refuses for a reason that no other pool would mend."""
-        for one in answer.failures:
-            if one.code not in UNAVAILABLE:
-                error = {"Error": {"Code": one.code, "Message": one.message}}
-                raise ClientError(error, "CreateFleet")  # type: ignore[arg-type]
+        """Raise what AWS refuses where no pool was refused for a reason that another may mend."""
+        if answer.failures and not any(map(_word, answer.failures)):
+            one = answer.failures[0]
+            error = {"Error": {"Code": one.code, "Message": one.message}}
+            raise ClientError(error, "CreateFleet")  # type: ignore[arg-type]
+
+
+def _by_type(pools: Sequence[Candidate], code: str, reason: str) -> list[Refusal]:
+    """Return a refusal of each type's pools."""
+    alike: dict[str, list[Candidate]] = defaultdict(list)
+    for one in pools:
+        alike[one.type.name].append(one)
+    return [Refusal(pools=label(found), code=code, reason=reason) for found in alike.values()]
+
+
+def _word(failure: Failure) -> str:
+    """Return in words what a pool lacks, or AWS; empty where it is none of what is known."""
+    busy = BUSY.get(failure.code, "") if failure.pool else ""
+    return UNAVAILABLE.get(failure.code, busy)
 
 
 def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
     """Yield why pools gave none: one line for the zones of a type that have the same reason."""
-    alike: dict[tuple[str, str, str], list[Candidate]] = defaultdict(list)
+    if not (answer.made or answer.failures):
+        reason = "AWS launched none, and gave no reason"
+        yield Refusal(pools=label(pools[:1]), code=NO_REASON, reason=reason)
+    alike: dict[tuple[str, str, str, str], list[Candidate]] = defaultdict(list)
     for one in answer.failures:
         pool = one.pool or pools[0]
-        same = alike[pool.type.name, one.code, one.message]
+        same = alike[pool.type.name, one.code, one.message, _word(one) or "refused"]
         same += [] if pool in same else [pool]
-    for (_, code, message), refused in alike.items():
-        reason = f"{UNAVAILABLE.get(code, 'refused')} ({code}: {message})"
+    for (_, code, message, word), refused in alike.items():
+        reason = f"{word} ({code}: {message})"
         yield Refusal(pools=label(refused), code=code, reason=reason)
 
 

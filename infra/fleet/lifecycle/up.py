@@ -177,7 +177,16 @@ def up(
         # Nodes of a gang come together or not at all: some of them alone would cost for nothing.
         least = missing if fleet.gangs else 1
         launched = launch.launch(
-            aws, fleet, prepared, candidates, missing, run, progress, least=least, attempt=attempt
+            aws,
+            fleet,
+            prepared,
+            candidates,
+            missing,
+            run,
+            progress,
+            least=least,
+            attempt=attempt,
+            unlisted=living,
         )
         living += launched.instances
         refusals = launched.refusals

@@ -419,6 +419,7 @@ class Autoscaler:
             now=now,
             least=least,
             attempt=next(self._launches),
+            unlisted=self._watch.unlisted,
         )
         self._prepared = prepared  # until that, or anything else, fails
         self._watch.launched(got.instances)

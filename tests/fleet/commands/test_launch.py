@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,14 +24,21 @@ from tests.fleet.mock_aws.moto_account import (
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import identity, images, launch_template, network
 from trialfleet.infra.fleet.instances import inventory, launch
-from trialfleet.infra.fleet.instances.fleet_request import HEAVIEST, SLOWEST, Prepared, weights_of
+from trialfleet.infra.fleet.instances.fleet_request import (
+    HEAVIEST,
+    SLOWEST,
+    FleetRequest,
+    Prepared,
+    weights_of,
+)
 from trialfleet.infra.fleet.instances.launch import Launched
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.infra.fleet.spec.machines import Candidate, Instance
+from trialfleet.infra.fleet.spec.machines import Candidate, Instance, Lifecycle
 
 NOON = datetime(2026, 11, 20, 12, 3, tzinfo=UTC)
 A, B = candidate(HOME + "a"), candidate(HOME + "b")
+LIFECYCLES: tuple[Lifecycle, ...] = ("spot", "on-demand")
 
 
 def ready(cloud: Account, spec: Fleet) -> Prepared:
@@ -56,6 +64,7 @@ def ask(
     now: datetime = NOON,
     least: int = 1,
     attempt: int = 0,
+    unlisted: Sequence[Instance] = (),
     **changes: Any,
 ) -> Launched:
     spec = fleet(**changes)
@@ -71,6 +80,7 @@ def ask(
         now=now,
         least=least,
         attempt=attempt,
+        unlisted=unlisted,
     )
 
 
@@ -275,6 +285,13 @@ def test_a_fresh_instance_profile_is_waited_for(cloud: Account) -> None:
     assert sum(cloud.pauses) > 60  # IAM may take a minute to tell EC2
 
 
+def test_a_fresh_instance_profile_is_waited_for_beside_a_pool_without_room(cloud: Account) -> None:
+    reason = "Invalid IAM Instance Profile name"
+    cloud.capacity.lack(HOME + "a", code="InvalidParameterValue", message=reason, times=1)
+    cloud.capacity.lack(HOME + "b")
+    assert zones(ask(cloud, [A, B])) == [HOME + "a"]
+
+
 def test_another_invalid_value_is_not_waited_for(cloud: Account) -> None:
     cloud.faults.refuse("CreateFleet", "InvalidParameterValue", "Invalid disk size")
     with pytest.raises(FleetError, match="Invalid disk size"):
@@ -375,6 +392,21 @@ def test_an_earlier_request_that_aws_lists_late_is_found_and_not_made_twice(
     assert [i.id for i in ask(cloud, [A]).instances] == [first.id]
 
 
+def test_an_earlier_request_that_aws_lists_bit_by_bit_is_not_added_to(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ask(cloud, [A], 3).instances
+    listed, looks = inventory.instances, iter([0, 1])  # nodes listed before the request, and after
+
+    def instances(*args: Any, **more: Any) -> list[Instance]:
+        return listed(*args, **more)[: next(looks, 3)]
+
+    monkeypatch.setattr(inventory, "instances", instances)
+    cloud.faults.refuse("CreateFleet", launch.TWICE, times=1)
+    assert {i.id for i in ask(cloud, [A], 3).instances} == {i.id for i in first}
+    assert len(cloud.instances()) == 3
+
+
 def test_an_earlier_request_that_made_nothing_is_a_refusal(cloud: Account) -> None:
     cloud.faults.refuse("CreateFleet", launch.TWICE, times=1)
     launched = ask(cloud, [A, B])
@@ -431,3 +463,144 @@ def test_a_gang_is_of_one_type(cloud: Account) -> None:
 def test_none_are_asked_for_where_none_are_wanted(cloud: Account) -> None:
     assert ask(cloud, [A], 0) == Launched()
     assert "ec2:CreateFleet" not in cloud.faults.calls
+
+
+def test_gangs_of_some_of_the_nodes_wanted_lie_in_one_zone_too(cloud: Account) -> None:
+    other = candidate(HOME + "b", "g6.xlarge", price=0.41)
+    cloud.capacity.lack(HOME + "a", room=2)
+    cloud.capacity.lack(HOME + "b", kind="g5.xlarge")
+    launched = ask(cloud, [A, B, other], 4, least=2, gangs={"placement_group": False})
+    assert zones(launched) == [HOME + "a"] * 2
+
+
+def test_a_share_of_which_no_pool_is_left_is_told(cloud: Account) -> None:
+    on_demand = candidate(HOME + "b", price=1, lifecycle="on-demand")
+    launched = ask(cloud, [on_demand], 2, spot={"base": 1, "ceiling": 0.1})
+    assert zones(launched) == [HOME + "b"]
+    [refusal] = launched.refusals
+    assert str(refusal) == "spot: no pool is left for 1 node: see trialfleet fleet plan"
+
+
+def test_nodes_that_came_are_told_though_a_later_request_fails(cloud: Account) -> None:
+    both = [A, candidate(HOME + "b", price=1, lifecycle="on-demand")]
+    cloud.capacity.lack(lifecycle="on-demand", code="InvalidParameterCombination")
+    launched = ask(cloud, both, 2, spot={"share": 0.5})
+    assert zones(launched) == [HOME + "a"]
+    [refusal] = launched.refusals
+    assert "InvalidParameterCombination" in str(refusal)
+
+
+def test_a_pool_that_can_not_be_does_not_keep_others_from_being_asked_for(cloud: Account) -> None:
+    cloud.capacity.lack(HOME + "a", code="InvalidParameterCombination")
+    cloud.capacity.lack(HOME + "b")
+    launched = ask(cloud, [A, B, replace(A, zone=HOME + "c", price=9)])
+    assert zones(launched) == [HOME + "c"]
+
+
+def test_throttling_of_what_a_fleet_launches_passes(cloud: Account) -> None:
+    cloud.capacity.lack(code="RequestLimitExceeded")
+    launched = ask(cloud, [A, B])
+    assert launched.instances == []
+    assert all(one.passes for one in launched.refusals)
+
+
+def test_an_answer_without_nodes_and_reasons_is_told_as_that(cloud: Account) -> None:
+    cloud.capacity.lack(silent=True)
+    [refusal] = ask(cloud, [A, B]).refusals
+    assert refusal.reason == "AWS launched none, and gave no reason"
+    assert refusal.passes
+
+
+def test_pools_whose_share_of_the_work_came_are_asked_again_without_those_refused(
+    cloud: Account,
+) -> None:
+    dear = candidate(HOME + "c", price=9.0)
+    fast = replace(B, speed=4.0, price=1.7)
+    cloud.capacity.lack(HOME + "a")
+    assert zones(ask(cloud, [A, fast, dear], 4)) == [HOME + "b"] * 4
+
+
+def test_the_ceiling_of_a_unit_is_above_what_aws_takes_at_least(cloud: Account) -> None:
+    slow, fast = replace(A, price=0.003), replace(B, price=0.018, speed=8.0)
+    ask(cloud, [slow, fast], 2, spot={"ceiling": 0.02})
+    pools = [one for request in cloud.capacity.requests for one in overrides(request)]
+    for one in pools:
+        assert float(one["MaxPrice"]) > 0.001
+        assert float(one["MaxPrice"]) * int(one["WeightedCapacity"]) <= 0.0201
+
+
+def test_a_refusal_names_every_type_that_the_cap_is_too_low_for(cloud: Account) -> None:
+    other = candidate(HOME + "b", "g6.xlarge", price=0.5)
+    refusals = ask(cloud, [A, other], price_cap={"hour": 0.3}).refusals
+    assert [one.pools.split()[0] for one in refusals] == ["g5.xlarge", "g6.xlarge"]
+
+
+def test_nodes_that_aws_does_not_list_yet_count(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = ask(cloud, [A]).instances
+    monkeypatch.setattr(inventory, "instances", lambda *_, **__: [])
+    capped = ask(cloud, [A], unlisted=fresh, attempt=1, price_cap={"hour": 0.7})
+    assert capped.instances == []
+    gangs = {"placement_group": False}
+    assert ask(cloud, [B], unlisted=fresh, attempt=2, gangs=gangs).instances == []
+
+
+def test_an_answer_that_names_no_pool_is_understood() -> None:
+    request = FleetRequest(name="n", pools=[A, B], count=1, least=1, expires="", run="")
+    made = {"InstanceIds": ["i-1"], "InstanceType": "g5.xlarge", "AvailabilityZone": HOME + "b"}
+    failed = {"ErrorCode": "UnfulfillableCapacity", "ErrorMessage": "none"}
+    subnets = {HOME + "a": "subnet-a", HOME + "b": "subnet-b"}
+    prepared = Prepared(places={HOME: network.RegionNetwork(vpc="", subnets=subnets)}, templates={})
+    answer = request.understood({"Instances": [made], "Errors": [failed]}, prepared)
+    assert answer.made == {"i-1": B}
+    assert answer.failures[0].pool is None
+
+
+# --- What is given, whatever the pools ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_more_nodes_come_than_are_wanted_and_paid_for(cloud: Account, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311
+    gangs: dict[str, Any] = {"gangs": {"placement_group": False}} if chance.random() < 0.5 else {}
+    kinds = {"g4dn.xlarge": 1.0, "g5.xlarge": 2.0, "g6.xlarge": 1.5, "p5.48xlarge": 130.0}
+    pools = [
+        replace(
+            candidate(HOME + zone, kind, lifecycle=lifecycle),
+            speed=speed * 300,
+            price=round(speed * chance.uniform(0.2, 1.2), 4),
+            efficiency=chance.uniform(0.2, 1.0),
+        )
+        for kind, speed in kinds.items()
+        for zone in "abc"
+        for lifecycle in LIFECYCLES
+        if chance.random() < 0.7
+    ]
+    pools.sort(key=lambda one: one.cost)
+    for one in chance.sample(pools, len(pools) // 2):
+        cloud.capacity.lack(one.zone, one.type.name, one.lifecycle, room=chance.randrange(4))
+    cap = chance.choice([None, chance.uniform(0.5, 5), chance.uniform(5, 200)])
+    count, share, base = chance.randint(1, 12), chance.choice([0, 0.5, 1]), chance.randrange(3)
+    least = chance.randint(1, count) if gangs else 1
+    messages: list[str] = []
+    launched = ask(
+        cloud,
+        pools,
+        count,
+        messages=messages,
+        least=least,
+        price_cap={"hour": cap},
+        spot={"share": share, "base": base},
+        **gangs,
+    )
+    listed = inventory.instances(cloud.aws, fleet())
+    assert {one.id for one in listed} == {one.id for one in launched.instances}
+    assert len(listed) <= count
+    assert cap is None or sum(one.price or 0.0 for one in listed) <= cap + 1e-6
+    prices = {one.pool: one.price for one in pools}
+    assert all(one.price == pytest.approx(prices[one.pool], abs=1e-6) for one in listed)
+    if gangs:
+        assert len({one.zone for one in listed}) <= 1
+    assert len(listed) == count or launched.refusals, "nobody says why there are fewer"
+    assert all("None" not in one.reason for one in launched.refusals)

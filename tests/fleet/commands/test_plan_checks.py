@@ -147,6 +147,17 @@ def test_a_type_that_one_region_does_not_know_is_named(cloud: Account) -> None:
 GONE = ("g4dn.xlarge", HOME)
 
 
+def test_candidates_stand_in_the_order_in_which_up_asks_for_them(cloud: Account) -> None:
+    zone = planned(cloud).candidates[0].zone
+    then = datetime.now(UTC) - timedelta(hours=2)
+    one = Lifetime(type="g5.xlarge", price=1.0, launched=then, ended=then, zone=zone)
+    shaky = replace(one, lifecycle="spot", taken_back=then)
+    spec, account = moto_account.fleet(), cloud.aws.account(HOME)
+    bucket.ensure(cloud.aws, spec, account)
+    ledger.save(cloud.aws, spec, Ledger(lifetimes={f"i-{n}": shaky for n in range(99)}))
+    assert planned(cloud).candidates[0].zone != zone
+
+
 def test_an_image_that_is_not_there_is_an_error_and_the_plan_is_shown(
     cloud: Account, file: Path
 ) -> None:

@@ -35,6 +35,7 @@ class _Shortage:
     code: str
     message: str
     times: int
+    silent: bool
 
     def meets(self, pool: Pool) -> bool:
         wanted = {"Zone": self.zone, "InstanceType": self.kind, "Lifecycle": self.lifecycle}
@@ -58,9 +59,14 @@ class Capacity:
         code: str = NO_ROOM,
         message: str = "said the test",
         times: int = -1,
+        silent: bool = False,
     ) -> None:
-        """Let pools have `room` for so many living nodes, for a number of requests (or always)."""
-        self._shortages.append(_Shortage(zone, kind, lifecycle, room, code, message, times))
+        """Let pools have `room` for so many living nodes, for a number of requests (or always).
+
+        With `silent` the answer has no reason.
+        """
+        lacking = _Shortage(zone, kind, lifecycle, room, code, message, times, silent)
+        self._shortages.append(lacking)
 
     def restore(self) -> None:
         """Let every pool have room again."""
@@ -205,7 +211,7 @@ class _Fleet:
             taken = int(count)
             if shortage is not None:
                 taken = min(taken, max(0, shortage.room - self._living(shortage)))
-            if shortage is not None and taken < count:
+            if shortage is not None and taken < count and not shortage.silent:
                 code, message = shortage.code, shortage.message
                 told = {"ErrorCode": code, "ErrorMessage": message, **_described(pool)}
                 errors.append({"Lifecycle": self._lifecycle, **told})

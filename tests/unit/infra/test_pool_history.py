@@ -134,3 +134,23 @@ def test_without_gpus_processors_count() -> None:
 )
 def test_ec2s_names_of_gpus_are_known(name: str, memory_mb: int, expected: float | None) -> None:
     assert by_ec2_name(name, memory_mb) == expected
+
+
+@pytest.mark.parametrize("ahead", [timedelta(days=2), timedelta(days=400), timedelta(days=36_500)])
+def test_what_was_seen_with_a_clock_that_was_ahead_counts_as_seen_now(ahead: timedelta) -> None:
+    calm = [lived(B, 2)] * 20
+    wrong = learned([lived(A, 2, ago=-ahead, interrupted=True), *calm], NOW)
+    right = learned([lived(A, 2, ago=timedelta(0), interrupted=True), *calm], NOW)
+    assert rate(wrong, A) == pytest.approx(rate(right, A), rel=0.2)
+    assert rate(wrong, B) == pytest.approx(rate(right, B), rel=0.2)
+
+
+def test_a_life_that_ended_before_it_began_has_no_hours() -> None:
+    odd = NodeRecord(pool=A.pool, launched=NOW, ended=NOW - timedelta(days=9))
+    assert rate(learned([odd], NOW), A) == pool_history.FIRST_RATE
+
+
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), -5.0, 0.0])
+def test_a_figure_that_can_be_no_bandwidth_is_not_learned(figure: float) -> None:
+    odd = NodeRecord(pool=A.pool, launched=NOW, ended=NOW, bandwidth=figure)
+    assert learned([odd], NOW).bandwidths == {}
