@@ -20,7 +20,7 @@ _BEGINNINGS: dict[str, bytes | tuple[bytes, ...]] = {
 }
 _HTML = re.compile(rb"\s*(<\?xml[^>]*>\s*)?<(!doctype html|html)", re.IGNORECASE)
 _NOT_TEXT = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
-_MARK = "TrialfleetNotOfAws"  # a key of botocore's parsed answers
+_MARK = "NotAnAnswerOfAws"  # a key of botocore's parsed answers
 _UNPARSED = 502  # for this status botocore's parsers look at no body that is empty
 
 
