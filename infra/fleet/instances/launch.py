@@ -206,7 +206,7 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
 
 @dataclass
 class _Order:
-    """One launch: what there was before it and what it got (`known`), when, the how manyth."""
+    """One launch: when, which attempt, and what there was before it or came by it (`known`)."""
 
     aws: Aws
     fleet: Fleet
