@@ -281,9 +281,12 @@ def test_up_tells_that_a_zone_has_no_capacity_and_gets_the_node_elsewhere(
     project: Project, lab: Lab
 ) -> None:
     fleet = Fleet.of(project, "elsewhere")
-    lab.lack(zone="us-east-1a", kind=KIND, message="none left")
+    lab.ask("full", "us-east-1a")
+    lab.ask("deny", "ec2:CreateFleet")
+    assert "ec2:CreateFleet is denied" in " ".join(fleet.call("up", "--nodes", "1").stderr.split())
+    lab.ask("permit")
     printed = fleet.up(1, "--wait")
-    lab.restore()
+    lab.ask("room")
     assert re.search(rf"{KIND} spot in us-east-1a .*no capacity", printed)
     (node,) = fleet.nodes()
     assert node.instance()["zone"] == "us-east-1b"

@@ -56,7 +56,8 @@ class Cloud:
         switch.build()
         moto_side.configure(folder)
         moto_side.serve(switch.ROUTER, PORT)
-        self._caller = moto_side.make_user(moto_side.CALLER, options["policy"])
+        self._policy = options["policy"]
+        self._caller = moto_side.make_user(moto_side.CALLER, self._policy)
         self._operator = moto_side.make_user(moto_side.OPERATOR, moto_side.EVERYTHING)
         for region in options["regions"]:
             moto_side.tell_images(region)
@@ -99,14 +100,25 @@ class Cloud:
 
     def allow(self, policy: dict[str, Any]) -> None:
         """Replace what the caller may do."""
-        moto_side.allow(moto_side.CALLER, policy)
+        self._policy = policy
+        self.permit()
 
-    def lack(self, **pools: Any) -> None:
-        """Let pools of capacity have no room for nodes, as `Capacity.lack` has it."""
-        moto_side.lack(**pools)
+    def permit(self) -> None:
+        """Let the caller do all that its policy says."""
+        moto_side.allow(moto_side.CALLER, self._policy)
 
-    def restore(self) -> None:
-        """Let every pool of capacity have room again."""
+    def deny(self, action: str) -> None:
+        """Let the caller do what its policy says, but for an action such as `ec2:CreateFleet`."""
+        denied = {"Effect": "Deny", "Action": action, "Resource": "*"}
+        statements = [*self._policy["Statement"], denied]
+        moto_side.allow(moto_side.CALLER, {**self._policy, "Statement": statements})
+
+    def full(self, zone: str) -> None:
+        """Let a zone have no room for nodes."""
+        moto_side.lack(zone=zone, message="none left")
+
+    def room(self) -> None:
+        """Let every zone have room again."""
         moto_side.restore()
 
     def configure(self, **options: Any) -> None:

@@ -302,14 +302,6 @@ class Lab:
         """Replace what the caller on the manager may do in AWS."""
         self.ask("allow", policy)
 
-    def lack(self, **pools: Any) -> None:
-        """Let pools of capacity have no room for nodes: by zone, kind, lifecycle, or all."""
-        self.ask("lack", **pools)
-
-    def restore(self) -> None:
-        """Let every pool of capacity have room again."""
-        self.ask("restore")
-
     def configure(self, **options: Any) -> None:
         """Change `hardware`, `environment` or `files` of the nodes that boot from now on."""
         self.ask("configure", **options)

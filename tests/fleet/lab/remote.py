@@ -19,7 +19,12 @@ lab interrupt ID [SECONDS]     spot notice now, the end after so many seconds (1
 lab rebalance ID               AWS recommends to replace a spot instance
 lab kill ID                    hardware loss: nobody is told
 lab partition ID SECONDS       every packet is lost for so long
-lab console ID                 what the machine's console has printed"""
+lab console ID                 what the machine's console has printed
+lab full ZONE                  no capacity: the zone has no room for nodes
+lab room                       every zone has room again
+lab deny ACTION                no permission: your keys may not, such as ec2:CreateFleet
+lab permit                     your keys may do again what they might"""
+ALONE = {"room", "permit"}  # verbs without more words
 NUMBERS = {"interrupt": [120.0], "partition": [20.0]}  # seconds, where none are given
 
 
@@ -61,8 +66,10 @@ def main(words: list[str]) -> None:
         for one in ask("instances"):
             power = "on" if one["on"] else "off"
             print(one["id"], one["state"], power, one["type"], one["lifecycle"], one["zone"])
-    elif not rest:
+    elif bool(rest) == (verb in ALONE):
         sys.exit(USAGE)
+    elif not rest:
+        print(ask(verb) or "done")
     else:
         numbers = [float(word) for word in rest[1:]] or NUMBERS.get(verb, [])
         print(ask(verb, rest[0], *numbers) or "done")
