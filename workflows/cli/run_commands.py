@@ -110,6 +110,14 @@ def _left_out(folder: Path) -> list[str]:
     ]
 
 
+_run_option = click.option(
+    "--run",
+    metavar="RUN",
+    help="The run that is meant (default: the newest in ./runs that has it).",
+    shell_complete=completed_by_runs,
+)
+
+
 @click.command()
 @click.argument(
     "subject",
@@ -117,12 +125,7 @@ def _left_out(folder: Path) -> list[str]:
     required=False,
     shell_complete=completed_by_subjects,
 )
-@click.option(
-    "--run",
-    metavar="RUN",
-    help="The run that is meant (default: the newest in ./runs that has it).",
-    shell_complete=completed_by_runs,
-)
+@_run_option
 @click.option("--verbose", "-v", is_flag=True, help="Also what says so, a line each.")
 @json_option
 def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> None:
@@ -152,12 +155,7 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
 
 @click.command()
 @click.argument("trial", shell_complete=completed_by_subjects)
-@click.option(
-    "--run",
-    metavar="RUN",
-    help="The run that is meant (default: the newest in ./runs that has it).",
-    shell_complete=completed_by_runs,
-)
+@_run_option
 @click.option("--follow", "-f", is_flag=True, help="Go on until it has ended, or Ctrl-C.")
 @click.option(
     "--lines",

@@ -233,7 +233,7 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
-    """What carries the fleet's tag may be used and changed; of tags, lease and price alone."""
+    """Allow use and change of what carries the fleet's tag; of its tags, lease and price."""
     its = {ITS_TAG: fleet.called}
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
     # Those that the fleet has from when its gangs wanted one are removed with it.

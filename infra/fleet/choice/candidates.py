@@ -53,10 +53,7 @@ def ranked(candidates: Iterable[Candidate], fleet: Fleet, history: History) -> l
 def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
     """Yield each type in each zone; one whose price nobody tells has a price that is no number."""
     types = {kind.name: kind for kind in instance_types.resolve(aws, fleet, aws_region)}
-    places = {
-        name: [zone for zone in zones if not fleet.zones or zone in fleet.zones]
-        for name, zones in instance_types.zones(aws, aws_region, types).items()
-    }
+    places = instance_types.zones(aws, aws_region, types, fleet.zones)
     for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():
         for name, zones in places.items():
             for zone in zones:

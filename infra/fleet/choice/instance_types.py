@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import InputError
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 IMAGES = ("x86_64", "arm64")  # architectures that images are made for
 OLD = frozenset({"K80", "M60", "V100"})  # of generations before Turing
-_BUYABLE = {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]}
+# Types on shared hardware that are sold without a contract.
+_SOLD: Any = [
+    {"Name": "bare-metal", "Values": ["false"]},
+    {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]},
+]
 
 
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
@@ -52,13 +56,26 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     return found
 
 
-def zones(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, list[str]]:
-    """Return the zones of a region that offer each instance type, in alphabetical order."""
+def zones(
+    aws: Aws, aws_region: str, types: Iterable[str], allowed: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """Return the zones of a region that offer each instance type, in alphabetical order.
+
+    Only zones in `allowed` are returned; without any, all are.
+    """
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
     for found in _offerings(aws, aws_region, "availability-zone", wanted) if offered else ():
         offered[found["InstanceType"]].append(found["Location"])
-    return {name: sorted(places) for name, places in offered.items()}
+    return {
+        name: sorted(place for place in places if not allowed or place in allowed)
+        for name, places in offered.items()
+    }
+
+
+def sold(aws: Aws, aws_region: str) -> list[InstanceType]:
+    """List all instance types of a region that are sold on-demand or as spot."""
+    return [described(info) for info in _infos(aws, aws_region, _SOLD)]
 
 
 def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
@@ -97,8 +114,7 @@ def _meeting(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
         )
     filters = [
         {"Name": "processor-info.supported-architecture", "Values": [needs.architecture]},
-        {"Name": "bare-metal", "Values": ["false"]},
-        _BUYABLE,
+        *_SOLD,
     ]
     infos = [info for info in _infos(aws, aws_region, filters) if _whole(info)]
     least = mebibytes(needs.gpu_memory)

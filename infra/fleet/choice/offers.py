@@ -40,9 +40,5 @@ def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
 
 def _offered(aws: Aws, fleet: Fleet, aws_region: str) -> set[str]:
     known = [kind.name for kind in instance_types.resolve(aws, fleet, aws_region)]
-    zones = instance_types.zones(aws, aws_region, known)
-    return {
-        name
-        for name, places in zones.items()
-        if any(not fleet.zones or zone in fleet.zones for zone in places)
-    }
+    zones = instance_types.zones(aws, aws_region, known, fleet.zones)
+    return {name for name, places in zones.items() if places}

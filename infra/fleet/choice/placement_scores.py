@@ -13,10 +13,10 @@ FEW = 3  # of fewer types AWS says that the score is always low, whatever room t
 
 
 def scores(aws: Aws, fleet: Fleet, candidates: Iterable[Candidate], nodes: int) -> dict[str, int]:
-    """Return the score of each AWS region for so many spot nodes of any of the candidates' types.
+    """Return AWS's score of each AWS region for `nodes` spot nodes of the candidates' types.
 
-    It is empty where it says nothing: of fewer than three types, or where AWS doesn't tell, for
-    want of the permission `ec2:GetSpotPlacementScores`, say.
+    The result is empty for fewer than three types, whose score AWS always puts low, and where AWS
+    refuses, for example without the permission `ec2:GetSpotPlacementScores`.
     """
     types = sorted({one.type.name for one in candidates if one.lifecycle == "spot"})
     if len(types) < FEW or nodes < 1:

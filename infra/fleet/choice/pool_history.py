@@ -1,4 +1,4 @@
-"""What a fleet has learned of capacity pools: the speed of their nodes, and their interruptions.
+"""The history of capacity pools: the speed of their nodes, and their interruptions.
 
 An interruption costs the work since the last checkpoint, and the boot of another node. So a pool is
 worth the work that its nodes finish, not their hours:
@@ -6,8 +6,8 @@ worth the work that its nodes finish, not their hours:
     efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
 Rates are estimated as a gamma prior's mean with what was seen: (prior x weight + interruptions) /
-(weight + node hours). The prior is the rate of all spot pools together, so that a pool differs from
-them by what it has shown alone. What was seen loses half of its weight every few days.
+(weight + node hours). The prior is the rate of all spot pools together, so a pool's own nodes alone
+make it differ. An observation loses half of its weight every few days.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ HALF_LIFE = timedelta(days=5)
 # For a while after a pool took a node back, it is expected to take others this much more often.
 RECENT, RECENT_FACTOR = timedelta(minutes=15), 2.0
 BOOT_HOURS = 0.1  # of the node that takes the place of one that was taken back
-# Interruptions per node hour where nothing was seen yet, as if in so many node hours of all pools:
-# between the bands of AWS's Spot Instance Advisor (5 to 20 % a month: 0.0001 to 0.0003 an hour) and
-# published traces of GPU pools (one in 1 to 23 hours). Then so many hours of a pool's own outweigh
-# the rate of all pools.
+# The prior of all pools: FIRST_RATE interruptions per node hour, with the weight of FIRST_HOURS. It
+# lies between the bands of AWS's Spot Instance Advisor (5 to 20 % a month: 0.0001 to 0.0003 an
+# hour) and published traces of GPU pools (one in 1 to 23 hours). The rate of all pools is the prior
+# of each pool, with the weight of OWN_HOURS.
 FIRST_RATE, FIRST_HOURS, OWN_HOURS = 0.02, 10.0, 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRecord:
-    """What one node of a pool tells.
+    """The life of one node of a pool.
 
     Attributes:
         launched: when it was.
@@ -53,7 +53,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """What was seen of one pool, older days counting less.
+    """The observations of one pool; older days count less.
 
     Attributes:
         hours: node hours.
@@ -66,13 +66,13 @@ class PoolHistory:
     last: datetime | None = None
 
     def rate(self, usual: float) -> float:
-        """Return the interruptions per node hour to expect, where pools usually have so many."""
+        """Return the expected interruptions per node hour; `usual` is the rate of all pools."""
         return (usual * OWN_HOURS + self.interruptions) / (OWN_HOURS + self.hours)
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What was seen of all pools.
+    """The observations of all pools.
 
     Attributes:
         pools: by type, zone and lifecycle.

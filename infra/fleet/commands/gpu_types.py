@@ -5,20 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from botocore.exceptions import NoCredentialsError
 
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet.aws.clients import Aws, asking
+from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import InstanceType
-
-BOUGHT: Any = [  # on shared hardware, and without a contract
-    {"Name": "bare-metal", "Values": ["false"]},
-    {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]},
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +69,8 @@ def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) 
             raise
         return _of_table(aws_regions, fleet)
     kinds = {kind.name: kind for types in by_region.values() for kind in types}
-    zones = {at: _zones(aws, at, fleet, kinds) for at in aws_regions}
+    allowed = fleet.zones if fleet else []
+    zones = {at: instance_types.zones(aws, at, kinds, allowed) for at in aws_regions}
     spot = {
         (at, zone): price
         for region in aws_regions
@@ -100,20 +95,8 @@ def _types(aws: Aws, aws_region: str, fleet: Fleet | None) -> list[InstanceType]
     if fleet is not None:
         found = instance_types.resolve(aws, fleet, aws_region)
     else:
-        with asking(f"the instance types of {aws_region}"):
-            pages = aws.ec2(aws_region).get_paginator("describe_instance_types")
-            infos = [i for page in pages.paginate(Filters=BOUGHT) for i in page["InstanceTypes"]]
-        found = [instance_types.described(info) for info in infos]
+        found = instance_types.sold(aws, aws_region)
     return [kind for kind in found if kind.gpus]
-
-
-def _zones(
-    aws: Aws, aws_region: str, fleet: Fleet | None, types: Mapping[str, object]
-) -> dict[str, list[str]]:
-    """Return the zones that offer each type, of those that the fleet allows."""
-    allowed = fleet.zones if fleet else []
-    found = instance_types.zones(aws, aws_region, types)
-    return {name: [z for z in its if not allowed or z in allowed] for name, its in found.items()}
 
 
 def _of_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:

@@ -127,7 +127,7 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     except ClientError as error:
         if code_of(error) != ALLOWED:
             raise
-    # A template with a network interface takes no subnet beside it here; EC2 Fleet adds it.
+    # RunInstances refuses a subnet if the template has a network interface; EC2 Fleet does not.
     at: dict[str, Any] = {} if efa else {"SubnetId": subnet}
     ec2.run_instances(
         DryRun=True,

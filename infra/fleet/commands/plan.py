@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         candidates=candidates,
-        first=sum(map(len, _first_requests(fleet, candidates))),
+        first=sum(len(launch.worth_most(pools)) for pools in _by_lifecycle(candidates)),
         seen=[history.pools.get(one.pool, PoolHistory()) for one in candidates],
         makes=_makes(fleet, account, candidates),
         living=len(inventory.instances(aws, fleet)),
@@ -135,14 +135,9 @@ def policies(fleet: Fleet, account: str) -> dict[str, Any]:
     return {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
 
 
-def _first_requests(fleet: Fleet, candidates: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
-    """Yield the pools that are asked for before others, by lifecycle and AWS region."""
-    for lifecycle in ("spot", "on-demand"):
-        pools = [one for one in candidates if one.lifecycle == lifecycle]
-        best = min((one.cost for one in pools), default=0.0)
-        for group in launch.requests(pools, one_type=fleet.gangs is not None):
-            if group[0].cost <= launch.GOOD * best:
-                yield group
+def _by_lifecycle(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
+    kinds = ("spot", "on-demand")
+    return [[one for one in candidates if one.lifecycle == kind] for kind in kinds]
 
 
 def _on_demand(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""What a person should know of a fleet before it is made: what would fail, and what surprises."""
+"""Checks of a fleet before it is made: problems that would make `up` fail, and warnings."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What nodes are launched with, as AWS has it.
+    """The AWS resources that nodes are launched with.
 
     Attributes:
         places: the network, by AWS region.
@@ -63,7 +63,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a request came to: the ids of new instances with the pool of each, and failures."""
+    """The result of a request: the pool of each new instance by its id, and the failures."""
 
     made: Mapping[str, Candidate]
     failures: Sequence[Failure]
@@ -91,9 +91,9 @@ class FleetRequest:
     run: str
 
     @property
-    def highest_price(self) -> float:
-        """USD per hour of its dearest pool: what a node is tagged with when it is launched."""
-        return max(one.price for one in self.pools)
+    def dearest(self) -> Candidate:
+        """The pool whose price a node is tagged with until its own is known."""
+        return max(self.pools, key=lambda one: one.price)
 
     def send(self, aws: Aws, fleet: Fleet, prepared: Prepared) -> Answer:
         """Ask AWS; a refusal of the whole request is a failure like any other."""
@@ -122,9 +122,8 @@ class FleetRequest:
             )
             return next(here, None)
 
-        dearest = max(self.pools, key=lambda one: one.price)
         made = {
-            id_: pool(one) or dearest
+            id_: pool(one) or self.dearest
             for one in answer.get("Instances", ())
             for id_ in one["InstanceIds"]
         }
@@ -186,7 +185,7 @@ class FleetRequest:
         return {
             "Name": names.resource_name(fleet.called),
             names.EXPIRES_TAG: self.expires,
-            names.PRICE_TAG: names.price(self.highest_price),
+            names.PRICE_TAG: names.price(self.dearest.price),
             names.LAUNCH_TAG: self.name,
             **({names.RUN_TAG: self.run} if self.run else {}),
         }

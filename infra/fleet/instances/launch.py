@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 WINDOW = timedelta(minutes=10)  # a request's name is good for so long
-GOOD = 1.5  # pools whose work costs up to so many times the cheapest's are asked for first
+GOOD = 1.5  # pools are asked for first if their work costs at most 1.5 times the cheapest pool's
 TWICE = "IdempotentParameterMismatch"
 # What AWS says where it can't, while another type or zone may do.
 UNAVAILABLE = {
@@ -128,7 +128,7 @@ def launch(
         The instances that AWS started, which may be fewer, and who refused.
 
     Raises:
-        FleetError: AWS refuses for a reason that no other candidate would mend, and none came.
+        FleetError: no node came, and AWS refuses for a reason that holds for every candidate.
     """
     known = inventory.instances(aws, fleet, gone=True)
     listed = {one.id for one in known}
@@ -196,12 +196,18 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
     Those whose work costs much more than the cheapest's are asked for where the others have too
     little. Nodes of a gang are of `one_type`: it trains as fast as its slowest.
     """
-    best = min((one.cost for one in pools), default=0.0)
+    first = set(worth_most(pools))
     groups: dict[tuple[bool, str, str], list[Candidate]] = defaultdict(list)
     for one in pools:
         own_type = one.type.name if one_type else ""
-        groups[one.cost > GOOD * best, one.aws_region, own_type].append(one)
-    yield from sorted(groups.values(), key=lambda group: group[0].cost > GOOD * best)
+        groups[one not in first, one.aws_region, own_type].append(one)
+    yield from sorted(groups.values(), key=lambda group: group[0] not in first)
+
+
+def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
+    """Return the pools of a lifecycle that are asked for first: their work costs little more."""
+    best = min((one.cost for one in pools), default=0.0)
+    return [one for one in pools if one.cost <= GOOD * best]
 
 
 @dataclass
@@ -369,7 +375,7 @@ class _Order:
         )
 
     def _check_mendable(self, answer: Answer) -> None:
-        """Raise what AWS refuses where no pool was refused for a reason that another may mend."""
+        """Raise the first failure, unless some pool failed for a reason of its own."""
         if answer.failures and not any(map(_word, answer.failures)):
             one = answer.failures[0]
             error = {"Error": {"Code": one.code, "Message": one.message}}

@@ -30,7 +30,7 @@ Renew = Callable[[Sequence[Instance]], list[Instance]]
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What a region said, and why it did not list its instances, or renew a lease."""
+    """A region's answer: its instances, or the errors of listing them and of renewing leases."""
 
     instances: list[Instance] | None
     silence: FleetError | None
@@ -39,7 +39,7 @@ class _Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """What a look at all regions came to.
+    """The answers of all regions.
 
     Attributes:
         instances: those of all regions, the ended ones too; of a silent region as it listed last.
@@ -55,7 +55,7 @@ class Heard:
 
 
 class Regions:
-    """What each AWS region last said of a fleet's instances."""
+    """The last listing of a fleet's instances from each AWS region."""
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
         """Name the fleet; nothing is asked yet."""

@@ -54,7 +54,7 @@ def why_no_nodes(fleet: str) -> str:
 
 @contextmanager
 def step_of(lock: Path) -> Iterator[None]:
-    """Let `note_down` wait for this block; one that can't be told of is done all the same."""
+    """Hold the lock that `note_down` waits for; without a disk for it the block still runs."""
     with ExitStack() as stack:
         with suppress(OSError):
             stack.enter_context(locked(lock, wait=True))

@@ -97,8 +97,8 @@ def test_a_fleet_of_which_some_nodes_reach_the_manager_is_not_all_wrong() -> Non
 def test_a_type_that_not_every_region_offers_is_named(cloud: Account, file: Path) -> None:
     real = instance_types.zones
 
-    def zones(aws: Any, aws_region: str, types: Any) -> dict[str, list[str]]:
-        found = real(aws, aws_region, types)
+    def zones(aws: Any, aws_region: str, types: Any, allowed: Any) -> dict[str, list[str]]:
+        found = real(aws, aws_region, types, allowed)
         return {
             name: [] if (name, aws_region) == ("g4dn.xlarge", HOME) else its
             for name, its in found.items()
