@@ -93,3 +93,9 @@ def test_following_ends_with_the_run(place: TrialFolder) -> None:
     output = TrialOutput(place, 50, lambda: TrialState.INTERRUPTED, noted.append, noted.append)
     output.follow(noted.append)
     assert noted == ["its run has ended"]
+
+
+def test_following_a_trial_that_ended_without_a_word_says_so(place: TrialFolder) -> None:
+    noted: list[str] = []
+    TrialOutput(place, 50, lambda: COMPLETE, noted.append, noted.append).follow(noted.append)
+    assert noted == ["has printed nothing"]

@@ -15,6 +15,7 @@ from trialfleet.workflows.rules.states import TrialState
 Say = Callable[[str], None]
 _TAIL = 1 << 18  # bytes in which the last lines are looked for
 _POLL, _LOOK = 0.5, 5.0  # seconds between two looks at what has come, and at the trial's state
+NOTHING = "has printed nothing"
 _WAITS = {None, TrialState.QUEUED, TrialState.HELD, TrialState.UNKNOWN}
 
 
@@ -93,7 +94,7 @@ class TrialOutput:
         if self._has_shown():
             return ""
         if is_over:
-            return "has printed nothing"
+            return NOTHING
         return "waits" if state in _WAITS else "has printed nothing yet"
 
     def follow(self, note: Say) -> None:
@@ -109,6 +110,8 @@ class TrialOutput:
                 return
             if is_kept if state is None else state.is_finished:
                 self._show_rest()
+                if not self._has_shown():
+                    note(NOTHING)
                 return
             words = "waits" if state in _WAITS and not is_kept else ""
             if words and words != said and not self._has_shown():
