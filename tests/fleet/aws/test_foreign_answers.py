@@ -54,7 +54,7 @@ def answering(status: int, body: str, kind: str) -> Iterator[tuple[str, list[str
             """Keep quiet."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}", asked
         server.shutdown()
 

@@ -61,6 +61,7 @@ def test_needs_choose_and_the_cheapest_gpu_comes_first(cloud: Account) -> None:
     assert known == sorted(known)
 
 
+@pytest.mark.thorough  # AWS's whole list, as moto gives it, takes twelve seconds
 def test_without_a_file_all_types_with_gpus_of_the_regions_are_listed(cloud: Account) -> None:
     Path("fleet.yaml").write_text(f"{FLEET}instance_types: [g5.xlarge]\n")
     found = listed("--aws-region", HOME, "--aws-region", AWAY)
