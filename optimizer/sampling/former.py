@@ -132,9 +132,12 @@ def _model(space_as_json: str, task: FormerTask) -> Posterior | None:
 
     space = SearchSpace.model_validate_json(space_as_json)
     domain = domain_of(space)
-    rows, losses = [], []
-    for point, loss in zip(task.points, task.losses, strict=True):
-        if usable := usable_point(space, point):
-            rows.append(domain.encode(usable))
-            losses.append(loss)
-    return teacher(domain, np.array(rows), np.array(losses)) if len(rows) > 1 else None
+    known = [
+        (usable, loss)
+        for point, loss in zip(task.points, task.losses, strict=True)
+        if (usable := usable_point(space, point))
+    ]
+    if len(known) < 2:
+        return None
+    rows = domain.encode([point for point, _ in known])
+    return teacher(domain, rows, np.array([loss for _, loss in known]))

@@ -107,17 +107,15 @@ def _rows(
     domain: Domain, space: Mapping[str, BaseDistribution], trials: Sequence[FrozenTrial]
 ) -> Array:
     """The trials' rows; a value outside of the parameter's latest range counts as missing."""
-    rows = [
-        domain.encode(
-            {
-                name: value
-                for name, value in each.params.items()
-                if name in space and _fits(space[name], value)
-            }
-        )
+    points = [
+        {
+            name: value
+            for name, value in each.params.items()
+            if name in space and _fits(space[name], value)
+        }
         for each in trials
     ]
-    return domain.canonical(np.array(rows).reshape(-1, domain.size))
+    return domain.canonical(domain.encode(points))
 
 
 def _fits(distribution: BaseDistribution, value: Any) -> bool:

@@ -137,17 +137,17 @@ def _by_own(
     from trialfleet.optimizer.sampling.gp.proposal import proposals
 
     domain = domain_of(space)
-    known, rows, pending = [], [], []
+    known, tried, pending = [], [], []
     for trial, point in zip(history, points, strict=True):
         if trial.state == TrialState.RUNNING:
-            pending.append(domain.encode(point))
+            pending.append(point)
         elif trial.state != TrialState.PRUNED or trial.values:
             known.append(trial)
-            rows.append(domain.encode(point))
+            tried.append(point)
     values = np.array(losses([trial.value for trial in known], direction))
-    awaited = np.array(pending).reshape(-1, domain.size)
+    rows, awaited = domain.encode(tried), domain.encode(pending)
     names, teachers = (former and former.known(space)) or ([], None)
-    found = proposals(domain, np.array(rows), values, awaited, seed, teachers)
+    found = proposals(domain, rows, values, awaited, seed, teachers)
     taught = dict(zip(names, found.weights, strict=True))
     proposed = (nearest_point(space, domain.decode(row)) for row in found.rows)
     return proposed, {name: round(weight, 3) for name, weight in taught.items() if weight > 0}

@@ -32,19 +32,19 @@ class ExpectedImprovement:
         logs = np.log(deviations) + log_h((self._best[:, None] - means) / deviations)
         return np.asarray(np.logaddexp.reduce(logs) - np.log(len(logs)))
 
-    def log_with_gradient(self, row: Array) -> tuple[float, Array]:
-        """Return log EI at one point and its gradient by the point's d numbers."""
-        means, deviations, by_means, by_deviations = self._posteriors.with_gradient(row)
-        z = (self._best - means) / deviations
+    def log_with_gradient(self, rows: Array) -> tuple[Array, Array]:
+        """Return log EI at m points and its gradients by their d numbers, m × d."""
+        means, deviations, by_means, by_deviations = self._posteriors.with_gradient(rows)
+        z = (self._best[:, None] - means) / deviations
         log_of_h = log_h(z)
         logs = np.log(deviations) + log_of_h
-        total = float(np.logaddexp.reduce(logs))
+        total = np.logaddexp.reduce(logs)
         # dEI = -Φ(z) dμ + φ(z) d√v, by EI = √v h(z)
         shares = np.exp(logs - total) / deviations
         cumulative = shares * np.exp(log_ndtr(z) - log_of_h)
         density = shares * np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_of_h)
-        gradient = density @ by_deviations - cumulative @ by_means
-        return total - float(np.log(len(logs))), np.asarray(gradient)
+        gradient = density[..., None] * by_deviations - cumulative[..., None] * by_means
+        return total - np.log(len(logs)), np.asarray(gradient.sum(axis=0))
 
 
 def log_h(z: Array) -> Array:

@@ -48,12 +48,13 @@ class Hyperparameters:
 
     @classmethod
     def stacked(cls, given: Sequence[Hyperparameters]) -> Hyperparameters:
-        """Return S samples as one, for covariances S × n of n pairs of points."""
+        """Return S samples as one, for covariances S × m × n of m points with n others."""
         joint, additive, noise = (
-            np.array([getattr(each, name) for each in given])[:, None]
+            np.array([getattr(each, name) for each in given])[:, None, None]
             for name in ("joint", "additive", "noise")
         )
-        return cls(np.array([each.lengths for each in given])[:, None], joint, additive, noise)
+        lengths = np.array([each.lengths for each in given])[:, None, None]
+        return cls(lengths, joint, additive, noise)
 
     @property
     def variance(self) -> float | Array:
@@ -61,54 +62,57 @@ class Hyperparameters:
         return self.joint + self.additive
 
 
-def squared_differences(left: Array, right: Array, is_categorical: Mask) -> Array:
-    """Return δ² of rows against rows: d parameters last, the other axes as NumPy broadcasts."""
-    deltas = differences(left, right, is_categorical)
-    return deltas * deltas
-
-
 def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
-    """Return δ, as `squared_differences` does its square; choices that differ are at 1."""
+    """Return δ of rows against rows; choices that differ are at 1.
+
+    The d parameters are the last axis, the others are as NumPy broadcasts them.
+    """
     found: Array = left - right
     found[..., is_categorical] = found[..., is_categorical] != 0
     return found
 
 
-def covariance(squares: Array, given: Hyperparameters) -> tuple[Array, Array]:
+def covariance(distances: Array, given: Hyperparameters) -> tuple[Array, Array]:
     """Return both parts of k, whose sum it is.
 
     Args:
-        squares: δ², with the d parameters last.
+        distances: |δ|, with the d parameters last.
         given: the hyperparameters.
     """
-    scaled = squares * given.lengths**-2
-    joint = given.joint * _matern(scaled.sum(axis=-1))
-    return joint, given.additive * _matern(scaled).mean(axis=-1)
+    scaled = distances * (_SQRT5 / given.lengths)
+    joint = given.joint * _matern(_norm(scaled))
+    return joint, given.additive * _mean(_matern(scaled))
 
 
-def covariance_and_slopes(squares: Array, given: Hyperparameters) -> tuple[Array, Array, Array]:
-    """Return both parts of k, and dk / d(δ_d²) for every d in the shape of `squares`."""
-    weights = given.lengths**-2
-    scaled = squares * weights
-    joint, joint_slope = _matern_and_slope(scaled.sum(axis=-1))
+def covariance_and_slopes(distances: Array, given: Hyperparameters) -> tuple[Array, Array, Array]:
+    """Return both parts of k, and dk / d(δ_d²) for every d in the shape of `distances`."""
+    scaled = distances * (_SQRT5 / given.lengths)
+    joint, joint_slope = _matern_and_slope(_norm(scaled))
     additive, additive_slope = _matern_and_slope(scaled)
-    share = given.additive / squares.shape[-1]
-    by_square = weights * (_last(given.joint * joint_slope) + _last(share) * additive_slope)
-    return given.joint * joint, share * additive.sum(axis=-1), np.asarray(by_square)
+    share = np.asarray(given.additive / distances.shape[-1])[..., None]
+    by_square = (np.asarray(given.joint) * joint_slope)[..., None] + share * additive_slope
+    by_square *= given.lengths**-2
+    return given.joint * joint, given.additive * _mean(additive), np.asarray(by_square)
 
 
-def _last(values: Array | float) -> Array:
-    """With an axis more, which stands for the parameters."""
-    return np.asarray(values)[..., None]
+def _norm(vectors: Array) -> Array:
+    """Lengths of vectors in the last axis, by BLAS: NumPy is slow in sums of a few numbers."""
+    return np.asarray(np.sqrt((vectors * vectors) @ np.ones(vectors.shape[-1])))
 
 
-def _matern(squared: Array) -> Array:
-    r = _SQRT5 * np.sqrt(squared)
+def _mean(vectors: Array) -> Array:
+    """Means over the last axis, by BLAS."""
+    d = vectors.shape[-1]
+    return np.asarray(vectors @ np.full(d, 1 / d))
+
+
+def _matern(r: Array) -> Array:
+    """Matérn, by √5 times the distance."""
     return np.asarray((1 + r + r * r / 3) * np.exp(-r))
 
 
-def _matern_and_slope(squared: Array) -> tuple[Array, Array]:
-    r = _SQRT5 * np.sqrt(squared)
+def _matern_and_slope(r: Array) -> tuple[Array, Array]:
+    """Matérn and its slope by r²/5, by √5 times the distance r."""
     falling = np.exp(-r)
     linear = (1 + r) * falling
     return linear + r * r / 3 * falling, -5 / 6 * linear

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky, solve_triangular
+from numpy.linalg import LinAlgError
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtri, dtrtrs
 
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import (
@@ -17,10 +18,10 @@ from trialfleet.optimizer.sampling.gp.kernel import (
     covariance,
     covariance_and_slopes,
     differences,
-    squared_differences,
 )
 
 NO_WEIGHTS: Array = np.empty(0)
+_CACHED = 100_000  # numbers: what a step works on stays in the processor's cache
 JITTER = 1e-9  # beside the noise, of the signal: a Cholesky factor exists in double precision
 
 
@@ -36,8 +37,8 @@ class PriorMeans(Protocol):
     def at(self, rows: Array) -> Array:
         """Return the means at m points, S × m."""
 
-    def with_gradient(self, row: Array) -> tuple[Array, Array]:
-        """Return the means at one point, and their gradients by its d numbers, S × d."""
+    def with_gradient(self, rows: Array) -> tuple[Array, Array]:
+        """Return the means at m points, S × m, and their gradients by d numbers, S × m × d."""
 
 
 class Likelihood:
@@ -54,14 +55,14 @@ class Likelihood:
         self._taught = np.empty((len(values), 0)) if taught is None else taught
         self._pairs = np.triu_indices(len(rows), k=1)  # places of pairs in a matrix of n × n
         left, right = (rows[places] for places in self._pairs)
-        self._squares = squared_differences(left, right, is_categorical)  # n (n - 1) / 2 × d
+        self._distances = np.abs(differences(left, right, is_categorical))  # n (n - 1) / 2 × d
 
     def negative_log(self, logs: Array, weights: Array = NO_WEIGHTS) -> float:
         """Return -log p(y | X, θ, w) without its constant."""
         given = Hyperparameters.of(logs)
-        joint, additive = covariance(self._squares, given)
+        joint, additive = covariance(self._distances, given)
         factor = self._factor(joint + additive, given)
-        half = solve_triangular(factor, self._values - self._taught @ weights, lower=True)
+        half, _ = dtrtrs(factor, self._values - self._taught @ weights, lower=1)
         return float(0.5 * half @ half + np.log(factor.diagonal()).sum())
 
     def with_gradient(self, logs: Array, weights: Array = NO_WEIGHTS) -> tuple[float, Array, Array]:
@@ -70,15 +71,16 @@ class Likelihood:
         Rasmussen and Williams, equations 5.8 and 5.9.
         """
         given = Hyperparameters.of(logs)
-        joint, additive, by_square = covariance_and_slopes(self._squares, given)
+        joint, additive, by_square = covariance_and_slopes(self._distances, given)
         factor = self._factor(joint + additive, given)
-        inverse = cho_solve((factor, True), np.eye(len(self._values)))
+        inverse, _ = dpotri(factor, lower=1)
+        inverse = inverse + np.tril(inverse, -1).T
         values = self._values - self._taught @ weights
         alpha = inverse @ values
         value = 0.5 * float(values @ alpha) + float(np.log(factor.diagonal()).sum())
         by_covariance = 0.5 * (inverse - np.outer(alpha, alpha))
         of_pairs = 2 * by_covariance[self._pairs]  # each pair stands in K twice
-        by_square = of_pairs @ (by_square * self._squares)
+        by_square = of_pairs @ (by_square * self._distances * self._distances)
         diagonal = float(by_covariance.trace())
         by_logs = np.array(
             [
@@ -95,7 +97,7 @@ class Likelihood:
         whole = np.empty((n, n))
         whole[self._pairs] = whole.T[self._pairs] = pairs
         whole.flat[:: n + 1] = (1 + JITTER) * given.variance + given.noise
-        return np.asarray(cholesky(whole, lower=True, check_finite=False))
+        return _cholesky(whole)
 
 
 class Posterior:
@@ -111,8 +113,8 @@ class Posterior:
         self.is_categorical = is_categorical
         whole = self._covariance(rows)
         whole.flat[:: len(rows) + 1] += given.noise + JITTER * given.variance
-        self.factor = cholesky(whole, lower=True)
-        self.alpha = cho_solve((self.factor, True), values)
+        self.factor = _cholesky(whole)
+        self.alpha, _ = dpotrs(self.factor, values, lower=1)
 
     def mean(self, rows: Array) -> Array:
         """Return μ at m points."""
@@ -121,9 +123,9 @@ class Posterior:
     def at(self, rows: Array) -> tuple[Array, Array]:
         """Return μ and √v at m points."""
         cross = self._covariance(rows)
-        solved = solve_triangular(self.factor, cross.T, lower=True)
-        variance = self.given.variance - (solved * solved).sum(axis=0)
-        return np.asarray(cross @ self.alpha), deviation(variance, self.given)
+        solved, _ = dtrtrs(self.factor, cross.T, lower=1)
+        explained = (solved * solved).sum(axis=0)
+        return np.asarray(cross @ self.alpha), _deviations(self.given.variance, explained)
 
     def believing(self, rows: Array) -> Posterior:
         """Return the posterior when pending points come out as predicted."""
@@ -134,8 +136,8 @@ class Posterior:
         return Posterior(both, values, self.is_categorical, self.given)
 
     def _covariance(self, rows: Array) -> Array:
-        squares = squared_differences(rows[:, None], self.rows, self.is_categorical)
-        joint, additive = covariance(squares, self.given)
+        distances = np.abs(differences(rows[:, None], self.rows, self.is_categorical))
+        joint, additive = covariance(distances, self.given)
         return joint + additive
 
 
@@ -157,9 +159,9 @@ class Posteriors:
         self._rows = posteriors[0].rows
         self._is_categorical = posteriors[0].is_categorical
         self._given = Hyperparameters.stacked([each.given for each in posteriors])
-        self._alphas = np.array([each.alpha for each in posteriors])
-        identity = np.eye(len(self._rows))
-        self._inverses = np.array([cho_solve((each.factor, True), identity) for each in posteriors])
+        self._alphas = np.array([each.alpha for each in posteriors])[..., None]
+        # (L⁻¹)ᵀ: the squares of k's product with it add up to the variance that results explain
+        self._whitening = np.array([dtrtri(each.factor, lower=1)[0].T for each in posteriors])
 
     def believing(self, rows: Array) -> Posteriors:
         """Return the posteriors when pending points come out as predicted."""
@@ -180,34 +182,57 @@ class Posteriors:
 
     def at(self, rows: Array) -> tuple[Array, Array]:
         """Return μ and √v at m points, S × m."""
-        found = [each.at(rows) for each in self.each]  # at once they would take S times the memory
-        means = np.array([mean for mean, _ in found])
-        if self._prior:
-            means += self._prior.at(rows)
-        return means, np.array([root for _, root in found])
+        numbers = len(self.each) * self._rows.size  # of one point's covariances
+        parts = np.array_split(rows, max(1, len(rows) * numbers // _CACHED))
+        found = [self._at(part) for part in parts]
+        means, deviations = (np.concatenate(each, axis=1) for each in zip(*found, strict=True))
+        return means + self._prior.at(rows) if self._prior else means, deviations
 
-    def with_gradient(self, row: Array) -> tuple[Array, Array, Array, Array]:
-        """Return μ and √v at one point, and their gradients by its d numbers, S × d.
+    def _at(self, rows: Array) -> tuple[Array, Array]:
+        distances = np.abs(differences(rows[:, None], self._rows, self._is_categorical))
+        joint, additive = covariance(distances, self._given)
+        cross = joint + additive
+        return self._means(cross), self._deviations(np.matmul(cross, self._whitening))
+
+    def with_gradient(self, rows: Array) -> tuple[Array, Array, Array, Array]:
+        """Return μ and √v at m points, S × m, and their gradients by d numbers, S × m × d.
 
         The gradient by a choice is 0.
         """
-        deltas = differences(row, self._rows, self._is_categorical)
-        joint, additive, by_square = covariance_and_slopes(deltas * deltas, self._given)
+        deltas = differences(rows[:, None], self._rows, self._is_categorical)
+        joint, additive, by_square = covariance_and_slopes(np.abs(deltas), self._given)
         cross = joint + additive
-        deltas[:, self._is_categorical] = 0.0
+        deltas[..., self._is_categorical] = 0.0
         by_row = 2 * deltas * by_square
-        solved = np.matmul(self._inverses, cross[..., None])[..., 0]
-        variance = self._given.variance - (cross * solved).sum(axis=1, keepdims=True)
-        root = deviation(variance, self._given)
-        both = np.matmul(np.stack([self._alphas, solved], axis=1), by_row)
-        means, by_means = (cross * self._alphas).sum(axis=1), both[:, 0]
+        white = np.matmul(cross, self._whitening)
+        solved = np.matmul(white, self._whitening.swapaxes(1, 2))
+        means, deviations = self._means(cross), self._deviations(white)
+        weights = np.stack([np.broadcast_to(self._alphas[:, None, :, 0], cross.shape), solved], 2)
+        both = np.matmul(weights, by_row)  # S × m × 2 × d
+        by_means = both[:, :, 0]
         if self._prior:
-            prior, by_prior = self._prior.with_gradient(row)
+            prior, by_prior = self._prior.with_gradient(rows)
             means, by_means = means + prior, by_means + by_prior
-        by_roots = -both[:, 1] / root  # dv = -2 K⁻¹k · dk, d√v = dv / 2√v
-        return means, root[:, 0], by_means, by_roots
+        by_deviations = -both[:, :, 1] / deviations[..., None]  # dv = -2 K⁻¹k · dk, d√v = dv / 2√v
+        return means, deviations, by_means, by_deviations
+
+    def _means(self, cross: Array) -> Array:
+        return np.asarray(np.matmul(cross, self._alphas)[..., 0])
+
+    def _deviations(self, white: Array) -> Array:
+        """√v, where rounding may have left v at nothing."""
+        whole = np.asarray(self._given.variance)[..., 0]
+        return _deviations(whole, (white * white) @ np.ones(white.shape[-1]))
 
 
-def deviation(variance: Array, given: Hyperparameters) -> Array:
-    """Return √v, where rounding may have left v at nothing."""
-    return np.asarray(np.sqrt(np.maximum(variance, JITTER * given.variance)))
+def _deviations(whole: Array | float, explained: Array) -> Array:
+    """√v of a variance of which a part is explained; rounding may have left nothing."""
+    return np.asarray(np.sqrt(np.maximum(whole - explained, JITTER * whole)))
+
+
+def _cholesky(whole: Array) -> Array:
+    """L of a covariance, by LAPACK itself: SciPy's checks take longer than 50 results do."""
+    factor, failed = dpotrf(whole, lower=1, clean=1)
+    if failed:
+        raise LinAlgError("the covariance is singular")
+    return np.asarray(factor)

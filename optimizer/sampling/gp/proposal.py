@@ -12,6 +12,7 @@ from trialfleet.optimizer.sampling.gp.fitting import likeliest, posteriors
 from trialfleet.optimizer.sampling.gp.outputs import standardized
 from trialfleet.optimizer.sampling.gp.posterior import Posterior
 from trialfleet.optimizer.sampling.gp.search import best_points
+from trialfleet.optimizer.sampling.gp.subset import informative
 from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
 _GOOD = 5  # known points that are looked around
@@ -71,7 +72,8 @@ def improvement_of(
 
     See `proposals` for the arguments; `random` decides the samples of hyperparameters.
     """
-    scaled = standardized(values)
+    modelled = informative(rows, values, domain.is_categorical)
+    rows, scaled = rows[modelled], standardized(values[modelled])
     nearest = teachers.nearest(rows, scaled) if teachers else []
     chosen = teachers.only(nearest) if teachers and nearest else None
     models = posteriors(rows, scaled, domain.is_categorical, random, chosen)

@@ -39,7 +39,7 @@ def best_points(
     logs = improvement.log(looked_at)
     order = np.argsort(-logs, kind="stable")
     starts = _different(domain, looked_at[order])
-    refined = np.array([_refined(domain, improvement, start) for start in starts])
+    refined = _refined(domain, improvement, starts)
     points = np.concatenate([refined, looked_at[order]])
     values = np.concatenate([improvement.log(refined), logs[order]])
     ranked = points[np.argsort(-values, kind="stable")]
@@ -69,44 +69,51 @@ def _different(domain: Domain, ranked: Array) -> Array:
     return np.asarray(ranked[chosen])
 
 
-def _refined(domain: Domain, improvement: ExpectedImprovement, start: Array) -> Array:
-    row = start
+def _refined(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
+    """Better points near starts: gradients and single changes in turn, all starts at once."""
+    rows = starts
+    left = np.arange(len(rows))  # those that still change
     for _ in range(_ROUNDS):
-        row = _climbed(domain, improvement, row)
-        changes = _single_changes(domain, row)
-        if not len(changes):
+        rows[left] = _climbed(domain, improvement, rows[left])
+        changes = [_single_changes(domain, row) for row in rows[left]]
+        owners = np.repeat(np.arange(len(left)), [len(each) for each in changes])
+        known = len(left)
+        logs = improvement.log(np.concatenate([rows[left], *changes]))
+        better = []
+        for place, row in enumerate(left):
+            own = np.flatnonzero(owners == place)
+            if len(own) and logs[known + own].max() > logs[place]:
+                rows[row] = changes[place][int(logs[known + own].argmax())]
+                better.append(row)
+        left = np.array(better, dtype=int)
+        if not len(left):
             break
-        logs = improvement.log(np.concatenate([row[None], changes]))
-        best = int(logs.argmax())
-        if best == 0:
-            break
-        row = changes[best - 1]
-    return row
+    return rows
 
 
-def _climbed(domain: Domain, improvement: ExpectedImprovement, start: Array) -> Array:
-    """Follow the gradient through the active continuous parameters."""
-    free = domain.is_continuous & domain.active(start[None])[0]
+def _climbed(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
+    """Follow the gradients through the active continuous parameters of all starts at once."""
+    free = domain.is_continuous & domain.active(starts)
     if not free.any():
-        return start
+        return starts
 
     def objective(numbers: Array) -> tuple[float, Array]:
-        row = start.copy()
-        row[free] = numbers
-        log, gradient = improvement.log_with_gradient(row)
-        return -log, -gradient[free]
+        rows = starts.copy()
+        rows[free] = numbers
+        logs, gradients = improvement.log_with_gradient(rows)
+        return -float(logs.sum()), -gradients[free]
 
     found = minimize(
         objective,
-        start[free],
+        starts[free],
         jac=True,
         method="L-BFGS-B",
         bounds=[(0.0, 1.0)] * int(free.sum()),
         options={"maxiter": _MOST_STEPS},
     )
-    row = start.copy()
-    row[free] = found.x
-    return np.asarray(domain.canonical(row[None])[0])
+    rows = starts.copy()
+    rows[free] = found.x
+    return np.asarray(domain.canonical(rows))
 
 
 def _single_changes(domain: Domain, row: Array) -> Array:

@@ -38,12 +38,11 @@ class Teachers:
         """Return every μ_i at m points, m × k."""
         return np.array([task.mean(rows) for task in self._tasks]).T
 
-    def with_gradient(self, row: Array) -> tuple[Array, Array]:
-        """Return every μ_i at one point, and its gradient by the point's d numbers, k × d."""
-        found = [stack.with_gradient(row) for stack in self._stacks]
-        return np.array([means[0] for means, *_ in found]), np.array(
-            [by[0] for _, _, by, _ in found]
-        )
+    def with_gradient(self, rows: Array) -> tuple[Array, Array]:
+        """Return every μ_i at m points, k × m, and its gradients by d numbers, k × m × d."""
+        found = [stack.with_gradient(rows) for stack in self._stacks]
+        means = [means[0] for means, *_ in found]
+        return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest(self, rows: Array, values: Array) -> list[int]:
         """Return which tasks order this one's results best, by rank correlation; at most a few."""
@@ -96,10 +95,11 @@ class TaughtMeans:
         """Return the means at m points, S × m."""
         return np.asarray(self.weights @ (self._teachers.means(rows) - self._centres).T)
 
-    def with_gradient(self, row: Array) -> tuple[Array, Array]:
-        """Return the means at one point, and their gradients by its d numbers, S × d."""
-        means, by_row = self._teachers.with_gradient(row)
-        return self.weights @ (means - self._centres), self.weights @ by_row
+    def with_gradient(self, rows: Array) -> tuple[Array, Array]:
+        """Return the means at m points, S × m, and their gradients by d numbers, S × m × d."""
+        means, by_rows = self._teachers.with_gradient(rows)
+        by_means = np.tensordot(self.weights, by_rows, 1)
+        return self.weights @ (means - self._centres[:, None]), np.asarray(by_means)
 
 
 def _centred(ranks: Array) -> Array:

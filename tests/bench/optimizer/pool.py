@@ -49,7 +49,7 @@ class Pool:
     def of(cls, space: SearchSpace, settings: Sequence[dict[str, Any]]) -> Pool:
         """Return the pool of some settings."""
         domain = domain_of(space)
-        return cls(space, settings, domain, np.array([domain.encode(x) for x in settings]))
+        return cls(space, settings, domain, domain.encode(settings))
 
     def distances(self, row: Array) -> Array:
         """Return how far each setting is from a point; choices that differ are 1 apart."""

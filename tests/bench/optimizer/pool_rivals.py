@@ -54,7 +54,7 @@ class Ours:
     def _next_good(self, left: Sequence[int]) -> int | None:
         """The next setting that did well in former runs; None where all were tried."""
         while self._good:
-            row = self._pool.domain.encode(self._good.pop(0))
+            row = self._pool.domain.encode([self._good.pop(0)])[0]
             nearest = int(self._pool.distances(row).argmin())
             if nearest in left:
                 return nearest
@@ -106,7 +106,9 @@ class GPSampler:
         else:
             self._sampler.candidates = [self._pool.settings[number] for number in left]
             trial = self._asked()
-            distances = self._pool.distances(self._pool.domain.encode(trial.params))[list(left)]
+            distances = self._pool.distances(self._pool.domain.encode([trial.params])[0])[
+                list(left)
+            ]
             assert distances.min() < 1e-6
             chosen = left[int(distances.argmin())]
         self._trials[chosen] = trial
@@ -130,7 +132,7 @@ class NearestTPE:
         points = [pool.settings[number] for number in results.asked]
         history = trials_of(pool, results)
         study = OptunaHistory("TPESampler", pool.space, history, points, "minimize", seed)
-        distances = pool.distances(pool.domain.encode(study.ask()))[list(left)]
+        distances = pool.distances(pool.domain.encode([study.ask()])[0])[list(left)]
         return left[int(distances.argmin())]
 
 
@@ -208,7 +210,7 @@ def quantile_model(pool: Pool, tasks: Sequence[FormerTask], regressor: Any) -> t
     """Return the predicted normal quantile of every setting, and the prediction's deviation."""
     rows, quantiles, groups = [], [], []
     for group, task in enumerate(tasks):
-        rows += [pool.domain.encode(point) for point in task.points]
+        rows += list(pool.domain.encode(task.points))
         quantiles += norm.ppf((rankdata(task.losses) - 0.5) / len(task.losses)).tolist()
         groups += [group % 5] * len(task.points)
     given, target, fold = np.array(rows), np.array(quantiles), np.array(groups)

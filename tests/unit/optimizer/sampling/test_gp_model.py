@@ -51,9 +51,9 @@ def by_the_formula(left: Array, right: Array) -> Array:
 
 def test_the_slopes_of_the_covariance_are_its_derivatives() -> None:
     squares = np.array([[0.1, 0.5, 1.0], [1e-3, 0.0, 2.0]])
-    found = covariance_and_slopes(squares, GIVEN)[2]
+    found = covariance_and_slopes(np.sqrt(squares), GIVEN)[2]
     for row, expected in zip(squares, found, strict=True):
-        derivative = approx_fprime(row, lambda x: sum(covariance(x, GIVEN)), 1e-8)
+        derivative = approx_fprime(row, lambda x: sum(covariance(np.sqrt(x), GIVEN)), 1e-8)
         assert np.allclose(expected, derivative, rtol=1e-3)
 
 
@@ -92,7 +92,8 @@ def test_the_gradients_of_mean_and_deviation_are_their_derivatives() -> None:
     other = Hyperparameters(2 * GIVEN.lengths, joint=0.4, additive=0.9, noise=1e-2)
     each = [Posterior(rows, values_at(rows), CATEGORICAL, given) for given in (GIVEN, other)]
     at = np.array([0.4, 0.7, 1.0])
-    means, deviations, by_means, by_deviations = Posteriors(each).with_gradient(at)
+    stacked = Posteriors(each).with_gradient(np.array([at, at + 0.1]))
+    means, deviations, by_means, by_deviations = (found[:, 0] for found in stacked)
     for place, posterior in enumerate(each):
         mean, deviation = (float(x[0]) for x in posterior.at(at[None]))
         assert (means[place], deviations[place]) == pytest.approx((mean, deviation))

@@ -129,7 +129,8 @@ def test_the_gradients_of_a_taught_mean_are_its_derivatives() -> None:
     random = np.random.default_rng(0)
     found = posteriors(rows, standardized(valley(rows)), NUMBERS, random, teachers)
     at = np.array([0.4, 0.6])
-    means, deviations, by_means, by_deviations = found.with_gradient(at)
+    stacked = found.with_gradient(np.array([at, at + 0.1]))
+    means, deviations, by_means, by_deviations = (values[:, 0] for values in stacked)
     assert np.allclose(means, found.at(at[None])[0][:, 0])
     assert np.allclose(deviations, found.at(at[None])[1][:, 0])
     for sample in range(len(means)):
