@@ -22,7 +22,7 @@ from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior, Po
 from trialfleet.optimizer.sampling.gp.transfer import TaughtMeans, Teachers
 
 SAMPLES = 8
-MOST_FITTED = 150  # results; a likelihood costs their number's cube
+MOST_FITTED = 100  # results; a likelihood costs their number's cube
 _SAMPLED_RESULTS = 480  # beyond 60 results there are fewer samples
 _SPACING = 3  # steps of the sampler between two samples
 _BURN_IN = 6

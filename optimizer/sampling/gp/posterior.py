@@ -6,6 +6,7 @@ LinAlgError: a covariance is singular in double precision.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Protocol
 
 import numpy as np
@@ -111,9 +112,7 @@ class Posterior:
         self.values = values
         self.given = given
         self.is_categorical = is_categorical
-        whole = self._covariance(rows)
-        whole.flat[:: len(rows) + 1] += given.noise + JITTER * given.variance
-        self.factor = _cholesky(whole)
+        self.factor = _cholesky(self._noisy(self._covariance(rows)))
         self.alpha, _ = dpotrs(self.factor, values, lower=1)
 
     def mean(self, rows: Array) -> Array:
@@ -127,18 +126,35 @@ class Posterior:
         explained = (solved * solved).sum(axis=0)
         return np.asarray(cross @ self.alpha), _deviations(self.given.variance, explained)
 
-    def believing(self, rows: Array) -> Posterior:
-        """Return the posterior when pending points come out as predicted."""
-        if not len(rows):
+    def fantasize(self, pending: Array) -> Posterior:
+        """Return the posterior when p pending points come out as predicted.
+
+        No mean changes, so what is added to α is 0; to L rows are added.
+        """
+        if not len(pending):
             return self
-        values = np.concatenate([self.values, self.mean(rows)])
-        both = np.concatenate([self.rows, rows])
-        return Posterior(both, values, self.is_categorical, self.given)
+        n, p = len(self.rows), len(pending)
+        found = copy(self)
+        found.rows = np.concatenate([self.rows, pending])
+        cross = found._covariance(pending)
+        found.values = np.concatenate([self.values, cross[:, :n] @ self.alpha])
+        found.alpha = np.concatenate([self.alpha, np.zeros(p)])
+        solved, _ = dtrtrs(self.factor, cross[:, :n].T, lower=1)
+        found.factor = np.zeros((n + p, n + p))
+        found.factor[:n, :n] = self.factor
+        found.factor[n:, :n] = solved.T
+        found.factor[n:, n:] = _cholesky(self._noisy(cross[:, n:]) - solved.T @ solved)
+        return found
 
     def _covariance(self, rows: Array) -> Array:
         distances = np.abs(differences(rows[:, None], self.rows, self.is_categorical))
         joint, additive = covariance(distances, self.given)
         return joint + additive
+
+    def _noisy(self, whole: Array) -> Array:
+        """The covariance of results at points, by that of the function."""
+        noise = self.given.noise + JITTER * self.given.variance
+        return np.asarray(whole + noise * np.eye(len(whole)))
 
 
 class Posteriors:
@@ -163,9 +179,9 @@ class Posteriors:
         # (L⁻¹)ᵀ: the squares of k's product with it add up to the variance that results explain
         self._whitening = np.array([dtrtri(each.factor, lower=1)[0].T for each in posteriors])
 
-    def believing(self, rows: Array) -> Posteriors:
+    def fantasize(self, pending: Array) -> Posteriors:
         """Return the posteriors when pending points come out as predicted."""
-        return Posteriors([each.believing(rows) for each in self.each], self._prior)
+        return Posteriors([each.fantasize(pending) for each in self.each], self._prior)
 
     def mean_weights(self) -> list[float]:
         """Return the weight of each teacher, on average over the samples."""

@@ -80,7 +80,7 @@ def improvement_of(
     weights = [0.0] * (len(teachers) if teachers else 0)
     for place, weight in zip(nearest, models.mean_weights(), strict=True):
         weights[place] = weight
-    return ExpectedImprovement(models.believing(pending)), weights
+    return ExpectedImprovement(models.fantasize(pending)), weights
 
 
 def teacher(domain: Domain, rows: Array, values: Array) -> Posterior:

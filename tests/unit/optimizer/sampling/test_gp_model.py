@@ -105,14 +105,20 @@ def test_the_gradients_of_mean_and_deviation_are_their_derivatives() -> None:
             assert found[2] == 0.0, "a choice has no direction"
 
 
-def test_believing_changes_no_mean_and_leaves_less_to_find_out() -> None:
+def test_pending_points_change_no_mean_and_leaves_less_to_find_out() -> None:
     rows, pending, others = some_rows(10), some_rows(3, seed=2), some_rows(20, seed=3)
     before = Posterior(rows, values_at(rows), CATEGORICAL, GIVEN)
-    after = before.believing(pending)
+    after = before.fantasize(pending)
     assert np.allclose(after.mean(others), before.mean(others), atol=1e-6)
     assert (after.at(others)[1] <= before.at(others)[1] + 1e-9).all()
     assert (after.at(pending)[1] < 0.1).all()
-    assert before.believing(np.empty((0, 3))) is before
+    both, values = (
+        np.concatenate([rows, pending]),
+        np.concatenate([before.values, before.mean(pending)]),
+    )
+    anew = Posterior(both, values, CATEGORICAL, GIVEN)
+    assert np.allclose(after.at(others), anew.at(others), atol=1e-6)
+    assert before.fantasize(np.empty((0, 3))) is before
 
 
 def test_samples_find_what_matters_and_that_there_is_no_noise() -> None:

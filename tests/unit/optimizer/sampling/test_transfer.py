@@ -141,13 +141,13 @@ def test_the_gradients_of_a_taught_mean_are_its_derivatives() -> None:
             assert np.allclose(gradients[sample], expected, atol=1e-4)
 
 
-def test_believing_goes_on_from_what_was_taught() -> None:
+def test_pending_points_change_no_mean_that_was_taught() -> None:
     known, rows, pending = rows_of(30, seed=1), rows_of(8, seed=2), rows_of(3, seed=5)
     teachers = Teachers([teacher(valley(known), known)])
     random = np.random.default_rng(0)
     found = posteriors(rows, standardized(valley(rows)), NUMBERS, random, teachers)
     others = rows_of(20, seed=6)
-    assert np.allclose(found.believing(pending).mean(others), found.mean(others), atol=1e-5)
+    assert np.allclose(found.fantasize(pending).mean(others), found.mean(others), atol=1e-5)
 
 
 def test_a_portfolio_has_something_good_for_every_task() -> None:
