@@ -24,6 +24,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.objective import Direction, loss, losses
+from trialfleet.optimizer.sampling.conditions import conditions_of
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.proposal import proposals
 from trialfleet.optimizer.sampling.seeds import stable_seed
@@ -32,10 +33,10 @@ from trialfleet.optimizer.sampling.seeds import stable_seed
 class RegionSampler(BaseSampler):
     """A Gaussian process that knows pending trials, failed ones, and conditional parameters.
 
-    Parameters that a trial doesn't have (a conditional one that isn't active) count as being at
-    their middle. Failed trials, those pruned before they reported anything, and those that break a
-    constraint count as bad as the worst result; until a trial keeps all constraints, the least
-    violation is sought.
+    Which choice or whole number a conditional parameter depends on is seen from the trials.
+    Parameters that a trial doesn't have count as being at their middle. Failed trials, those pruned
+    before they reported anything, and those that break a constraint count as bad as the worst
+    result; until a trial keeps all constraints, the least violation is sought.
 
     What counts for nothing: trials that a pruner ended, because what they reported is no result;
     trials with a value outside of its parameter's latest range; and those without any parameter.
@@ -87,13 +88,19 @@ class RegionSampler(BaseSampler):
         if sum(each.state == TrialState.COMPLETE for each in known) < max(1, self._startup):
             return {}
         pending = [each for each in trials if each.state == TrialState.RUNNING]
-        domain = Domain(search_space)
+        domain = Domain(search_space, conditions_of(search_space, trials))
         seed = stable_seed(self._seed, trial.number)
         is_maximized = study.direction == StudyDirection.MAXIMIZE
         values = _losses(known, "maximize" if is_maximized else "minimize")
         rows, awaited = (_rows(domain, each) for each in (known, pending))
         found = proposals(domain, rows, values, awaited, seed)
-        return domain.decode(found.rows[0])
+        is_active = domain.active(found.rows[:1])[0].tolist()
+        proposed = domain.decode(found.rows[0])
+        return {
+            name: proposed[name]
+            for name, active in zip(domain.names, is_active, strict=True)
+            if active
+        }
 
     def sample_independent(
         self,

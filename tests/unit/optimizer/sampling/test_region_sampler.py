@@ -171,6 +171,21 @@ def test_settings_that_keep_the_constraints_are_found(low: float) -> None:
     assert len(kept) >= 10
 
 
+def test_choices_without_a_parameter_are_not_proposed_for_what_it_would_do() -> None:
+    study = optuna.create_study(sampler=RegionSampler(seed=0))
+
+    def objective(trial: optuna.Trial) -> float:
+        layers = trial.suggest_int("layers", 1, 8)
+        kind = trial.suggest_categorical("kind", ["adam", "sgd"])
+        momentum = trial.suggest_float("momentum", 0, 1) if kind == "sgd" else 0.5
+        return float(0.1 * (layers - 3) ** 2 + (momentum - 0.9) ** 2)
+
+    study.optimize(objective, n_trials=30)
+    led = study.trials[10:]
+    assert sum(trial.params["kind"] == "sgd" for trial in led) > len(led) / 2
+    assert study.best_value < 0.001
+
+
 def test_a_name_that_one_trial_had_is_no_parameter_of_the_model() -> None:
     study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=3))
 
