@@ -11,6 +11,7 @@
 #              also runs the demo's study with it, OFFLINE=1 borrows the packages of .venv
 # make lock    pins every package anew in requirements*.lock; LOCK=--upgrade takes the newest versions
 # make vendor  fetches the JavaScript libraries of report and page anew, as their vendor folders pin them
+# make optunahub  writes RegionSampler as a package for OptunaHub into build/optunahub
 # make lab     a manager, nodes and a stand-in for AWS on this machine, and a shell on the manager
 #              REAL=1, as root: nodes boot Debian with systemd, cloud-init and apt (needs mmdebstrap)
 # make storm   kills 500 processes of a pool and proves that no run is stuck, no trial lost or doubled
@@ -51,7 +52,7 @@ DEMO ?= demo
 # Where this is set, each process that the tests start compiles all that it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-all fuzz check lint format lock vendor lab storm gpu gpu-report docs docs-reference release clean \
+.PHONY: install demo test test-all fuzz check lint format lock vendor optunahub lab storm gpu gpu-report docs docs-reference release clean \
 	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-views bench-fleet bench-spot bench-boot-storm bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-first-step bench-tables
 .DEFAULT_GOAL := check
 
@@ -101,6 +102,9 @@ docs-reference: $(VENV)/ready
 
 release: $(VENV)/ready
 	$(BIN)/python infra/release.py $(if $(TAG),--tag) $(if $(DEMO_TOO),--demo) $(if $(OFFLINE),--borrow)
+
+optunahub: $(VENV)/ready
+	$(BIN)/python infra/optunahub_package.py
 
 lab: $(VENV)/ready
 	$(BIN)/python -m tests.fleet.lab $(if $(REAL),--real)

@@ -8,6 +8,7 @@ more than the storage. The number of the trial decides what is left to chance.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,19 +23,24 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from trialfleet.objective import losses
+from trialfleet.objective import Direction, loss, losses
+from trialfleet.optimizer.sampling.conditions import conditions_of
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.proposal import proposals
 from trialfleet.optimizer.sampling.seeds import stable_seed
-
-_FINISHED = (TrialState.COMPLETE, TrialState.FAIL)
 
 
 class RegionSampler(BaseSampler):
     """A Gaussian process that knows pending trials, failed ones, and conditional parameters.
 
-    Parameters that a trial doesn't have (a conditional one that isn't active) count as being at
-    their middle. Failed trials count as bad as the worst result. Pruned trials count for nothing.
+    Which choice or whole number a conditional parameter depends on is seen from the trials.
+    Parameters that a trial doesn't have count as being at their middle. Failed trials, those pruned
+    before they reported anything, and those that break a constraint count as bad as the worst
+    result; until a trial keeps all constraints, the least violation is sought.
+
+    What counts for nothing: trials that a pruner ended, because what they reported is no result;
+    trials with a value outside of its parameter's latest range; and those without any parameter.
+
     ValueError: the study has several objectives.
     """
 
@@ -45,48 +51,56 @@ class RegionSampler(BaseSampler):
             seed: decides what is left to chance; None for another choice each time.
             n_startup_trials: trials that are random before the model proposes.
         """
-        any_seed = int(np.random.SeedSequence().generate_state(1)[0])
-        self._seed = any_seed if seed is None else seed
+        self._seed = _any_seed() if seed is None else int(seed)
         self._startup = n_startup_trials
 
     def reseed_rng(self) -> None:
-        """Do nothing: a trial's number decides, so that processes beside each other differ."""
+        """Take another seed, as Optuna asks before trials go on in several threads."""
+        self._seed = _any_seed()
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return every parameter that a finished or running trial had, by its latest range."""
+        """Return every parameter that two or more other trials had, by its latest range.
+
+        A parameter that one trial had may have a name of that trial alone.
+        """
         found: dict[str, BaseDistribution] = {}
+        counts: Counter[str] = Counter()
         for other in study.get_trials(deepcopy=False):
             if other.number != trial.number:
                 found.update(other.distributions)
-        return {name: found[name] for name in sorted(found) if not found[name].single()}
+                counts.update(other.distributions.keys())
+        names = (name for name in sorted(found) if counts[name] > 1)
+        return {name: found[name] for name in names if not found[name].single()}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return the point to try next; nothing while there are too few results."""
         self._raise_error_if_multi_objective(study)
-        trials = study.get_trials(deepcopy=False)
-        known = [each for each in trials if each.state in _FINISHED]
+        trials = [
+            each
+            for each in study.get_trials(deepcopy=False)
+            if each.number != trial.number and _is_inside(search_space, each.params)
+        ]
+        known = [each for each in trials if _is_known(each)]
         if sum(each.state == TrialState.COMPLETE for each in known) < max(1, self._startup):
             return {}
-        if not search_space:
-            return {}
-        domain = Domain(search_space)
-        pending = [
-            each
-            for each in trials
-            if each.state == TrialState.RUNNING and each.number != trial.number and each.params
-        ]
+        pending = [each for each in trials if each.state == TrialState.RUNNING]
+        domain = Domain(search_space, conditions_of(search_space, trials))
         seed = stable_seed(self._seed, trial.number)
         is_maximized = study.direction == StudyDirection.MAXIMIZE
-        values = np.array(
-            losses([trial.value for trial in known], "maximize" if is_maximized else "minimize")
-        )
-        rows, awaited = (_rows(domain, search_space, each) for each in (known, pending))
+        values = _losses(known, "maximize" if is_maximized else "minimize")
+        rows, awaited = (_rows(domain, each) for each in (known, pending))
         found = proposals(domain, rows, values, awaited, seed)
-        return domain.decode(found.rows[0])
+        is_active = domain.active(found.rows[:1])[0].tolist()
+        proposed = domain.decode(found.rows[0])
+        return {
+            name: proposed[name]
+            for name, active in zip(domain.names, is_active, strict=True)
+            if active
+        }
 
     def sample_independent(
         self,
@@ -103,24 +117,55 @@ class RegionSampler(BaseSampler):
         )
 
 
-def _rows(
-    domain: Domain, space: Mapping[str, BaseDistribution], trials: Sequence[FrozenTrial]
-) -> Array:
-    """The trials' rows; a value outside of the parameter's latest range counts as missing."""
-    points = [
-        {
-            name: value
-            for name, value in each.params.items()
-            if name in space and _fits(space[name], value)
-        }
+def _any_seed() -> int:
+    return int(np.random.SeedSequence().generate_state(1)[0])
+
+
+def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
+    """What finished trials, one of them complete, count as; finite, smaller is better."""
+    complete = [each for each in trials if each.state == TrialState.COMPLETE]
+    kept = [loss(each.value, direction) for each in complete if not _violation(each)]
+    if not kept:
+        violations = (_violation(x) if x.state == TrialState.COMPLETE else None for x in trials)
+        return np.array(losses(violations, "minimize"))
+    worst = max(losses(kept, "minimize"))
+    found = [
+        worst
+        if each.state != TrialState.COMPLETE or _violation(each)
+        else loss(each.value, direction)
         for each in trials
     ]
-    return domain.canonical(domain.encode(points))
+    return np.array(losses(found, "minimize"))
+
+
+def _is_known(trial: FrozenTrial) -> bool:
+    """Tell whether a trial ended with a result, or through a fault of its parameters."""
+    given_up = trial.state == TrialState.PRUNED and not trial.intermediate_values
+    return given_up or trial.state in (TrialState.COMPLETE, TrialState.FAIL)
+
+
+def _violation(trial: FrozenTrial) -> float:
+    """By how much a trial breaks its constraints, all together; 0 if it keeps them."""
+    return sum(max(value, 0.0) for value in trial.constraints.values())
+
+
+def _rows(domain: Domain, trials: Sequence[FrozenTrial]) -> Array:
+    return domain.canonical(domain.encode([each.params for each in trials]))
+
+
+def _is_inside(space: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> bool:
+    """Tell whether a point has any of the space's parameters, each within its range."""
+    common = space.keys() & params.keys()
+    return bool(common) and all(_fits(space[name], params[name]) for name in common)
 
 
 def _fits(distribution: BaseDistribution, value: Any) -> bool:
     if isinstance(distribution, CategoricalDistribution):
-        return value in distribution.choices
+        try:
+            distribution.to_internal_repr(value)
+        except ValueError:
+            return False
+        return True
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     is_number = isinstance(value, int | float)
     return is_number and distribution.low <= value <= distribution.high

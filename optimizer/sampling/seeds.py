@@ -9,4 +9,4 @@ import json
 def stable_seed(*parts: str | int) -> int:
     """Return 31 bits that depend on `parts` alone, in every process and release."""
     digest = hashlib.sha256(json.dumps(parts).encode()).digest()
-    return int.from_bytes(digest[:4]) >> 1
+    return int.from_bytes(digest[:4], "big") >> 1

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
+from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.trial import TrialState
 
 from trialfleet.objective import Direction
 from trialfleet.optimizer import RegionSampler
@@ -58,7 +62,7 @@ def test_running_trials_are_known_and_failed_ones_avoided() -> None:
     values = sorted(trial.suggest_float("x", 0, 1) for trial in asked)
     assert all(b > a for a, b in itertools.pairwise(values))
     for trial in asked:
-        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        study.tell(trial, state=TrialState.FAIL)
     another = study.ask().suggest_float("x", 0, 1)
     assert min(abs(another - value) for value in values) > 0.01
 
@@ -84,6 +88,143 @@ def test_infinite_and_huge_values_are_taken(
     )
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1) * 0 + next(values), n_trials=7)
     assert len({trial.params["x"] for trial in study.trials}) == 7
+
+
+def fitted() -> optuna.Study:
+    """A study of the square of x - 0.5 that the model proposes for from now on."""
+    study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=5))
+    study.optimize(lambda trial: (trial.suggest_float("x", 0, 1) - 0.5) ** 2, n_trials=7)
+    return study
+
+
+def proposed(study: optuna.Study) -> dict[str, Any]:
+    """What is proposed for the hundredth trial."""
+    trial = optuna.create_trial(state=TrialState.RUNNING)
+    trial.number = 99
+    return study.sampler.sample_relative(study, trial, {"x": FloatDistribution(0, 1)})
+
+
+def test_trials_that_ended_before_they_had_parameters_say_nothing_of_the_space() -> None:
+    study = fitted()
+    study.add_trials([optuna.create_trial(state=TrialState.FAIL) for _ in range(20)])
+    study.add_trial(optuna.create_trial(value=-1.0))
+    assert proposed(study) == proposed(fitted()) != {}
+
+
+def test_a_trial_that_a_pruner_ended_says_nothing() -> None:
+    study = fitted()
+    study.add_trial(
+        optuna.create_trial(
+            state=TrialState.PRUNED,
+            params={"x": 0.5},
+            distributions={"x": FloatDistribution(0, 1)},
+            intermediate_values={0: 5.0},
+        )
+    )
+    assert proposed(study) == proposed(fitted()) != {}
+
+
+def test_values_outside_of_the_latest_range_say_nothing_of_those_inside() -> None:
+    study = fitted()
+    former: dict[str, BaseDistribution] = {"x": FloatDistribution(0, 10)}
+    study.add_trials(
+        [
+            optuna.create_trial(params={"x": float(x)}, distributions=former, value=float(x) ** 2)
+            for x in np.linspace(5, 10, 12)
+        ]
+    )
+    assert proposed(study) == proposed(fitted()) != {}
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_what_the_objective_prunes_is_not_proposed_forever(direction: Direction) -> None:
+    study = optuna.create_study(
+        direction=direction, sampler=RegionSampler(seed=0, n_startup_trials=5)
+    )
+    sign = 1 if direction == "minimize" else -1
+
+    def objective(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        if x < 0.3:
+            raise optuna.TrialPruned
+        return sign * x
+
+    study.optimize(objective, n_trials=30)
+    assert study.best_params["x"] == pytest.approx(0.3, abs=0.02)
+    assert sum(trial.state == TrialState.PRUNED for trial in study.trials) < 20
+
+
+@pytest.mark.parametrize("low", [0.0, 0.9])
+def test_settings_that_keep_the_constraints_are_found(low: float) -> None:
+    study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=5))
+
+    def objective(trial: optuna.Trial) -> float:
+        x, y = (trial.suggest_float(name, 0, 1) for name in "xy")
+        trial.set_constraint("x", 0.97 - x if low else 0.6 - x)
+        trial.set_constraint("y", low - y)
+        return x + (y - 0.95) ** 2
+
+    study.optimize(objective, n_trials=30)
+    kept = [trial for trial in study.trials if max(trial.constraints.values()) <= 0]
+    assert study.best_trial in kept
+    assert study.best_params["x"] == pytest.approx(0.97 if low else 0.6, abs=0.1)
+    assert len(kept) >= 10
+
+
+def test_choices_without_a_parameter_are_not_proposed_for_what_it_would_do() -> None:
+    study = optuna.create_study(sampler=RegionSampler(seed=0))
+
+    def objective(trial: optuna.Trial) -> float:
+        layers = trial.suggest_int("layers", 1, 8)
+        kind = trial.suggest_categorical("kind", ["adam", "sgd"])
+        momentum = trial.suggest_float("momentum", 0, 1) if kind == "sgd" else 0.5
+        return float(0.1 * (layers - 3) ** 2 + (momentum - 0.9) ** 2)
+
+    study.optimize(objective, n_trials=30)
+    led = study.trials[10:]
+    assert sum(trial.params["kind"] == "sgd" for trial in led) > len(led) / 2
+    assert study.best_value < 0.001
+
+
+def test_a_name_that_one_trial_had_is_no_parameter_of_the_model() -> None:
+    study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=3))
+
+    def objective(trial: optuna.Trial) -> float:
+        return trial.suggest_float("x", 0, 1) + trial.suggest_float(f"y{trial.number}", 0, 1)
+
+    study.optimize(objective, n_trials=6)
+    space = study.sampler.infer_relative_search_space(study, study.trials[-1])
+    assert space.keys() == {"x"}
+
+
+def test_a_choice_that_is_no_number_is_known_again_from_a_database(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=storage, sampler=RegionSampler(seed=0, n_startup_trials=6))
+
+    def objective(trial: optuna.Trial) -> float:
+        return float(not math.isnan(trial.suggest_categorical("x", [1.0, math.nan, 2.0])))
+
+    study.optimize(objective, n_trials=12)
+    assert sum(trial.value == 0 for trial in study.trials[6:]) >= 4
+
+
+def test_seeds_of_numpy_are_taken() -> None:
+    seeds: list[Any] = [3, np.int64(3)]
+    values = [
+        optuna.create_study(sampler=RegionSampler(seed=seed)).ask().suggest_float("x", 0, 1)
+        for seed in seeds
+    ]
+    assert values[0] == values[1]
+
+
+def test_reseeding_gives_other_trials() -> None:
+    sampler = RegionSampler(seed=1)
+    sampler.reseed_rng()
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(objective, n_trials=2)
+    assert [trial.params for trial in study.trials] != [
+        trial.params for trial in optimized(2).trials
+    ]
 
 
 def test_an_infinite_loss_counts_as_the_worst_finite_one() -> None:

@@ -1,0 +1,68 @@
+"""Which parameters depend on which, by the trials of a study."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from trialfleet.optimizer.sampling.conditions import conditions_of
+
+SPACE: dict[str, BaseDistribution] = {
+    "kind": CategoricalDistribution(["a", "b", "c"]),
+    "layers": IntDistribution(1, 4),
+    "wide": IntDistribution(-(2**62), 2**62),
+    "x": FloatDistribution(0, 1),
+    "y": FloatDistribution(0, 1),
+}
+
+
+def trial(state: TrialState = TrialState.COMPLETE, **params: Any) -> FrozenTrial:
+    return optuna.create_trial(
+        state=state,
+        value=1.0 if state == TrialState.COMPLETE else None,
+        params=params,
+        distributions={name: SPACE[name] for name in params},
+    )
+
+
+def test_a_parameter_depends_on_the_values_that_it_came_with_or_may_come_with() -> None:
+    trials = [trial(kind="a", x=0.5, wide=1), trial(kind="b", wide=1)] * 2
+    assert conditions_of(SPACE, trials) == {"x": {"kind": ["a", "c"]}}
+
+
+def test_a_parameter_may_depend_on_a_whole_number_and_on_a_conditional_one() -> None:
+    trials = [
+        trial(kind="a", layers=1),
+        trial(kind="a", layers=2, y=0.5),
+        trial(kind="b"),
+    ] * 3
+    assert conditions_of(SPACE, trials) == {
+        "layers": {"kind": ["a", "c"]},
+        "y": {"layers": [2, 3, 4]},
+    }
+
+
+def test_a_trial_that_contradicts_a_guess_ends_it() -> None:
+    trials = [trial(kind="a", x=0.5), trial(kind="b")] * 3
+    assert conditions_of(SPACE, trials)
+    assert not conditions_of(SPACE, [*trials, trial(kind="a")])
+    assert not conditions_of(SPACE, [*trials, trial(TrialState.RUNNING, kind="b", x=0.1)])
+
+
+def test_few_trials_and_unfinished_ones_show_no_rule() -> None:
+    assert not conditions_of(SPACE, [trial(kind="a", x=0.5), trial(kind="b")])
+    unfinished = [trial(TrialState.RUNNING, kind="b"), trial(TrialState.FAIL, kind="b")]
+    assert not conditions_of(SPACE, [*[trial(kind="a", x=0.5)] * 4, *unfinished])
+
+
+def test_parameters_that_come_together_do_not_depend_on_each_other() -> None:
+    trials = [trial(kind="a", layers=1, x=0.5)] * 3 + [trial(x=0.2)] * 3
+    assert not conditions_of(SPACE, trials)
