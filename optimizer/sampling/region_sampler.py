@@ -22,6 +22,7 @@ from optuna.distributions import (
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from scipy.stats.qmc import Sobol
 
 from trialfleet.objective import Direction, loss, losses
 from trialfleet.optimizer.sampling.conditions import conditions_of
@@ -49,7 +50,8 @@ class RegionSampler(BaseSampler):
 
         Args:
             seed: decides what is left to chance; None for another choice each time.
-            n_startup_trials: trials that are random before the model proposes.
+            n_startup_trials: results that the model waits for. Until then trials follow a Sobol
+                sequence; the first two, whose parameters aren't known before, are random.
         """
         self._seed = _any_seed() if seed is None else int(seed)
         self._startup = n_startup_trials
@@ -77,30 +79,31 @@ class RegionSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the point to try next; nothing while there are too few results."""
+        """Return the point to try next; nothing while no parameter is known."""
         self._raise_error_if_multi_objective(study)
         trials = [
             each
             for each in study.get_trials(deepcopy=False)
             if each.number != trial.number and _is_inside(search_space, each.params)
         ]
-        known = [each for each in trials if _is_known(each)]
-        if sum(each.state == TrialState.COMPLETE for each in known) < max(1, self._startup):
+        if not search_space:
             return {}
-        pending = [each for each in trials if each.state == TrialState.RUNNING]
+        known = [each for each in trials if _is_known(each)]
         domain = Domain(search_space, conditions_of(search_space, trials))
+        complete = sum(each.state == TrialState.COMPLETE for each in known)
+        if complete < max(1, self._startup):
+            return _active(domain, self._startup_row(domain, trial.number))
+        pending = [each for each in trials if each.state == TrialState.RUNNING]
         seed = stable_seed(self._seed, trial.number)
         is_maximized = study.direction == StudyDirection.MAXIMIZE
         values = _losses(known, "maximize" if is_maximized else "minimize")
         rows, awaited = (_rows(domain, each) for each in (known, pending))
-        found = proposals(domain, rows, values, awaited, seed)
-        is_active = domain.active(found.rows[:1])[0].tolist()
-        proposed = domain.decode(found.rows[0])
-        return {
-            name: proposed[name]
-            for name, active in zip(domain.names, is_active, strict=True)
-            if active
-        }
+        return _active(domain, proposals(domain, rows, values, awaited, seed).rows[0])
+
+    def _startup_row(self, domain: Domain, number: int) -> Array:
+        """A point of a scrambled Sobol sequence, which covers the space more evenly than chance."""
+        sequence = Sobol(domain.size, scramble=True, rng=stable_seed(self._seed, "design"))
+        return np.asarray(domain.spread(sequence.fast_forward(number).random())[0])
 
     def sample_independent(
         self,
@@ -147,6 +150,13 @@ def _is_known(trial: FrozenTrial) -> bool:
 def _violation(trial: FrozenTrial) -> float:
     """By how much a trial breaks its constraints, all together; 0 if it keeps them."""
     return sum(max(value, 0.0) for value in trial.constraints.values())
+
+
+def _active(domain: Domain, row: Array) -> dict[str, Any]:
+    """The values of a row's active parameters."""
+    active = domain.active(row[None])[0].tolist()
+    point = domain.decode(row)
+    return {name: point[name] for name, each in zip(domain.names, active, strict=True) if each}
 
 
 def _rows(domain: Domain, trials: Sequence[FrozenTrial]) -> Array:

@@ -67,6 +67,13 @@ def test_running_trials_are_known_and_failed_ones_avoided() -> None:
     assert min(abs(another - value) for value in values) > 0.01
 
 
+def test_trials_before_the_model_cover_the_space_evenly() -> None:
+    study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=18))
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=18)
+    places = sorted(int(16 * trial.params["x"]) for trial in study.trials[2:])
+    assert len(set(places)) >= 13, "random points would leave a third of the places out"
+
+
 def test_a_range_that_changes_counts_from_then_on() -> None:
     study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=3))
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=5)
@@ -168,7 +175,7 @@ def test_settings_that_keep_the_constraints_are_found(low: float) -> None:
     kept = [trial for trial in study.trials if max(trial.constraints.values()) <= 0]
     assert study.best_trial in kept
     assert study.best_params["x"] == pytest.approx(0.97 if low else 0.6, abs=0.1)
-    assert len(kept) >= 10
+    assert len(kept) >= 6, "of random points one in 300 would keep the tight ones"
 
 
 def test_choices_without_a_parameter_are_not_proposed_for_what_it_would_do() -> None:
