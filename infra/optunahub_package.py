@@ -9,7 +9,6 @@ become relative, and ruff gives them the registry's form. The other files are te
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import shutil
 import subprocess
@@ -19,14 +18,14 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from trialfleet.optimizer.sampling import gp
 from trialfleet.render import render_template
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ROOT / "src"
 TARGET = ROOT / "build/optunahub/package/samplers/region_gp"
-SAMPLER = "trialfleet.optimizer.sampling.region_sampler"
-FOLDERS = ("trialfleet.optimizer.sampling.", "trialfleet.")  # whose modules lie at the top
+SAMPLING = ".".join(("trialfleet", "optimizer", "sampling"))  # read, never imported
+SAMPLER = f"{SAMPLING}.region_sampler"
+FOLDERS = (f"{SAMPLING}.", "trialfleet.")  # whose modules are at the package's top
 FILES = ("LICENSE", "README.md", "__init__.py", "example.py")
 PACKAGES = ("numpy", "optuna", "scipy")
 # as in the pyproject.toml of the registry, whose ruff is 0.15
@@ -125,7 +124,8 @@ def requirements() -> list[str]:
 
 def papers() -> list[str]:
     """Return the papers that the model's docstring names, a line for each."""
-    text = inspect.cleandoc(gp.__doc__ or "").partition("\nPapers\n")[2]
+    text = ast.get_docstring(ast.parse(source(f"{SAMPLING}.gp.__init__").read_text("utf-8"))) or ""
+    text = text.partition("\nPapers\n")[2]
     return [" ".join(entry.split()) for entry in re.split(r"\n {4}(?! )", f"\n{text}") if entry]
 
 
