@@ -29,6 +29,7 @@ from tests.bench.optimizer.families import Parameters, Task, described, random_p
 
 DEVELOPMENT = tuple(str(number) for number in range(1, 25, 2))
 HELD_OUT = tuple(str(number) for number in range(2, 25, 2))
+INSTALL = ".venv/bin/pip install -r tests/bench/optimizer/requirements.txt"
 NOISE = 0.1  # of the median random point's distance to the optimum, with --noise
 _LOOKED_AT = 4000  # random points, whose median is the unit of regrets
 Family = Callable[[np.random.Generator], tuple[dict[str, Any], Callable[[Parameters], float]]]
@@ -65,7 +66,7 @@ def _coco(suite: str, dimension: int) -> Suite:
         return _coco_task(suite, dimension, int(function), instance)
 
     there = importlib.util.find_spec("cocoex") is not None
-    missing = "" if there else "there is no cocoex (tests/bench/optimizer/requirements.txt)"
+    missing = "" if there else f"there is no cocoex: {INSTALL}"
     return Suite(DEVELOPMENT, HELD_OUT, opened, missing)
 
 
@@ -73,14 +74,11 @@ def _coco_task(suite: str, dimension: int, function: int, instance: int) -> Task
     import cocoex
 
     chosen = f"function_indices:{function} dimensions:{dimension} instance_indices:{instance}"
-    problems = cocoex.Suite(suite, "", chosen)  # has to live as long as its problem
-    (one,) = list(problems.ids())
-    given = problems.get_problem(one)
+    given = cocoex.Suite(suite, "", chosen).get_problem(0)
     assert given.id_triple == (function, dimension, instance)
     space = _coco_space(given)
 
     def loss(x: Parameters) -> float:
-        assert problems is not None
         return float(given([x[name] for name in space]))
 
     optimum = float(given(_best_point(given)))
@@ -120,7 +118,7 @@ def learner(random: np.random.Generator) -> tuple[dict[str, Any], Callable[[Para
     kinds = ["sgd", "adam", "adagrad"]
     best_rates = dict(zip(kinds, random.uniform([-2, -3.6, -2.6], [-0.8, -2.4, -1.4]), strict=True))
     handicaps = dict(zip(kinds, random.permutation([0.0, 0.03, 0.08]), strict=True))
-    depth, width = random.uniform(2, 6), random.uniform(5, 8.5)
+    depth, width = random.uniform(2, 6), random.uniform(4, 7.5)
     decay, drop = random.uniform(-6, -3), random.uniform(0.1, 0.35)
     slower, steep, regular = (
         random.uniform(0.1, 0.4),
@@ -144,7 +142,7 @@ def learner(random: np.random.Generator) -> tuple[dict[str, Any], Callable[[Para
         "decay": {"type": "float", "low": 1e-8, "high": 1e-1, "log": True},
         "dropout": {"type": "float", "low": 0.0, "high": 0.6},
         "depth": {"type": "int", "low": 1, "high": 10},
-        "width": {"type": "int", "low": 16, "high": 1024, "log": True},
+        "width": {"type": "int", "low": 8, "high": 256, "log": True},
         "kind": {"type": "categorical", "choices": kinds},
     }
     return space, loss

@@ -16,12 +16,12 @@ from optuna.samplers import GPSampler, RandomSampler, TPESampler
 from tests.bench.optimizer.pool import one_hot
 from tests.bench.optimizer.pool_rivals import STARTUP, noisy_improvement
 from tests.bench.optimizer.rivals import OfOptuna, Ours, Rival
+from tests.bench.optimizer.suites import hebo
+from tests.bench.optimizer.suites.problems import INSTALL
 from trialfleet.optimizer.sampling.former import domain_of
 from trialfleet.optimizer.sampling.gp.domain import Array
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.space import SearchSpace
-
-REQUIREMENTS = "tests/bench/optimizer/requirements.txt"
 
 
 class Believer(GPSampler):
@@ -147,17 +147,20 @@ class Entrant:
 
     Attributes:
         made: makes it for a search space, a seed, and a number of trials.
-        module: that it needs beside what the tests need.
+        missing: says why it can't be part of a run, and what installs it; empty: it can.
     """
 
     made: Callable[[SearchSpace, int, int], Rival]
-    module: str = ""
+    missing: Callable[[], str] = lambda: ""
 
-    def missing(self) -> str:
-        """Return why it can't be part of a run, and what installs it; empty: it can."""
-        if not self.module or importlib.util.find_spec(self.module):
+
+def _needs(module: str) -> Callable[[], str]:
+    def missing() -> str:
+        if importlib.util.find_spec(module):
             return ""
-        return f"there is no {self.module}: .venv/bin/pip install -r {REQUIREMENTS}"
+        return f"there is no {module}: {INSTALL}"
+
+    return missing
 
 
 def _of_optuna(made: Callable[[int], optuna.samplers.BaseSampler]) -> Entrant:
@@ -169,8 +172,9 @@ ENTRANTS: Mapping[str, Entrant] = {
     OURS: Entrant(Ours),
     "GPSampler": _of_optuna(lambda seed: GPSampler(seed=seed)),
     "believer": _of_optuna(lambda seed: Believer(seed=seed)),
-    "qLogNEI": Entrant(lambda space, seed, _: RelaxedNoisyEI(space, seed), "botorch"),
-    "SMAC3": Entrant(Smac, "smac"),
+    "qLogNEI": Entrant(lambda space, seed, _: RelaxedNoisyEI(space, seed), _needs("botorch")),
+    "SMAC3": Entrant(Smac, _needs("smac")),
+    "HEBO": Entrant(lambda space, seed, _: hebo.Hebo(space, seed), hebo.missing),
     "TPESampler": _of_optuna(
         lambda seed: TPESampler(seed=seed, multivariate=True, constant_liar=True)
     ),
