@@ -5,11 +5,11 @@ ends in the order in which it was asked. Regret is how far the best point so far
 optimum, without noise, in units of the median random point's distance. Our optimiser, as a study
 uses it, is compared with each rival after the last trial:
 
-wins      the share of functions and instances where its regret is less; a tie counts half
+wins      the share of problems where its regret is less; a tie counts half
 ratio     the geometric mean of its regret by the rival's
 targets   of regrets from 1 down to 0.0001, evenly in the logarithm, the share that is reached
 
-Intervals hold 95% of bootstrap samples of the functions and instances.
+A problem is a function and an instance. Intervals hold 95% of bootstrap samples of the problems.
 
 Without --held-out those functions are run that are for development. The others are for what is
 finished: one who changes the optimiser by what they say has none left.
@@ -34,7 +34,7 @@ from tests.bench.optimizer.runs import (
 from tests.bench.optimizer.suites.measures import Found, by_rival, drawn, table
 from tests.bench.optimizer.suites.one_run import Run, run
 from tests.bench.optimizer.suites.problems import SUITES
-from tests.bench.optimizer.suites.rivals import ENTRANTS, OURS
+from tests.bench.optimizer.suites.rivals import ENTRANTS, OURS, SLOW
 from trialfleet.files import write_atomic
 
 BEGIN, END = "<!-- begin of the suites' tables -->", "<!-- end of the suites' tables -->"
@@ -73,7 +73,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--suites", nargs="*", default=list(SUITES), choices=list(SUITES))
     parser.add_argument("--functions", nargs="*", help="those of the chosen half with these names")
     parser.add_argument("--instances", type=int, default=5, help="of each function")
-    parser.add_argument("--rivals", nargs="*", default=list(ENTRANTS), choices=list(ENTRANTS))
+    parser.add_argument(
+        "--rivals",
+        nargs="*",
+        default=[name for name in ENTRANTS if name not in SLOW],
+        choices=list(ENTRANTS),
+        help=f"all but {', '.join(SLOW)} if left out: more than ten seconds for an ask",
+    )
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--parallel", type=int, default=8, help="trials that are pending at a time")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
@@ -118,7 +124,7 @@ def _titled(suite: str, found: Found, given: argparse.Namespace) -> str:
     places = found[OURS]
     functions = len({function for function, _ in places})
     noise = "with" if given.noise else "without"
-    title = f"*{suite}*: {functions} functions {half}, {len(places)} instances, {noise} noise,"
+    title = f"*{suite}*: {functions} functions {half}, {len(places)} problems, {noise} noise,"
     title += f"\n{given.trials} trials, {given.parallel} pending at a time.\n"
     return f"{title}\n{table(found, OURS)}"
 

@@ -190,7 +190,7 @@ def test_a_run_that_is_started_again_goes_on(
     text = results.read_text()
     assert text.count("\n") == 4
     table = capsys.readouterr().out
-    assert "*tuned*: 1 functions for development, 2 instances, without noise" in table
+    assert "*tuned*: 1 functions for development, 2 problems, without noise" in table
     assert "| RandomSampler | **" in table
     results.write_text(text[:-30])
     assert bench.main() == 0

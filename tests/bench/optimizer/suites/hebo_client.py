@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -28,16 +29,16 @@ def missing() -> str:
         return ""
     print(f"HEBO's environment is made in {FOLDER}", file=sys.stderr)
     shutil.rmtree(FOLDER, ignore_errors=True)
-    torch = f"torch=={version('torch')}"
-    wanted = ["-r", str(_HERE / "hebo-requirements.txt"), torch]
+    install = [str(PYTHON), "-m", "pip", "install", "--quiet"]
     for command in (
         [sys.executable, "-m", "venv", str(FOLDER)],
-        [str(PYTHON), "-m", "pip", "install", "--quiet", "--prefer-binary", *wanted],
+        [*install, f"torch=={version('torch')}"],
+        [*install, "--no-deps", "-r", str(_HERE / "hebo-requirements.txt")],
+        [str(PYTHON), "-c", "import hebo.optimizers.hebo"],
     ):
         made = subprocess.run(command, capture_output=True, text=True)
         if made.returncode:
-            last = (made.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-            return f"{' '.join(command)}: {last}"
+            return f"{' '.join(command)} ended with {made.returncode}:\n{made.stderr[-2000:]}"
     _READY.touch()
     return ""
 
@@ -52,11 +53,12 @@ class Hebo:
     def __init__(self, space: SearchSpace, seed: int) -> None:
         self._space = space
         self._entries = space.parameters
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
             [PYTHON, _HERE / "hebo_process.py"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
@@ -68,7 +70,9 @@ class Hebo:
         assert self._process.stdout
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"HEBO's process ended with {self._process.wait()}")
+            ended = self._process.wait()
+            self._errors.seek(0)
+            raise RuntimeError(f"HEBO's process ended with {ended}: {self._errors.read()[-2000:]}")
         found = json.loads(answer)
         point = {
             name: entry.choices[int(found[name])]
