@@ -46,7 +46,7 @@ class _Scale:
     def of(cls, curves: Sequence[Curve], *, linear: bool) -> _Scale:
         high = max(float(curve.values.max()) for curve in curves)
         if linear:
-            return cls(0.0, high or 1.0, linear)
+            return cls(0.0, max(float(curve.high.max()) for curve in curves) or 1.0, linear)
         positive = [float(v) for curve in curves for v in curve.values if v > 0]
         return cls(max(min(positive), high / 1000), high, linear)
 
