@@ -22,6 +22,7 @@
 # make bench-stopping   what early stopping saves and costs, on replayed curves; ten minutes, ARGS="--seeds 3" for less
 # make bench-stopped-tuning  the same while our optimiser chooses, on regions of flights; half an hour, ARGS="--regions 6" for less
 # make bench-replay     optimisers on real trainings of 36 regions, from a table; half an hour, ARGS="--seeds 5" for less
+# make bench-suites     optimisers on COCO's functions and on what is tuned, SMAC3 and BoTorch among them; hours, ARGS="--instances 1" for less
 # make replay-table     trains more settings for that table: SETTINGS=300; goes on where it was killed
 # make bench-peers      the same tuning by trialfleet, Ray Tune, Celery and Optuna, with kills; an hour on two cores
 # make bench-ranks      what several ranks send, and what that does to the model; twenty minutes, ARGS="--seeds 1" for less
@@ -53,7 +54,7 @@ DEMO ?= demo
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install demo test test-all fuzz check lint format lock vendor optunahub lab storm gpu gpu-report docs docs-reference release clean \
-	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay replay-table bench-peers bench-views bench-fleet bench-spot bench-boot-storm bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-first-step bench-tables
+	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay bench-suites replay-table bench-peers bench-views bench-fleet bench-spot bench-boot-storm bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-first-step bench-tables
 .DEFAULT_GOAL := check
 
 # An environment for those who use it; with all that tests need, where that is there already.
@@ -132,6 +133,9 @@ bench-stopped-tuning: $(VENV)/ready
 
 bench-replay: $(VENV)/ready
 	$(BIN)/python -m tests.bench.optimizer.replay $(ARGS)
+
+bench-suites: $(VENV)/ready
+	$(BIN)/python -m tests.bench.optimizer.suites $(ARGS)
 
 replay-table: $(VENV)/ready
 	OMP_NUM_THREADS=1 nice $(BIN)/python -m tests.bench.optimizer.flights_trainings --settings $(SETTINGS)

@@ -9,25 +9,29 @@ with the interval that holds 95% of bootstrap samples of the tasks.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tests.bench.optimizer.families import FAMILIES
 from tests.bench.optimizer.rivals import RIVALS
-from tests.bench.optimizer.runs import Outcome, interval, optimized, single_threaded
+from tests.bench.optimizer.runs import (
+    LEAST,
+    PAGE,
+    ROOT,
+    Outcome,
+    interval,
+    known_lines,
+    optimized,
+    run_left,
+    write_between,
+)
 
-ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "optimizer.md"
 BEGIN, END = "<!-- begin of the bench's tables -->", "<!-- end of the bench's tables -->"
 BASE = "GPSampler"
-_LEAST = 1e-7  # a regret below that is none
 
 
 def main() -> int:
@@ -53,38 +57,21 @@ def main() -> int:
         for noisy in noise
         for rival in given.rivals
     ]
-    given.results.parent.mkdir(parents=True, exist_ok=True)
     known = _known(given.results, given.trials)
     left = [job for job in jobs if job[:4] not in known]
-    with given.results.open("a") as file:
-        for number, outcome in enumerate(_outcomes(left, given.processes), start=1):
-            file.write(json.dumps(asdict(outcome)) + "\n")
-            file.flush()
-            print(f"\r{number} of {len(left)} runs", end="", file=sys.stderr)
+    run_left(optimized, left, given.results, given.processes)
     wanted = {job[:4] for job in jobs}
     outcomes = [o for key, o in _known(given.results, given.trials).items() if key in wanted]
     tables = "\n".join(_table(outcomes, noisy, given.rivals) for noisy in noise)
     print(f"\n{tables}")
     if given.write:
-        text = PAGE.read_text()
-        head, _, rest = text.partition(BEGIN)
-        tail = rest.partition(END)[2]
-        PAGE.write_text(f"{head}{BEGIN}\n\n{tables}\n{END}{tail}")
+        write_between(BEGIN, END, tables)
     return 0
 
 
 def _known(file: Path, trials: int) -> dict[tuple[str, str, bool, int], Outcome]:
-    lines = file.read_text().splitlines() if file.exists() else []
-    outcomes = [Outcome(**json.loads(line)) for line in lines]
+    outcomes = [Outcome(**line) for line in known_lines(file)]
     return {(o.rival, o.family, o.noisy, o.seed): o for o in outcomes if len(o.regrets) == trials}
-
-
-def _outcomes(
-    jobs: Sequence[tuple[str, str, bool, int, int, int]], processes: int
-) -> Iterator[Outcome]:
-    with single_threaded(processes) as pool:
-        for future in as_completed([pool.submit(optimized, *job) for job in jobs]):
-            yield future.result()
 
 
 def _table(outcomes: Sequence[Outcome], noisy: bool, rivals: Sequence[str]) -> str:
@@ -109,7 +96,7 @@ def _ratio(
     found: dict[tuple[str, str, int], Outcome], family: str, rival: str, seeds: Sequence[int]
 ) -> str:
     logs = {
-        name: np.array([np.log(max(found[name, family, s].regrets[-1], _LEAST)) for s in seeds])
+        name: np.array([np.log(max(found[name, family, s].regrets[-1], LEAST)) for s in seeds])
         for name in {rival, BASE}
     }
     if rival == BASE:

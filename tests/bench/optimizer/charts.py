@@ -23,7 +23,7 @@ class Curve:
 
     Attributes:
         name: stands at its end.
-        values: positive ones are drawn, on a logarithmic scale.
+        values: on a logarithmic scale, positive ones alone are drawn.
         low: of the band.
         high: of the band.
     """
@@ -34,26 +34,54 @@ class Curve:
     high: Array
 
 
-def chart(curves: Sequence[Curve], *, x: str, y: str) -> str:
-    """Return the SVG of curves; y is logarithmic.
+@dataclass(frozen=True)
+class _Scale:
+    """What is upwards."""
+
+    low: float
+    high: float
+    linear: bool
+
+    @classmethod
+    def of(cls, curves: Sequence[Curve], *, linear: bool) -> _Scale:
+        high = max(float(curve.values.max()) for curve in curves)
+        if linear:
+            return cls(0.0, max(float(curve.high.max()) for curve in curves) or 1.0, linear)
+        positive = [float(v) for curve in curves for v in curve.values if v > 0]
+        return cls(max(min(positive), high / 1000), high, linear)
+
+    def share(self, value: float) -> float:
+        """Return how far up a value is, 0 to 1."""
+        if self.linear:
+            return min(value, 1.05 * self.high) / (1.05 * self.high)
+        bottom, top = math.log10(self.low) - 0.05, math.log10(self.high) + 0.05
+        return (math.log10(max(value, self.low)) - bottom) / (top - bottom)
+
+    def marks(self) -> list[float]:
+        """Return the values that have a line."""
+        if not self.linear:
+            return _marks(self.low, self.high)
+        step = 0.1 if self.high > 0.4 else 0.05
+        return [float(f"{i * step:g}") for i in range(int(self.high / step) + 1)]
+
+
+def chart(curves: Sequence[Curve], *, x: str, y: str, linear: bool = False) -> str:
+    """Return the SVG of curves.
 
     Args:
         curves: as many as there are colours, at most.
         x: what is to the right.
-        y: what is upwards.
+        y: what is upwards; in the logarithm.
+        linear: upwards are shares, 0 to 1, not in the logarithm.
     """
     length = max(len(curve.values) for curve in curves)
-    high = max(float(curve.values.max()) for curve in curves)
-    positive = [float(v) for curve in curves for v in curve.values if v > 0]
-    low = max(min(positive), high / 1000)
-    bottom, top = math.log10(low) - 0.05, math.log10(high) + 0.05
+    scale = _Scale.of(curves, linear=linear)
 
     def across(trial: float) -> float:
         return LEFT + (trial - 1) / max(1, length - 1) * (WIDTH - LEFT - RIGHT)
 
     def upwards(value: float) -> float:
-        share = (math.log10(max(value, low)) - bottom) / (top - bottom)
-        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+        return HEIGHT - BOTTOM - scale.share(value) * (HEIGHT - TOP - BOTTOM)
 
     def points(values: Array) -> list[str]:
         return [f"{across(i):.1f},{upwards(float(v)):.1f}" for i, v in enumerate(values, start=1)]
@@ -65,7 +93,7 @@ def chart(curves: Sequence[Curve], *, x: str, y: str) -> str:
         f"<title>{escape(y)} by {escape(x)}</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
     ]
-    for mark in _marks(low, high):
+    for mark in scale.marks():
         place = f"{upwards(mark):.1f}"
         parts.append(f'<path d="M{LEFT} {place}H{WIDTH - RIGHT}" stroke="#ddd"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{place}" dy="4" text-anchor="end">{mark:g}</text>')

@@ -180,7 +180,7 @@ _LOOKED_AT = 4000
 def task(family: str, seed: int, *, noisy: bool) -> Task:
     """Return the task number `seed` of a family; its noise is a twentieth of the values' spread."""
     random = np.random.default_rng([seed, *family.encode()])
-    return _described(family, *FAMILIES[family](random), random, noisy=noisy)
+    return described(family, *FAMILIES[family](random), random, noisy=noisy)
 
 
 def sibling(family: str, seed: int, number: int, *, apart: float) -> Task:
@@ -196,7 +196,7 @@ def sibling(family: str, seed: int, number: int, *, apart: float) -> Task:
     common = np.random.default_rng([seed, *family.encode()])
     own = np.random.default_rng([seed, number, *family.encode()])
     drawn = FAMILIES[family](_Between(common, own, apart))
-    return _described(family, *drawn, np.random.default_rng([seed, number]), noisy=False)
+    return described(family, *drawn, np.random.default_rng([seed, number]), noisy=False)
 
 
 class _Between:
@@ -211,7 +211,7 @@ class _Between:
         return (1 - self._apart) * drawn[0] + self._apart * drawn[1]
 
 
-def _described(
+def described(
     family: str,
     space: dict[str, Any],
     loss: Callable[[Parameters], float],
@@ -219,7 +219,8 @@ def _described(
     *,
     noisy: bool,
 ) -> Task:
-    points = [_random_point(space, random) for _ in range(_LOOKED_AT)]
+    """Return the task of a function; a search from the best of random points finds its optimum."""
+    points = [random_point(space, random) for _ in range(_LOOKED_AT)]
     values = np.array([loss(point) for point in points])
     order = np.argsort(values)
     optimum = min(_polished(space, loss, points[i]) for i in order[:12])
@@ -228,7 +229,8 @@ def _described(
     return Task(family, space, loss, optimum, typical, noise)
 
 
-def _random_point(space: Mapping[str, Any], random: np.random.Generator) -> dict[str, Any]:
+def random_point(space: Mapping[str, Any], random: np.random.Generator) -> dict[str, Any]:
+    """Return a point of a space, evenly over it."""
     return {name: _at(entry, float(random.uniform())) for name, entry in space.items()}
 
 

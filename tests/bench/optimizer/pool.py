@@ -153,11 +153,11 @@ def replayed(
     return told
 
 
-def one_hot(pool: Pool) -> Array:
-    """Return the settings with a dimension for each value of a choice."""
+def one_hot(domain: Domain, rows: Array) -> Array:
+    """Return settings with a dimension for each value of a choice."""
     columns = []
-    for place, column in enumerate(pool.domain.columns.values()):
-        values = pool.rows[:, place]
+    for place, column in enumerate(domain.columns.values()):
+        values = rows[:, place]
         if column.is_categorical:
             columns += [(values == choice).astype(float) for choice in range(column.count or 1)]
         else:

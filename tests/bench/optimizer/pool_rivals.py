@@ -143,32 +143,42 @@ class NoisyEI:
     """
 
     def __init__(self, pool: Pool, seed: int) -> None:
-        self._rows, self._seed, self._design = one_hot(pool), seed, RandomDesign(pool, seed)
+        self._rows = one_hot(pool.domain, pool.rows)
+        self._seed, self._design = seed, RandomDesign(pool, seed)
 
     def choose(self, results: Results, left: Sequence[int]) -> int:
         if len(results.losses) < STARTUP:
             return self._design.choose(results, left)
         import torch
-        from botorch import acquisition, fit_gpytorch_mll
-        from botorch.models import SingleTaskGP
-        from botorch.sampling import SobolQMCNormalSampler
-        from gpytorch.mlls import ExactMarginalLogLikelihood
 
-        torch.set_num_threads(1)
-        torch.manual_seed(stable_seed(self._seed, len(results.asked)) % 2**31)
         rows = torch.from_numpy(self._rows)
-        model = SingleTaskGP(rows[results.known], -torch.from_numpy(results.values)[:, None])
-        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-        improvement = acquisition.qLogNoisyExpectedImprovement(
-            model,
-            X_baseline=rows[results.known],
-            X_pending=rows[results.pending] if results.pending else None,
-            sampler=SobolQMCNormalSampler(torch.Size([128]), seed=self._seed),
-            prune_baseline=True,
-        )
+        random = stable_seed(self._seed, len(results.asked)) % 2**31
+        known, pending = rows[results.known], rows[results.pending]
+        improvement = noisy_improvement(known, results.values, pending, random, self._seed)
         with torch.no_grad():
             found = improvement(rows[list(left)][:, None])
         return left[int(found.argmax())]
+
+
+def noisy_improvement(known: Any, losses: Array, pending: Any, random: int, seed: int) -> Any:
+    """Return BoTorch's qLogNEI with SingleTaskGP, for rows with results and rows without."""
+    import torch
+    from botorch import acquisition, fit_gpytorch_mll
+    from botorch.models import SingleTaskGP
+    from botorch.sampling import SobolQMCNormalSampler
+    from gpytorch.mlls import ExactMarginalLogLikelihood
+
+    torch.set_num_threads(1)
+    torch.manual_seed(random)
+    model = SingleTaskGP(known, -torch.from_numpy(losses)[:, None])
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    return acquisition.qLogNoisyExpectedImprovement(
+        model,
+        X_baseline=known,
+        X_pending=pending if len(pending) else None,
+        sampler=SobolQMCNormalSampler(torch.Size([128]), seed=seed),
+        prune_baseline=True,
+    )
 
 
 class ZeroShot:

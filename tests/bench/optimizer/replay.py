@@ -26,8 +26,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,15 +50,23 @@ from tests.bench.optimizer.pool import (
     former_task,
     replayed,
 )
-from tests.bench.optimizer.runs import bounds, interval, resampled_means, single_threaded
+from tests.bench.optimizer.runs import (
+    CHARTS,
+    PAGE,
+    ROOT,
+    bounds,
+    interval,
+    known_lines,
+    resampled_means,
+    run_left,
+    single_threaded,
+    write_between,
+)
 from trialfleet.files import write_atomic
 from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
 from trialfleet.optimizer.space import SearchSpace
 
-ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "optimizer.md"
 BEGIN, END = "<!-- begin of the replay's tables -->", "<!-- end of the replay's tables -->"
-CHARTS = ROOT / "docs" / "assets"
 BASE = "GPSampler"
 FORMER_TRIALS = 50
 _UNREACHED = 1.5  # times all trials: what a rival needs that never reaches the target
@@ -112,16 +119,11 @@ def main() -> int:
     rivals = [name for name in given.rivals if name != "qLogNEI" or _has_botorch()]
     table = read(given.table)
     wanted = {(name, number) for number in range(given.seeds) for name in rivals}
-    given.results.parent.mkdir(parents=True, exist_ok=True)
-    left = [key for key in sorted(wanted, key=_place) if key not in _known(given)]
-    with given.results.open("a") as file, single_threaded(given.processes) as pool:
-        former_runs(given.table, given.processes)
-        size = given.trials, given.parallel
-        waiting = [pool.submit(replay, *key, *size, given.table) for key in left]
-        for number, future in enumerate(as_completed(waiting), start=1):
-            file.write(json.dumps(asdict(future.result())) + "\n")
-            file.flush()
-            print(f"\r{number} of {len(left)} replays", end="", file=sys.stderr)
+    former_runs(given.table, given.processes)
+    size = given.trials, given.parallel, given.table
+    known = _known(given)
+    left = [(*key, *size) for key in sorted(wanted, key=_place) if key not in known]
+    run_left(replay, left, given.results, given.processes)
     found = {key: value for key, value in _known(given).items() if key in wanted}
     tables = _tables(table, found, given.trials, given.parallel)
     print(f"\n{tables}")
@@ -129,8 +131,7 @@ def main() -> int:
         write_atomic(CHARTS / "replay-rivals.svg", _chart(table, found, ALONE))
         taught = ("GPSampler", "ours: nothing", *TAUGHT)
         write_atomic(CHARTS / "replay-former.svg", _chart(table, found, taught))
-        head, _, rest = PAGE.read_text().partition(BEGIN)
-        write_atomic(PAGE, f"{head}{BEGIN}\n\n{tables}\n{END}{rest.partition(END)[2]}")
+        write_between(BEGIN, END, tables)
     return 0
 
 
@@ -146,8 +147,7 @@ def _place(key: tuple[str, int]) -> tuple[int, int]:
 
 
 def _known(given: argparse.Namespace) -> dict[tuple[str, int], Replay]:
-    lines = given.results.read_text().splitlines() if given.results.exists() else []
-    found = [Replay(**json.loads(line)) for line in lines]
+    found = [Replay(**line) for line in known_lines(given.results)]
     return {
         (x.rival, x.replicate): x
         for x in found

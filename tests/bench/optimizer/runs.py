@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
 import warnings
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +19,13 @@ from numpy.typing import NDArray
 
 from tests.bench.optimizer.families import Task, task
 from tests.bench.optimizer.rivals import RIVALS, Rival
+from trialfleet.files import write_atomic
 from trialfleet.optimizer.space import SearchSpace
 
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "optimizer.md"
+CHARTS = ROOT / "docs" / "assets"
+LEAST = 1e-7  # a regret below that is none
 _RESAMPLED = 2000
 
 
@@ -45,6 +54,40 @@ def single_threaded(processes: int) -> ProcessPoolExecutor:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+
+
+def known_lines(file: Path) -> list[dict[str, Any]]:
+    """Return what a file of results holds; what a kill left of its last line is cut off."""
+    content = file.read_bytes() if file.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        os.truncate(file, len(whole))
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def run_left(
+    work: Callable[..., Any], jobs: Iterable[tuple[Any, ...]], file: Path, processes: int
+) -> None:
+    """Do jobs, one in each process, and add what each returns, a dataclass, to a file as a line.
+
+    A job that fails is named and has no line: the next start tries it again.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as results, single_threaded(processes) as pool:
+        waiting = {pool.submit(work, *job): job for job in jobs}
+        for number, future in enumerate(as_completed(waiting), start=1):
+            if (error := future.exception()) and not isinstance(error, BrokenExecutor):
+                print(f"\n{waiting[future]}: {error!r}", file=sys.stderr)
+                continue
+            results.write(json.dumps(asdict(future.result())) + "\n")
+            results.flush()
+            print(f"\r{number} of {len(waiting)} runs", end="", file=sys.stderr)
+
+
+def write_between(begin: str, end: str, text: str) -> None:
+    """Put text between two lines of docs/optimizer.md, in place of what is there."""
+    head, _, rest = PAGE.read_text().partition(begin)
+    write_atomic(PAGE, f"{head}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}")
 
 
 def optimized(

@@ -32,7 +32,7 @@ class Spearmint:
     def __init__(self, pool: Pool, seed: int) -> None:
         self._design = RandomDesign(pool, seed)
         self._random = np.random.default_rng([seed, 4])
-        self._rows = one_hot(pool)
+        self._rows = one_hot(pool.domain, pool.rows)
         self._at: Array | None = None  # where the chain of hyperparameters was
 
     def choose(self, results: Results, left: Sequence[int]) -> int:

@@ -110,7 +110,7 @@ def test_a_portfolio_covers_every_task_before_it_repeats_itself() -> None:
 
 
 def test_a_choice_is_a_dimension_for_each_value(pool: Pool) -> None:
-    assert one_hot(pool).shape == (SETTINGS, len(SPACE) + 1)
+    assert one_hot(pool.domain, pool.rows).shape == (SETTINGS, len(SPACE) + 1)
 
 
 def test_trials_to_a_target_count_from_one_and_half_as_many_again_where_it_is_never_reached() -> (

@@ -1,0 +1,65 @@
+"""One rival on one problem, and what comes of it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from tests.bench.optimizer.runs import followed
+from tests.bench.optimizer.suites.problems import problem
+from tests.bench.optimizer.suites.rivals import ENTRANTS
+from trialfleet.optimizer.sampling.seeds import stable_seed
+from trialfleet.optimizer.space import SearchSpace
+
+Place = tuple[str, int]  # a function and an instance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one rival found on one problem.
+
+    Attributes:
+        rival: its name.
+        suite: that of the problem.
+        function: of the suite.
+        instance: of the function.
+        noisy: whether the rival was told results with noise.
+        parallel: how many trials were pending at a time.
+        regrets: of the best point after each trial, without noise.
+        seconds: that each ask took.
+    """
+
+    rival: str
+    suite: str
+    function: str
+    instance: int
+    noisy: bool
+    parallel: int
+    regrets: list[float]
+    seconds: list[float]
+
+    @property
+    def place(self) -> Place:
+        """Return what the runs of all rivals are paired by."""
+        return self.function, self.instance
+
+
+def run(
+    rival: str, suite: str, function: str, instance: int, noisy: bool, trials: int, parallel: int
+) -> Run:
+    """Let one rival optimize one problem."""
+    warnings.simplefilter("ignore")
+    given = problem(suite, function, instance, noisy=noisy)
+    seed = stable_seed(instance, f"{suite} {function}")
+    space = SearchSpace.model_validate(given.space)
+    told = followed(given, ENTRANTS[rival].made(space, seed, trials), trials, parallel, seed)
+    return Run(
+        rival=rival,
+        suite=suite,
+        function=function,
+        instance=instance,
+        noisy=noisy,
+        parallel=parallel,
+        regrets=told.regrets,
+        seconds=[round(seconds, 4) for seconds in told.seconds],
+    )
