@@ -10,6 +10,7 @@ request that is meant to be tried anew has another number in its name, the `atte
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +119,8 @@ def launch(
     Those of gangs all lie in one zone, because a placement group can't lie in two, and what ranks
     send each other across zones is slow and costs. The zone is that of the first node for as long
     as one lives. A zone without room for `least` nodes is left for another, as long
-    as nothing was launched there: fewer would be of no use.
+    as nothing was launched there: fewer would be of no use. They are of one lifecycle, too, because
+    each lifecycle takes a request of its own.
 
     `attempt` is the number of launches that this process has made before: after one for which AWS
     had no room, the next must have another. `unlisted` are nodes that were launched a moment ago:
@@ -135,7 +137,7 @@ def launch(
     known += [one for one in unlisted if one.id not in listed]
     order = _Order(aws, fleet, prepared, run, known, now or datetime.now(UTC), attempt)
     launched = Launched()
-    for lifecycle, wanted in _split(fleet, order.living, count).items():
+    for lifecycle, wanted in _split(fleet, order.living, count, least).items():
         pools = [one for one in candidates if one.lifecycle == lifecycle]
         reached = [one for one in pools if order.reaches(one)]
         missing = wanted
@@ -144,7 +146,7 @@ def launch(
         for group in requests(reached, one_type=fleet.gangs is not None):
             while missing > 0 and (left := [one for one in group if order.reaches(one)]):
                 try:
-                    got = order.ask(left, missing, max(1, least - len(launched.instances)))
+                    got = order.ask(left, missing, max(1, least - (wanted - missing)))
                 except FleetError as error:
                     if not launched.instances:  # who asked must hear of those that came
                         raise
@@ -183,10 +185,19 @@ def _by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
     return list(found.values())
 
 
-def _split(fleet: Fleet, living: Sequence[Instance], count: int) -> dict[Lifecycle, int]:
-    """Share new nodes out, so that all together come nearest to the fleet's share of spot."""
+def _split(
+    fleet: Fleet, living: Sequence[Instance], count: int, least: int
+) -> dict[Lifecycle, int]:
+    """Share new nodes out, so that all together come nearest to the fleet's share of spot.
+
+    Where they serve gangs each part has none, or as many as a gang begins with.
+    """
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
+    if fleet.gangs and count:
+        gangs = max(1, count // least)
+        of_spot = math.floor(gangs * spot / count + 0.5)
+        spot = count if of_spot == gangs else of_spot * least
     return {"spot": spot, "on-demand": count - spot}
 
 

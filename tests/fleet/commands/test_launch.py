@@ -453,6 +453,35 @@ def test_a_gang_for_which_no_zone_has_room_gets_no_node(cloud: Account) -> None:
     assert all(one.passes for one in launched.refusals)
 
 
+@pytest.mark.parametrize(
+    ("share", "base", "gangs", "spot", "on_demand"),
+    [(0.5, 0, 1, 4, 0), (0.2, 0, 1, 0, 4), (0.5, 0, 2, 4, 4), (1, 2, 2, 8, 0), (1, 3, 2, 4, 4)],
+)
+def test_a_gang_of_a_mixed_fleet_is_whole_in_spot_or_in_on_demand(
+    cloud: Account, share: float, base: int, gangs: int, spot: int, on_demand: int
+) -> None:
+    both = [A, replace(A, lifecycle="on-demand", price=1)]
+    mixed: dict[str, Any] = {"gangs": {"placement_group": False}}
+    mixed["spot"] = {"share": share, "base": base}
+    launched = ask(cloud, both, 4 * gangs, least=4, **mixed)
+    kinds = [one.lifecycle for one in launched.instances]
+    assert (kinds.count("spot"), kinds.count("on-demand")) == (spot, on_demand)
+    for request in cloud.capacity.requests:
+        options = request["SpotOptions"] or request["OnDemandOptions"]
+        assert int(options["MinTargetCapacity"]) == 4
+
+
+def test_where_spot_has_part_of_a_gang_alone_on_demand_gives_none_of_that_gang(
+    cloud: Account,
+) -> None:
+    both = [A, replace(A, lifecycle="on-demand", price=1)]
+    cloud.capacity.lack(lifecycle="spot", room=3)
+    gangs = {"placement_group": False}
+    assert ask(cloud, both, 4, least=4, spot={"share": 0.5}, gangs=gangs).instances == []
+    launched = ask(cloud, both, 8, least=4, spot={"share": 0.5}, gangs=gangs, attempt=1)
+    assert [one.lifecycle for one in launched.instances] == ["on-demand"] * 4
+
+
 def test_a_gang_is_of_one_type(cloud: Account) -> None:
     other = candidate(HOME + "a", "g6.xlarge", price=0.41)
     cloud.capacity.lack(kind="g5.xlarge", room=1)
