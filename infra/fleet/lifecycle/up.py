@@ -172,7 +172,7 @@ def up(
     living = inventory.instances(aws, fleet)
     lease.renew(aws, fleet, living)
     refusals = []
-    for attempt, pause in enumerate((*PAUSES, None)):
+    for pause in (*PAUSES, None):
         missing = max(0, wanted - len(living))
         # Nodes of a gang come together or not at all: some of them alone would cost for nothing.
         least = missing if fleet.gangs else 1
@@ -185,7 +185,6 @@ def up(
             run,
             progress,
             least=least,
-            attempt=attempt,
             unlisted=living,
         )
         living += launched.instances
