@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from trialfleet.errors import FleetError
+from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.instances import inventory, refused
@@ -147,7 +147,7 @@ def launch(
             while missing > 0 and (left := [one for one in group if order.reaches(one)]):
                 try:
                     got = order.ask(left, missing, max(1, least - (wanted - missing)))
-                except FleetError as error:
+                except (FleetError, InputError) as error:
                     if not launched.instances:  # who asked must hear of those that came
                         raise
                     failed = Refusal(pools=lifecycle, code="", reason=str(error))

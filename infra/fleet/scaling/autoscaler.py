@@ -393,9 +393,10 @@ class Autoscaler:
         return ""
 
     def _prepare(self, candidates: Sequence[Candidate]) -> Prepared:
-        """Make what nodes are launched with, or find it: some thirty calls, as good as a choice."""
-        given = self._connections.inputs(self._aws, self._fleet)
-        return up.prepare(self._aws, self._fleet, given, candidates, self._run)
+        """Make what nodes are launched with, or find it: some twenty calls, as good as a choice."""
+        aws, fleet = self._aws, self._fleet
+        given = self._connections.inputs(aws, fleet)
+        return up.prepare(aws, fleet, given, candidates, self._run, everywhere=False)
 
     def _launch(
         self, decision: Decision, candidates: Sequence[Candidate], now: datetime
