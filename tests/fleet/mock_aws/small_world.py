@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from unittest import mock
 
 from tests.fleet.mock_aws.moto_account import Account, account, candidate, fleet, inputs
 from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU, pool_node
@@ -133,8 +130,6 @@ class World:
 
 @contextmanager
 def world(**changes: Any) -> Iterator[World]:
-    """Give an empty world, whose manager keeps its state in a folder of its own."""
-    with account() as own, tempfile.TemporaryDirectory() as folder:
-        state = {"XDG_STATE_HOME": os.environ.get("XDG_STATE_HOME", folder)}
-        with mock.patch.dict("os.environ", state):
-            yield World(own, **changes)
+    """Give an empty world."""
+    with account() as own:
+        yield World(own, **changes)
