@@ -19,6 +19,7 @@ from trialfleet.infra.pool.user_namespace import identity
 WaitFor = Callable[..., None]
 MakeNode = Callable[..., Machine]
 SLOT = "slot1@n0@test"
+DOCS = Path(__file__).parents[2] / "docs" / "node-does-not-join.md"
 LEVELS = (
     "READ",
     "WRITE",
@@ -245,7 +246,7 @@ def test_an_expired_token_is_refused(manager: Machine, make_node: MakeNode) -> N
 
 
 def test_nodes_with_a_token_of_another_key_or_without_one_do_not_join(
-    manager: Machine, node: Machine, make_node: MakeNode, wait_for: WaitFor
+    manager: Machine, node: Machine, port: int, make_node: MakeNode, wait_for: WaitFor
 ) -> None:
     forger = make_node("")
     forger.make_key()
@@ -258,6 +259,22 @@ def test_nodes_with_a_token_of_another_key_or_without_one_do_not_join(
         log = machine.folder / "log" / "StartLog"
         wait_for(lambda log=log: refusals(log) >= 2, 40)
     assert set(slots(manager)) == {SLOT}
+    for machine, name, quoted in (
+        (manager, "CollectorLog", quoted_lines("DC_AUTHENTICATE", NODE="127.0.0.1")),
+        (forged, "StartLog", quoted_lines("SECMAN", "ERROR", MANAGER=f"127.0.0.1:{port}")),
+    ):
+        written = (machine.folder / "log" / name).read_text().splitlines()
+        for line in quoted:
+            assert any(one.endswith(line) for one in written), f"{name} has no line {line!r}"
+
+
+def quoted_lines(*beginnings: str, **names: str) -> list[str]:
+    """Return the lines of HTCondor's that docs/node-does-not-join.md quotes, with true names."""
+    lines = [line for line in DOCS.read_text().splitlines() if line.startswith(beginnings)]
+    assert len(lines) == len(beginnings)
+    for placeholder, name in names.items():
+        lines = [line.replace(placeholder, name) for line in lines]
+    return lines
 
 
 def refusals(log: Path) -> int:

@@ -9,6 +9,7 @@ tagged in one step, and one that a crash left untagged must be found again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
@@ -68,7 +69,8 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
         else:
             if not found:
                 _make(s3, name, fleet.home)
-            retries.patiently(lambda: _settle(s3, fleet, name), retries.on("NoSuchBucket"))
+            settle = partial(_settle, s3, fleet, name, is_new=not found)
+            retries.patiently(settle, retries.on("NoSuchBucket"))
     return name
 
 
@@ -158,8 +160,15 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
     or_none(lambda: retries.patiently(make, deleting, retries.LATER), "BucketAlreadyOwnedByYou")
 
 
-def _settle(s3: S3Client, fleet: Fleet, name: str) -> None:
-    """Bring the bucket's settings to what they must be; what is so already is left alone."""
+def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
+    """Bring the bucket's settings to what they must be; what is so already is left alone.
+
+    A new one's are not read.
+    """
+
+    def setting(get: Callable[..., Any], key: str) -> Any:
+        return None if is_new else or_none(lambda: get(Bucket=name)[key], *UNSET)
+
     own = tags.own(fleet)
     rules: Any = [
         {
@@ -169,20 +178,15 @@ def _settle(s3: S3Client, fleet: Fleet, name: str) -> None:
             "Status": "Enabled",
         }
     ]
-    tagged = _setting(s3.get_bucket_tagging, name, "TagSet")
+    tagged = setting(s3.get_bucket_tagging, "TagSet")
     if tags.table(tagged) != tags.table(own):
         s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": own})
-    if _setting(s3.get_public_access_block, name, "PublicAccessBlockConfiguration") != _CLOSED:
+    if setting(s3.get_public_access_block, "PublicAccessBlockConfiguration") != _CLOSED:
         s3.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=_CLOSED)
-    if not _setting(s3.get_bucket_encryption, name, "ServerSideEncryptionConfiguration"):
+    if not setting(s3.get_bucket_encryption, "ServerSideEncryptionConfiguration"):
         s3.put_bucket_encryption(Bucket=name, ServerSideEncryptionConfiguration=_ENCRYPTED)
-    if _setting(s3.get_bucket_lifecycle_configuration, name, "Rules") != rules:
+    if setting(s3.get_bucket_lifecycle_configuration, "Rules") != rules:
         s3.put_bucket_lifecycle_configuration(Bucket=name, LifecycleConfiguration={"Rules": rules})
-
-
-def _setting(get: Callable[..., Any], bucket: str, key: str) -> Any:
-    """Return a setting of the bucket; None where it is not set."""
-    return or_none(lambda: get(Bucket=bucket)[key], *UNSET)
 
 
 def _empty(s3: S3Client, name: str, prefix: str) -> None:

@@ -8,7 +8,7 @@ reached back over those connections (CCB), so that they need nothing open.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -90,8 +90,11 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
         ec2 = aws.ec2(aws_region)
         in_vpc: Any = {"Name": "vpc-id", "Values": [vpc]}
         found = ec2.describe_security_groups(Filters=[tags.of(fleet), in_vpc])["SecurityGroups"]
+        rules: list[SecurityGroupRuleTypeDef] = []  # a new one lets nothing in
         if found:
             group = found[0]["GroupId"]
+            of_group: Any = [{"Name": "group-id", "Values": [group]}]
+            rules = ec2.describe_security_group_rules(Filters=of_group)["SecurityGroupRules"]
         else:
             group = ec2.create_security_group(
                 GroupName=name,
@@ -99,7 +102,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
                 VpcId=vpc,
                 TagSpecifications=[tags.specification(fleet, "security-group")],
             )["GroupId"]
-        _open(ec2, group, _rules(fleet))
+        _open(ec2, group, rules, _rules(fleet))
     return group
 
 
@@ -175,13 +178,13 @@ def _rules(fleet: Fleet) -> set[Rule]:
     return rules | {ALL_TCP} if fleet.gangs else rules
 
 
-def _open(ec2: EC2Client, group: str, wanted: set[Rule]) -> None:
+def _open(
+    ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
+) -> None:
     """Let this pass among the group's members, and nothing else in from anywhere.
 
     What goes out is free but for an EFA, and stays so.
     """
-    found = ec2.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [group]}])
-    rules = found["SecurityGroupRules"]
     there = {_as_rule(rule) for rule in rules if _inside(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
     for rule in sorted(wanted - there):

@@ -63,6 +63,34 @@ SSM_AGENT = [
     *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
 ]
 
+# Patterns by which a printed policy is shorter: for the star stands one of these words alone.
+_STARS = {
+    "ec2:DescribeInstanceType*": ("Offerings", "s"),
+    "ec2:DescribeLaunchTemplate*": ("s", "Versions"),
+    "ec2:*SecurityGroupEgress": ("Authorize", "Revoke"),
+    "ec2:*SecurityGroupIngress": ("Authorize", "Revoke"),
+    "s3:*BucketPublicAccessBlock": ("Get", "Put"),
+    "s3:*BucketTagging": ("Get", "Put"),
+    "s3:*EncryptionConfiguration": ("Get", "Put"),
+    "s3:*LifecycleConfiguration": ("Get", "Put"),
+    "ssm:*Parameter": ("Delete", "Get", "Put"),
+    "ssm:*Session": ("Resume", "Start", "Terminate"),
+}
+PATTERNS = {
+    pattern: [pattern.replace("*", word) for word in words] for pattern, words in _STARS.items()
+}
+
+
+def shortened(document: Document) -> Document:
+    """Return a policy that allows the same in fewer words: a managed one has 6,144 characters."""
+    statements = [dict(one) for one in document["Statement"]]
+    for one in statements:
+        for pattern, actions in PATTERNS.items():
+            if set(actions) <= set(one["Action"]):
+                kept = [action for action in one["Action"] if action not in actions]
+                one["Action"] = [*kept, pattern]
+    return {**document, "Statement": statements}
+
 
 def caller_policy(fleet: Fleet, account: str) -> Document:
     """Return what whoever plans, raises, watches, scales, checks and removes a fleet needs."""
@@ -87,7 +115,7 @@ def daily_policy(fleet: Fleet, account: str) -> Document:
         if statement["Sid"] == "Identity":
             actions = [one for one in actions if one.startswith(READS)]
         statement["Action"] = [one for one in actions if one != DELETE_BUCKET]
-    return {**document, "Statement": kept}
+    return {**document, "Statement": [one for one in kept if one["Action"]]}
 
 
 def reap_policy(fleet: Fleet, account: str) -> Document:
@@ -268,8 +296,9 @@ def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
 def _storage(fleet: Fleet, within: _Arns) -> list[Document]:
     """A bucket of the fleet's own is made, settled and deleted; the user's is only used."""
     objects = [f"{bucket}/{names.prefix(fleet.called)}*" for bucket in within.buckets]
+    own = [DELETE_BUCKET] if fleet.bucket else _all("s3:", BUCKET)  # it may have had one before
     return [
-        _allow("Bucket", _all("s3:", BUCKET), [within.own_bucket]),
+        _allow("Bucket", own, [within.own_bucket]),
         _allow("List", ["s3:ListBucket"], within.buckets),
         _allow("Objects", _all("s3:", OBJECTS), objects),
     ]

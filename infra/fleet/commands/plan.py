@@ -132,7 +132,8 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:
     """Return the IAM policies by the names of POLICIES."""
-    return {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
+    found = {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
+    return {name: policy.shortened(document) for name, document in found.items()}
 
 
 def _by_lifecycle(candidates: Sequence[Candidate]) -> list[list[Candidate]]:

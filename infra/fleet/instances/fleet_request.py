@@ -10,8 +10,8 @@ come than were wanted, and of faster ones fewer.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -37,14 +37,18 @@ class Prepared:
     Attributes:
         places: the network, by AWS region.
         templates: the launch template, by AWS region and `launch_template.kind_of`.
+        make: makes the templates of a region, and what they name, once they are needed.
     """
 
     places: dict[str, RegionNetwork]
-    templates: dict[tuple[str, str], Template]
+    templates: dict[tuple[str, str], Template] = field(default_factory=dict)
+    make: Callable[[str], Mapping[tuple[str, str], Template]] = lambda _: {}
 
     def template(self, fleet: Fleet, pool: Candidate) -> Template:
-        """Return the launch template of a pool's nodes."""
+        """Return the launch template of a pool's nodes, which is made now unless it was before."""
         kind = launch_template.kind_of(fleet, pool.type.architecture, efa=pool.type.efa)
+        if (pool.aws_region, kind) not in self.templates:
+            self.templates.update(self.make(pool.aws_region))
         return self.templates[pool.aws_region, kind]
 
     def subnet(self, pool: Candidate) -> str | None:

@@ -3,26 +3,29 @@
 A request can be made twice: by a run of `up` that was killed after it asked, and by the next one
 to which AWS doesn't list the new instance yet. So a request has a name that depends on what it is
 for and on what AWS listed before it, and goes by that name as ClientToken and as tag: asked again
-within the same ten minutes, AWS answers with the instances that it made the first time. So a
-request that is meant to be tried anew has another number in its name, the `attempt`.
+within the same ten minutes, AWS answers with the instances that it made the first time. It would
+repeat that it has no room, too: so a request that was refused has another number in its name the
+next time (refused.py).
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import count as count_from
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from trialfleet.errors import FleetError
+from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws, asking
-from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances import inventory, refused
 from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, FleetRequest, Prepared
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -110,7 +113,6 @@ def launch(
     *,
     now: datetime | None = None,
     least: int = 1,
-    attempt: int = 0,
     unlisted: Sequence[Instance] = (),
 ) -> Launched:
     """Ask for `count` nodes more, within the cap per hour, in the candidates' order.
@@ -118,11 +120,11 @@ def launch(
     Those of gangs all lie in one zone, because a placement group can't lie in two, and what ranks
     send each other across zones is slow and costs. The zone is that of the first node for as long
     as one lives. A zone without room for `least` nodes is left for another, as long
-    as nothing was launched there: fewer would be of no use.
+    as nothing was launched there: fewer would be of no use. They are of one lifecycle, too, because
+    each lifecycle takes a request of its own.
 
-    `attempt` is the number of launches that this process has made before: after one for which AWS
-    had no room, the next must have another. `unlisted` are nodes that were launched a moment ago:
-    they count, though AWS may not list them yet.
+    `unlisted` are nodes that were launched a moment ago: they count, though AWS may not list them
+    yet.
 
     Returns:
         The instances that AWS started, which may be fewer, and who refused.
@@ -133,9 +135,9 @@ def launch(
     known = inventory.instances(aws, fleet, gone=True)
     listed = {one.id for one in known}
     known += [one for one in unlisted if one.id not in listed]
-    order = _Order(aws, fleet, prepared, run, known, now or datetime.now(UTC), attempt)
+    order = _Order(aws, fleet, prepared, run, known, now or datetime.now(UTC))
     launched = Launched()
-    for lifecycle, wanted in _split(fleet, order.living, count).items():
+    for lifecycle, wanted in _split(fleet, order.living, count, least).items():
         pools = [one for one in candidates if one.lifecycle == lifecycle]
         reached = [one for one in pools if order.reaches(one)]
         missing = wanted
@@ -144,8 +146,8 @@ def launch(
         for group in requests(reached, one_type=fleet.gangs is not None):
             while missing > 0 and (left := [one for one in group if order.reaches(one)]):
                 try:
-                    got = order.ask(left, missing, max(1, least - len(launched.instances)))
-                except FleetError as error:
+                    got = order.ask(left, missing, max(1, least - (wanted - missing)))
+                except (FleetError, InputError) as error:
                     if not launched.instances:  # who asked must hear of those that came
                         raise
                     failed = Refusal(pools=lifecycle, code="", reason=str(error))
@@ -183,10 +185,19 @@ def _by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
     return list(found.values())
 
 
-def _split(fleet: Fleet, living: Sequence[Instance], count: int) -> dict[Lifecycle, int]:
-    """Share new nodes out, so that all together come nearest to the fleet's share of spot."""
+def _split(
+    fleet: Fleet, living: Sequence[Instance], count: int, least: int
+) -> dict[Lifecycle, int]:
+    """Share new nodes out, so that all together come nearest to the fleet's share of spot.
+
+    Where they serve gangs each part has none, or as many as a gang begins with.
+    """
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
+    if fleet.gangs and count:
+        gangs = max(1, count // least)
+        of_spot = math.floor(gangs * spot / count + 0.5)
+        spot = count if of_spot == gangs else of_spot * least
     return {"spot": spot, "on-demand": count - spot}
 
 
@@ -212,7 +223,7 @@ def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
 
 @dataclass
 class _Order:
-    """One launch: when, which attempt, and what there was before it or came by it (`known`)."""
+    """One launch: when, and what there was before it or came by it (`known`)."""
 
     aws: Aws
     fleet: Fleet
@@ -220,7 +231,6 @@ class _Order:
     run: str
     known: list[Instance]
     now: datetime
-    attempt: int
     refused: set[Pool] = field(default_factory=set)
 
     @property
@@ -297,8 +307,8 @@ class _Order:
 
     def _patiently(self, pools: Sequence[Candidate], count: int, least: int) -> tuple[str, Answer]:
         """Ask until AWS knows everywhere what was made for the nodes a moment ago."""
-        for tried, pause in enumerate((*retries.LATER, None)):
-            name = self._name(pools, tried)
+        for pause in (*retries.LATER, None):
+            name = self._name(pools)
             request = FleetRequest(
                 name=name,
                 pools=pools,
@@ -308,6 +318,8 @@ class _Order:
                 run=self.run,
             )
             answer = self._answer(request)
+            if not answer.made and not any(map(_is_unanswered, answer.failures)):
+                refused.note(self.fleet.called, self._window, name)
             new = any(map(_is_new, answer.failures))
             if answer.made or not new or pause is None:
                 break
@@ -332,18 +344,20 @@ class _Order:
         return names.at(end + timedelta(minutes=self.fleet.lease_minutes))
 
     @property
-    def _window(self) -> float:
-        return self.now.timestamp() // WINDOW.total_seconds()
+    def _window(self) -> int:
+        return int(self.now.timestamp() // WINDOW.total_seconds())
 
-    def _name(self, pools: Sequence[Candidate], tried: int) -> str:
-        """Name a request; AWS answers the same to the same name, also that it has no room."""
+    def _name(self, pools: Sequence[Candidate]) -> str:
+        """Name a request, by the first number with which AWS has not refused it."""
         before = sorted(instance.id for instance in self.known)
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
         ]
-        number = f"{self._window:.0f} {self.attempt} {tried}"
-        parts = [self.fleet.called, number, self.run, *kinds, *before]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        parts = [self.fleet.called, f"{self._window}", self.run, *kinds, *before]
+        vain = refused.known(self.fleet.called, self._window)
+        numbered = ("\n".join([*parts, f"{number}"]) for number in count_from(0))
+        names = (hashlib.sha256(text.encode()).hexdigest() for text in numbered)
+        return next(name for name in names if name not in vain)
 
     def _listed(self, request: FleetRequest) -> list[Instance]:
         """Wait for what an earlier request of this name made; AWS lists it within seconds."""
@@ -406,9 +420,14 @@ def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
         pool = one.pool or pools[0]
         same = alike[pool.type.name, one.code, one.message, _word(one) or "refused"]
         same += [] if pool in same else [pool]
-    for (_, code, message, word), refused in alike.items():
+    for (_, code, message, word), same in alike.items():
         reason = f"{word} ({code}: {message})"
-        yield Refusal(pools=label(refused), code=code, reason=reason)
+        yield Refusal(pools=label(same), code=code, reason=reason)
+
+
+def _is_unanswered(failure: Failure) -> bool:
+    """True where nobody can tell whether AWS did what it was asked: then it must be asked again."""
+    return failure.pool is None and failure.code in BUSY
 
 
 def _is_new(failure: Failure) -> bool:

@@ -24,6 +24,7 @@ from trialfleet.infra.fleet.aws import (
     token_store,
 )
 from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.aws.launch_template import Template
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.instances import inventory, launch, lease
 from trialfleet.infra.fleet.instances.fleet_request import Prepared
@@ -107,10 +108,13 @@ def prepare(
     candidates: Sequence[Candidate],
     run: str = "",
     progress: Progress = lambda _: None,
+    *,
+    everywhere: bool = True,
 ) -> Prepared:
     """Make what nodes of a run need (empty: of none), or bring it back to what it must be.
 
-    Regions without a candidate are left alone.
+    Regions without a candidate are left alone. Unless it is to be made `everywhere`, what a region
+    needs of its own is made when the first node is asked for there.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -123,29 +127,31 @@ def prepare(
     script = inputs.user_data(settings | {"run": run})
     progress("the nodes' role and instance profile")
     profile = identity.ensure(aws, fleet, policy.node_policy(fleet, account), policy.NODE_TRUST)
-    groups = {}
-    for aws_region in sorted({one.aws_region for one in candidates}):
+
+    def make(aws_region: str) -> dict[tuple[str, str], Template]:
         progress(f"the security group in {aws_region}")
-        vpc = places[aws_region].vpc
-        groups[aws_region] = network.ensure(aws, fleet, aws_region, vpc)
+        types = [one.type for one in candidates if one.aws_region == aws_region]
+        vpc, templates = places[aws_region].vpc, {}
+        group = network.ensure(aws, fleet, aws_region, vpc)
         if inputs.own and inputs.own.aws_region == aws_region:
-            network.admit(aws, inputs.own, vpc, groups[aws_region])
-    templates = {}
-    for aws_region, architecture, efa in sorted(
-        {(one.aws_region, one.type.architecture, fleet.efa and one.type.efa) for one in candidates}
-    ):
-        image = images.find(aws, fleet, aws_region, architecture)
-        wanted = launch_template.definition(
-            fleet, image, groups[aws_region], profile, script, efa=efa
-        )
-        kind = launch_template.kind_of(fleet, architecture, efa=efa)
-        made = launch_template.ensure(aws, fleet, aws_region, kind, wanted)
-        templates[aws_region, kind] = made
-    if fleet.clusters:
-        for aws_region in sorted({one.aws_region for one in candidates if one.type.clusters}):
+            network.admit(aws, inputs.own, vpc, group)
+        for architecture, efa in sorted(
+            {(one.architecture, fleet.efa and one.efa) for one in types}
+        ):
+            image = images.find(aws, fleet, aws_region, architecture)
+            wanted = launch_template.definition(fleet, image, group, profile, script, efa=efa)
+            kind = launch_template.kind_of(fleet, architecture, efa=efa)
+            made = launch_template.ensure(aws, fleet, aws_region, kind, wanted)
+            templates[aws_region, kind] = made
+        if fleet.clusters and any(one.clusters for one in types):
             progress(f"the placement group in {aws_region}")
             placement.ensure(aws, fleet, aws_region)
-    return Prepared(places=places, templates=templates)
+        return templates
+
+    prepared = Prepared(places=places, make=make)
+    for one in sorted(candidates, key=lambda one: one.aws_region) if everywhere else ():
+        prepared.template(fleet, one)
+    return prepared
 
 
 def up(
@@ -172,7 +178,7 @@ def up(
     living = inventory.instances(aws, fleet)
     lease.renew(aws, fleet, living)
     refusals = []
-    for attempt, pause in enumerate((*PAUSES, None)):
+    for pause in (*PAUSES, None):
         missing = max(0, wanted - len(living))
         # Nodes of a gang come together or not at all: some of them alone would cost for nothing.
         least = missing if fleet.gangs else 1
@@ -185,7 +191,6 @@ def up(
             run,
             progress,
             least=least,
-            attempt=attempt,
             unlisted=living,
         )
         living += launched.instances

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import count as count_from
 
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws import retries
@@ -164,7 +163,6 @@ class Autoscaler:
         self._capacity = Backoff(timedelta(seconds=30), timedelta(minutes=15))
         self._unfit = UnfitNodes()
         self._unmatched = UnmatchedTrials()
-        self._launches = count_from(0)
 
     def step(self, *, least: int = 0) -> Step:
         """Look, decide and act once; have `least` nodes or more, whatever waits."""
@@ -395,9 +393,10 @@ class Autoscaler:
         return ""
 
     def _prepare(self, candidates: Sequence[Candidate]) -> Prepared:
-        """Make what nodes are launched with, or find it: some thirty calls, as good as a choice."""
-        given = self._connections.inputs(self._aws, self._fleet)
-        return up.prepare(self._aws, self._fleet, given, candidates, self._run)
+        """Make what nodes are launched with, or find it: some twenty calls, as good as a choice."""
+        aws, fleet = self._aws, self._fleet
+        given = self._connections.inputs(aws, fleet)
+        return up.prepare(aws, fleet, given, candidates, self._run, everywhere=False)
 
     def _launch(
         self, decision: Decision, candidates: Sequence[Candidate], now: datetime
@@ -418,7 +417,6 @@ class Autoscaler:
             say,
             now=now,
             least=least,
-            attempt=next(self._launches),
             unlisted=self._watch.unlisted,
         )
         self._prepared = prepared  # until that, or anything else, fails

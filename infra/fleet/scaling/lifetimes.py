@@ -24,7 +24,7 @@ LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
 NOTICES = ("rebalance recommendation", "spot interruption")  # how a node's note on AWS's begins
 BY_AWS = "Server.SpotInstanceTermination"  # how AWS's reason begins where it took a node back
 TOLD = timedelta(days=30)  # for how long an ended instance tells something of its pool
-KEPT = timedelta(days=90)  # for how long an ended instance stays in the record
+KEPT = timedelta(days=90)  # for how long ended instances, and runs without one, stay in the record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,11 @@ class Ledger:
         for name in lifetimes.keys() - living:
             lifetimes[name] = _ended(lifetimes[name], now)
         recent = {k: v for k, v in lifetimes.items() if v.ended is None or now - v.ended < KEPT}
-        return replace(self, lifetimes=recent)
+        # What is dropped of a run is when it began: before all lives that are kept, so that `cost`
+        # and `status` count the same without it. A run that has a node in the record stays.
+        its = {life.run for life in recent.values()}
+        runs = {k: v for k, v in self.runs.items() if k in its or now - v < KEPT}
+        return replace(self, lifetimes=recent, runs=runs)
 
     def with_kept(self, kept: Ledger) -> Ledger:
         """Return the record with what was kept of the fleet when it went down, and is not in it.

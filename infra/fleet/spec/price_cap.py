@@ -1,4 +1,10 @@
-"""The caps on what a fleet costs: whether they are reached, how many more nodes they pay for."""
+"""The caps on what a fleet costs: whether they are reached, how many more nodes they pay for.
+
+The cap per hour is asked about twice before a node comes. The decision asks at the price of the
+best pool: it must know how many nodes there may be, to begin no gang that they don't suffice for,
+and to say what holds trials back. The launch asks at the price of each pool that is left once the
+best has no room, and beside all nodes that AWS lists by then; for `fleet up` nothing else asks.
+"""
 
 from __future__ import annotations
 

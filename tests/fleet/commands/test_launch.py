@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -21,9 +22,11 @@ from tests.fleet.mock_aws.moto_account import (
     fleet,
     inputs,
 )
+from tests.fleet.mock_aws.moto_faults import Killed
 from trialfleet.errors import FleetError
+from trialfleet.files import read_json
 from trialfleet.infra.fleet.aws import identity, images, launch_template, network
-from trialfleet.infra.fleet.instances import inventory, launch
+from trialfleet.infra.fleet.instances import inventory, launch, refused
 from trialfleet.infra.fleet.instances.fleet_request import (
     HEAVIEST,
     SLOWEST,
@@ -63,7 +66,6 @@ def ask(
     messages: list[str] | None = None,
     now: datetime = NOON,
     least: int = 1,
-    attempt: int = 0,
     unlisted: Sequence[Instance] = (),
     **changes: Any,
 ) -> Launched:
@@ -79,7 +81,6 @@ def ask(
         lines.append,
         now=now,
         least=least,
-        attempt=attempt,
         unlisted=unlisted,
     )
 
@@ -332,12 +333,18 @@ def test_the_cap_per_hour_is_kept(cloud: Account) -> None:
     assert len(cloud.instances()) == 4
 
 
+def asks_in_vain(cloud: Account, candidates: Sequence[Candidate], **changes: Any) -> None:
+    """Ask while nobody can tell whether AWS made something: as after a crash."""
+    cloud.faults.refuse("CreateFleet", "InternalError", times=1)
+    with pytest.raises(FleetError, match="InternalError"):
+        ask(cloud, candidates, **changes)
+
+
 def test_a_request_asked_again_has_the_same_name_and_another_has_another(cloud: Account) -> None:
-    cloud.faults.refuse("CreateFleet", "InsufficientInstanceCapacity")
-    ask(cloud, [A])
-    ask(cloud, [A], now=NOON + timedelta(minutes=6))
-    ask(cloud, [B])
-    ask(cloud, [A], now=NOON + timedelta(minutes=8))
+    asks_in_vain(cloud, [A])
+    asks_in_vain(cloud, [A], now=NOON + timedelta(minutes=6))
+    asks_in_vain(cloud, [B])
+    asks_in_vain(cloud, [A], now=NOON + timedelta(minutes=8))
     names = [body["ClientToken"] for body in cloud.faults.asked("CreateFleet")]
     assert names[0] == names[1]
     assert len(set(names)) == 3
@@ -345,9 +352,9 @@ def test_a_request_asked_again_has_the_same_name_and_another_has_another(cloud: 
 
 
 def test_a_request_whose_parts_have_changed_meanwhile_has_another_name(cloud: Account) -> None:
+    asks_in_vain(cloud, [A])
+    asks_in_vain(cloud, [candidate(HOME + "a", price=0.41)])
     cloud.faults.refuse("CreateFleet", "InsufficientInstanceCapacity")
-    ask(cloud, [A])
-    ask(cloud, [candidate(HOME + "a", price=0.41)])
     spec, (region, at) = fleet(), (HOME, NOON)
     made = ready(cloud, spec)
     other = launch_template.definition(
@@ -361,9 +368,8 @@ def test_a_request_whose_parts_have_changed_meanwhile_has_another_name(cloud: Ac
 
 
 def test_a_request_asked_again_is_the_same_in_all_its_parts(cloud: Account) -> None:
-    cloud.faults.refuse("CreateFleet", "InsufficientInstanceCapacity")
-    ask(cloud, [A])
-    ask(cloud, [A], now=NOON + timedelta(minutes=6))
+    asks_in_vain(cloud, [A])
+    asks_in_vain(cloud, [A], now=NOON + timedelta(minutes=6))
     first, second = cloud.faults.asked("CreateFleet")
     assert first == second
 
@@ -414,11 +420,43 @@ def test_an_earlier_request_that_made_nothing_is_a_refusal(cloud: Account) -> No
     assert launched.refusals[0].passes
 
 
-def test_after_a_lack_of_capacity_the_next_attempt_is_a_request_of_its_own(cloud: Account) -> None:
+def test_after_a_lack_of_capacity_the_next_request_is_another_also_of_a_new_process(
+    cloud: Account,
+) -> None:
+    cloud.capacity.lack(times=2)
+    assert ask(cloud, [A]).instances == []
+    assert ask(cloud, [A]).instances == []
+    assert zones(ask(cloud, [A])) == [HOME + "a"]
+    assert len(cloud.capacity.requests) == 3
+
+
+def test_killed_before_a_refusal_was_noted_a_request_is_made_again_as_it_was(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.capacity.lack(times=1)
+    with monkeypatch.context() as killing:
+        killing.setattr(refused, "note", mock.Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            ask(cloud, [A])
+    assert ask(cloud, [A]).instances == []  # AWS answers the same to the same request
+    assert len(cloud.capacity.requests) == 1
+    assert zones(ask(cloud, [A])) == [HOME + "a"]
+
+
+def test_requests_of_former_windows_are_forgotten(cloud: Account) -> None:
+    cloud.capacity.lack()
+    for minutes in range(0, 40, 10):
+        ask(cloud, [A, B], now=NOON + timedelta(minutes=minutes))
+    assert len(read_json(refused.file_of("f"))["names"]) == 1
+
+
+def test_without_a_disk_for_refusals_nodes_are_asked_for_all_the_same(cloud: Account) -> None:
+    folder = refused.file_of("f").parent
+    folder.parent.mkdir(parents=True)
+    folder.write_text("which is a file")
     cloud.capacity.lack(times=1)
     assert ask(cloud, [A]).instances == []
-    assert ask(cloud, [A]).instances == []  # AWS answers the same to the same request
-    assert zones(ask(cloud, [A], attempt=1)) == [HOME + "a"]
+    assert zones(ask(cloud, [B])) == [HOME + "b"]
 
 
 def test_a_killed_requests_nodes_are_in_the_answer_to_the_same_request(
@@ -451,6 +489,35 @@ def test_a_gang_for_which_no_zone_has_room_gets_no_node(cloud: Account) -> None:
     launched = ask(cloud, [A, B], 3, least=3, gangs={"placement_group": False})
     assert (launched.instances, cloud.instances()) == ([], [])
     assert all(one.passes for one in launched.refusals)
+
+
+@pytest.mark.parametrize(
+    ("share", "base", "gangs", "spot", "on_demand"),
+    [(0.5, 0, 1, 4, 0), (0.2, 0, 1, 0, 4), (0.5, 0, 2, 4, 4), (1, 2, 2, 8, 0), (1, 3, 2, 4, 4)],
+)
+def test_a_gang_of_a_mixed_fleet_is_whole_in_spot_or_in_on_demand(
+    cloud: Account, share: float, base: int, gangs: int, spot: int, on_demand: int
+) -> None:
+    both = [A, replace(A, lifecycle="on-demand", price=1)]
+    mixed: dict[str, Any] = {"gangs": {"placement_group": False}}
+    mixed["spot"] = {"share": share, "base": base}
+    launched = ask(cloud, both, 4 * gangs, least=4, **mixed)
+    kinds = [one.lifecycle for one in launched.instances]
+    assert (kinds.count("spot"), kinds.count("on-demand")) == (spot, on_demand)
+    for request in cloud.capacity.requests:
+        options = request["SpotOptions"] or request["OnDemandOptions"]
+        assert int(options["MinTargetCapacity"]) == 4
+
+
+def test_where_spot_has_part_of_a_gang_alone_on_demand_gives_none_of_that_gang(
+    cloud: Account,
+) -> None:
+    both = [A, replace(A, lifecycle="on-demand", price=1)]
+    cloud.capacity.lack(lifecycle="spot", room=3)
+    gangs = {"placement_group": False}
+    assert ask(cloud, both, 4, least=4, spot={"share": 0.5}, gangs=gangs).instances == []
+    launched = ask(cloud, both, 8, least=4, spot={"share": 0.5}, gangs=gangs)
+    assert [one.lifecycle for one in launched.instances] == ["on-demand"] * 4
 
 
 def test_a_gang_is_of_one_type(cloud: Account) -> None:
@@ -540,10 +607,10 @@ def test_nodes_that_aws_does_not_list_yet_count(
 ) -> None:
     fresh = ask(cloud, [A]).instances
     monkeypatch.setattr(inventory, "instances", lambda *_, **__: [])
-    capped = ask(cloud, [A], unlisted=fresh, attempt=1, price_cap={"hour": 0.7})
+    capped = ask(cloud, [A], unlisted=fresh, price_cap={"hour": 0.7})
     assert capped.instances == []
     gangs = {"placement_group": False}
-    assert ask(cloud, [B], unlisted=fresh, attempt=2, gangs=gangs).instances == []
+    assert ask(cloud, [B], unlisted=fresh, gangs=gangs).instances == []
 
 
 def test_an_answer_that_names_no_pool_is_understood() -> None:

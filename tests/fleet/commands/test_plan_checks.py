@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from tests.fleet.mock_aws import moto_account
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account
@@ -19,11 +20,13 @@ from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.choice.offers import Offer
 from trialfleet.infra.fleet.commands import manager_checks
+from trialfleet.infra.fleet.commands.gang_prices import GangNeed
 from trialfleet.infra.fleet.commands.plan import FleetPlan, fleet_plan
 from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
+from trialfleet.infra.pool.machines import Room
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.printing.fleet_tables import partly_offered
+from trialfleet.workflows.cli.printing.fleet_tables import partly_offered, plan_view
 from trialfleet.workflows.study.loading import load_fleet
 
 IMAGES = {HOME: IMAGE, AWAY: IMAGE}
@@ -286,3 +289,14 @@ def test_the_plan_says_how_many_nodes_are_spot_and_what_aws_scores(
     assert planned(cloud, instance_types=TYPES[:2]).placement_scores == {}
     cloud.faults.refuse("GetSpotPlacementScores", "UnauthorizedOperation", status=403)
     assert planned(cloud, instance_types=TYPES).placement_scores == {}
+
+
+def test_the_plan_of_a_study_with_gangs_says_that_they_are_whole(cloud: Account) -> None:
+    room = Room(cpus=1, gpus=1, memory_mb=1_000)
+    mixed = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, gangs={})
+    plan = fleet_plan(cloud.aws, mixed, [GangNeed(min=2, max=2, need=room)])
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(plan_view(plan))
+    text = "of 4 nodes 2 are spot: 50%, as near as whole gangs come to it"
+    assert text in shown.get()

@@ -337,3 +337,14 @@ def test_two_fleets_live_beside_each_other(cloud: Account) -> None:
     raise_fleet(cloud, 2, name="g")
     assert len(inventory.instances(cloud.aws, fleet(name="f"))) == 1
     assert len(inventory.instances(cloud.aws, fleet(name="g"))) == 2
+
+
+def test_up_again_within_minutes_of_a_lack_of_capacity_asks_aws_anew(cloud: Account) -> None:
+    cloud.capacity.lack()
+    with pytest.raises(FleetError, match="no node could be had"):
+        raise_fleet(cloud, 1)
+    asked = len(cloud.capacity.requests)
+    cloud.capacity.restore()
+    assert len(raise_fleet(cloud, 1).instances) == 1
+    assert len(cloud.capacity.requests) == asked + 1
+    assert len(cloud.pauses) == 3, "the second time AWS has room at once"

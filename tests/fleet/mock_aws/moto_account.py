@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -119,14 +121,32 @@ class Account:
 
 @contextmanager
 def account() -> Iterator[Account]:
-    """Give an empty account; nothing in it sleeps."""
+    """Give an empty account; nothing in it sleeps.
+
+    What this machine keeps of its fleets is in a folder of its own, unless a test names one.
+    """
     aws, faults = _under_test()
     pauses: list[float] = []
     asleep = mock.patch("time.sleep", pauses.append)
-    with _few_images(), placement_groups(), instant_fleets() as capacity, mock_aws(), asleep:
+    with (
+        _state_of_its_own(),
+        _few_images(),
+        placement_groups(),
+        instant_fleets() as capacity,
+        mock_aws(),
+        asleep,
+    ):
         faults.reset()
         faults.refuse("DeleteSecurityGroup", "DependencyViolation", when=_has_members)
         yield Account(copy(aws), faults, capacity, pauses)  # which has asked nothing yet
+
+
+@contextmanager
+def _state_of_its_own() -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as folder:
+        state = {"XDG_STATE_HOME": os.environ.get("XDG_STATE_HOME", folder)}
+        with mock.patch.dict("os.environ", state):
+            yield
 
 
 @contextmanager

@@ -86,6 +86,19 @@ def test_old_lives_are_forgotten_after_three_months() -> None:
     assert not record.noted([], NOW + timedelta(days=91)).lifetimes
 
 
+def test_runs_are_forgotten_after_three_months_once_they_have_no_node() -> None:
+    living = [instance(run="long")]
+    record = after((NOW, living)).begun("long", NOW).begun("old", NOW)
+    record = record.begun("young", NOW + timedelta(days=2))
+    assert set(record.noted([], NOW + timedelta(days=89)).runs) == {"long", "old", "young"}
+    later = NOW + timedelta(days=91)
+    assert set(record.noted(living, later).runs) == {"long", "young"}
+    assert set(record.noted([], later).runs) == {"young"}
+    assert record.with_kept(record).noted([], later).begun("now", later).runs.keys() == {
+        *("young", "now")
+    }
+
+
 def test_the_record_is_kept_in_the_fleets_bucket(cache: Path) -> None:
     with new_account() as account:
         record = after((NOW, [instance(), instance("i-2", state="terminated", expires=None)]))

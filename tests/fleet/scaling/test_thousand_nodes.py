@@ -97,6 +97,48 @@ def test_a_step_makes_few_calls_and_a_quiet_one_lists_the_nodes_alone(
         assert max(sum(key.startswith("ResourceId.") for key in body) for body in tagged) <= page
 
 
+@contextmanager
+def empty_account(**changes: Any) -> Iterator[World]:
+    """A world of three AWS regions in which nothing was ever made; all that trials want is told."""
+    images = dict.fromkeys(REGIONS, IMAGE)
+    usual: dict[str, Any] = {"aws_regions": [*REGIONS], "zones": [], "ami": images}
+    with world(**{**usual, "nodes": {"max": 999}, **changes}) as here:
+        here.candidates = [candidate(f"{region}a") for region in REGIONS]
+        here.waiting = 9
+        yield here
+
+
+def test_the_first_launch_into_an_empty_account_makes_few_calls() -> None:
+    with empty_account() as here:
+        scaler = here.autoscaler("r1")
+        calls = calls_of(here, scaler)
+        assert len(here.account.instances(HOME)) == 9
+        assert calls.total() <= 40, calls
+        assert calls["ec2:CreateSecurityGroup"] == calls["ec2:CreateLaunchTemplate"] == 1
+        here.waiting = 10
+        assert calls_of(here, scaler).total() <= 10
+
+
+def test_what_a_region_needs_is_made_once_the_regions_before_it_have_no_room() -> None:
+    with empty_account() as here:
+        here.account.capacity.lack(HOME + "a", room=2)
+        calls = calls_of(here, here.autoscaler("r1"))
+        assert [len(here.account.instances(region)) for region in REGIONS] == [2, 7, 0]
+        assert calls["ec2:CreateSecurityGroup"] == calls["ec2:CreateLaunchTemplate"] == 2
+
+
+def test_what_can_not_be_made_in_a_region_takes_no_node_of_another() -> None:
+    with empty_account() as here:
+        here.account.capacity.lack(HOME + "a", room=2)
+        here.account.faults.refuse("DescribeImages", "InvalidAMIID.NotFound", aws_region=AWAY)
+        scaler = here.autoscaler("r1")
+        step = scaler.step()
+        assert len(step.launched) == 9
+        assert [len(here.account.instances(region)) for region in REGIONS] == [2, 0, 7]
+        here.later(minutes=1)
+        assert scaler.step().nodes == {"coming": 9}
+
+
 def test_what_nodes_are_launched_with_is_looked_up_once_until_a_launch_fails() -> None:
     with three_regions(1, nodes={"max": 40}) as here:
         scaler = here.autoscaler("r1")

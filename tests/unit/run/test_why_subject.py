@@ -90,3 +90,16 @@ def test_of_a_pool_that_is_down_why_and_status_name_the_same_command(
     for words in (["A", "--run", str(run.folder)], ["--run", str(run.folder)]):
         answer = CliRunner().invoke(main, ["why", *words]).output
         assert answer.splitlines()[1] == f"next: {command}"
+
+
+def test_a_name_where_nothing_has_run_is_refused_with_what_to_do(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    done = CliRunner().invoke(main, ["logs", "nosuch"])
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "error: no run has a region or node named 'nosuch', and no job or instance is called so; "
+        f"there are no runs in {str(work / 'runs')!r}: make one with: trialfleet plan STUDY, "
+        "or name the folder of one by --run\n"
+    )

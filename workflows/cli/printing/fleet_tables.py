@@ -84,7 +84,8 @@ def _asked(plan: FleetPlan) -> str:
         beyond = f" of those beyond {plan.spot_base} on-demand" if plan.spot_base else ""
         text += (
             f"\nof {plan.max_nodes} nodes {plan.spot_nodes} are spot: "
-            f"{plan.spot_share:.0%}{beyond}, rounded up"
+            f"{plan.spot_share:.0%}{beyond}, "
+            + ("as near as whole gangs come to it" if plan.gangs else "rounded up")
         )
     if plan.placement_scores:
         told = ", ".join(f"{region} {score}" for region, score in plan.placement_scores.items())

@@ -268,23 +268,23 @@ def _as_run(word: str) -> Subject | None:
 
 
 def _unknown(word: str, run: str | None) -> str:
-    known: list[str] = []
-    example = ""
-    where = f"no run in {str(RUNS.absolute())!r}"
     before, _, name = word.partition("/")
     if run is None and name and before in _studies():
         run, word = before, name
-    if run or runs_here():
-        folder = _opened(find_run(run))
-        graph = graph_of(load_frozen(folder / "study.yaml").study).regions
-        known = [region.name for region in graph]
-        example = f"; a node, for example: {_node_like(word, graph)}"
-        where = f"the run {folder.name!r}"
+    if run is None and not runs_here():
+        return (
+            f"no run has a region or node named {word!r}, and no job or instance is called so; "
+            f"there are no runs in {str(RUNS.absolute())!r}: make one with: "
+            "trialfleet plan STUDY, or name the folder of one by --run"
+        )
+    folder = _opened(find_run(run))
+    graph = graph_of(load_frozen(folder / "study.yaml").study).regions
+    known = [region.name for region in graph]
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    regions = f"; regions: {', '.join(known[:_SHOWN])}{more}" if known else ""
     return (
-        f"{word!r} is no region or node of {where}, no job and no instance"
-        f"{did_you_mean(word, known)}{regions}{example}"
+        f"{word!r} is no region or node of the run {folder.name!r}, no job and no instance"
+        f"{did_you_mean(word, known)}; regions: {', '.join(known[:_SHOWN])}{more}"
+        f"; a node, for example: {_node_like(word, graph)}"
     )
 
 
