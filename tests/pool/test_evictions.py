@@ -48,7 +48,9 @@ def command(*words: str) -> Result:
 
 
 def heard(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    """Return events by their ids: one whose sender was killed may arrive twice."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return list({event["id"]: event for event in map(json.loads, lines)}.values())
 
 
 def killing(make_run: MakeRun, work: Path) -> Run:
