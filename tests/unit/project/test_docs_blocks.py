@@ -309,7 +309,7 @@ def test_days_costs_and_models_are_read_and_moved(
         exec(block.text, {})  # noqa: S102  the page's own code
     told = capsys.readouterr().out
     assert "2026-11-22 ('2026-11-22',) {'north': 'no such file'}" in told
-    assert told.endswith("r1 is in force in place of r2\n")
+    assert told.endswith("r1 replaces r2 as the current model\n")
 
 
 def test_a_study_without_a_file_is_planned(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_what_a_python_trainer_may_use_is_listed_and_nothing_else(tmp_path: Path
         for value in [getattr(made, name)]
     }
     page = (site.DOCS / "trainers.md").read_text(encoding="utf-8")
-    tables = page.split("What a trial knows")[1].split("The study names the program")[0]
+    tables = page.split("Attributes of a trial")[1].split("The study names the program")[0]
     cells = re.findall(r"^\| (`.+?) \|", tables, re.MULTILINE)
     assert {name for cell in cells for name in re.findall("`(.+?)`", cell)} == there
 
