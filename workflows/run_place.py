@@ -27,9 +27,10 @@ def usable_place(out: Path) -> Path:
     # A "|" in the name of a configuration file means the output of a program.
     if needs_escape(str(place)) or "|" in str(place) or not str(place).isprintable():
         raise InputError(
-            f"the run's folder {str(place)!r} has what DAGMan can't take: a double quote, a "
-            "backslash, '|', '$(', '$$' or a character that does not print; choose another with "
-            "--out"
+            f"the run's folder {str(place)!r} has a character that DAGMan can't use: a double "
+            "quote, a backslash, '|', '$(', '$$' or a character that does not print; choose "
+            "another "
+            "with --out"
         )
     return place
 
@@ -49,7 +50,7 @@ def main() -> None:
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):
         raise InputError(
-            f"{str(place)!r} has a comma, which HTCondor's file transfer can't take: rename that "
+            f"{str(place)!r} has a comma, which HTCondor's file transfer can't handle: rename that "
             "folder"
         )
     existing = next(folder for folder in (place, *place.parents) if folder.exists())

@@ -18,7 +18,7 @@ def secret(file: str | None, variable: str | None = None) -> str:
     except OSError as error:
         raise ValueError(f"{file} can't be read: {error.strerror}") from None
     except UnicodeError:
-        raise ValueError(f"{file} can't be read: no text") from None
+        raise ValueError(f"{file} can't be read: it is not a text file") from None
     if found := re.split(r"[\r\n]", (text or "").strip(), maxsplit=1)[0].strip():
         return found
     raise ValueError(f"{file or f'the environment variable {variable}'} is empty")

@@ -205,8 +205,8 @@ def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
     if not can_be_told:
         return ""
     return (
-        f"they are no better than shuffled: columns tell {today.target!r} with a score of "
-        f"{today.labels.score:.2g}, and shuffled labels with up to {today.labels.shuffled:.2g}"
+        f"they are no better than shuffled: columns predict {today.target!r} with a score of "
+        f"{today.labels.score:.2g}, shuffled labels with up to {today.labels.shuffled:.2g}"
     )
 
 

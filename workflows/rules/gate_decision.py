@@ -123,7 +123,7 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
 
 def kept_words(champion: str | None) -> str:
     """Say of a new model that another stays in force, by its run where that is known."""
-    return f"kept the former model{f' (run {champion})' if champion else ''}, not this one"
+    return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
 def rule_of(study: Study) -> Rule:
@@ -194,8 +194,8 @@ def _decision(
     higher = float(differences.mean())
     if -interval[0] < _AS_WELL * higher:
         few = (
-            f"its losses per row are higher by {higher:.4g} on average; that may be a few rows, "
-            f"but isn't chance alone, which could have made them lower by {-interval[0]:.4g} "
+            f"its losses per row are higher by {higher:.4g} on average; a few rows may cause that, "
+            f"but chance alone does not: it could have made them lower by {-interval[0]:.4g} "
             f"at most ({sure})"
         )
         return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {few}", interval
@@ -212,7 +212,7 @@ def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
         return ""
     unit = 10.0 ** math.floor(math.log10(worse))  # rounded up to one digit that isn't zero
     say = math.ceil(worse / unit) * unit
-    return f"; if so little doesn't matter, give gate.tolerance, {say:g} say"
+    return f"; if such a small loss is acceptable, set gate.tolerance, to {say:g} for example"
 
 
 def _unequal(measured: Mapping[str, Measured]) -> str:

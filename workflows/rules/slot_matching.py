@@ -63,8 +63,9 @@ class Prospects:
             return f"no slot of the pool can run them{why}"
         if self.unwilling:
             return (
-                f"{self.fit} of {self.slots} slot(s) have what they ask, and none takes them now: "
-                f"its own START refuses{why}"
+                f"{self.fit} of {self.slots} slot(s) have what they ask, but none accepts them "
+                "now: "
+                f"its START expression refuses{why}"
             )
         return f"{self.fit} of {self.slots} slot(s) of the pool can run them{self._divided()}{why}"
 

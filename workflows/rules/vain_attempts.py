@@ -88,8 +88,8 @@ def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
     if job.asked is None or job.status != JobStatus.RUNNING or now - job.asked <= _ANSWER_SECONDS:
         return None
     what = (
-        f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: that, "
-        "its storage or room on its disk is away"
+        f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: the "
+        "service or its storage does not respond, or its disk is full"
     )
     return _trouble(job, "stuck", what)
 

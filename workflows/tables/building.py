@@ -35,7 +35,7 @@ _SHOWN = 30  # names of columns in a message
 _PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 _MOST_LABELS = 0.5  # of the rows; more classes than this are ids, or a text
 _HALF = 0.5  # of the cells are numbers, and what is left can't be classes
-_WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else mend the file"
+_WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else correct the file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +279,7 @@ def _check_columns(names: Sequence[str], target: str | None, options: TableOptio
     """Return the target, if it and all columns of the options are there."""
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
-        raise TableError(f"which column is to be predicted? Write target: COLUMN; it has {choices}")
+        raise TableError(f"no column to predict is named: write target: COLUMN; it has {choices}")
     wanted = [("target", target), *(("table.columns", name) for name in options.columns)]
     wanted += [("table.split", name) for name in options.split.own_columns]
     problems = [

@@ -113,7 +113,7 @@ def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
 
 
 def _damaged(error: Exception) -> TableError:
-    return TableError(f"is no whole gzip file: {error}")
+    return TableError(f"is not a complete gzip file: {error}")
 
 
 def _lines(file: io.BufferedReader) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _lines(file: io.BufferedReader) -> Iterator[str]:
                     raise TableError(_why_no_text(found[0], where))
                 yield line
     except UnicodeDecodeError as error:
-        raise TableError(f"is no text in UTF-16: {error.reason}") from error
+        raise TableError(f"is not UTF-16 text: {error.reason}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(error) from error
 
@@ -135,7 +135,7 @@ def _why_no_text(found: str, where: str) -> str:
     if found == _NUL:
         return f"has a NUL byte in {where}: it is damaged, or UTF-16 without a byte order mark"
     byte = found.encode(errors="surrogateescape")[0]
-    return f"is no text in UTF-8: it has the byte 0x{byte:02x} in {where}; save it as UTF-8"
+    return f"is not UTF-8 text: it has the byte 0x{byte:02x} in {where}; save it as UTF-8"
 
 
 # The rows
@@ -204,7 +204,7 @@ def _names(header: list[str]) -> list[str]:
         raise TableError("has no header: its first line must name the columns")
     names = [name if name.strip() else f"Unnamed: {i}" for i, name in enumerate(header)]
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
-        raise TableError(f"has several columns called {', '.join(map(repr, doubled))}")
+        raise TableError(f"has several columns named {', '.join(map(repr, doubled))}")
     return names
 
 

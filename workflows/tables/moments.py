@@ -122,7 +122,7 @@ def as_people_write_dates(values: pl.Series) -> str:
     forms = [form for form in _TO_OFFER if _reads(form, dates.head(_SAMPLE))]
     forms = [form for form in forms if _reads(form, dates)]
     plain = [form for form in forms if "%Z" not in form] or forms
-    order = ", whose order nobody can tell" if len(plain) > 1 else ""
+    order = ", whose order of day and month is unclear" if len(plain) > 1 else ""
     told = f"dates such as {dates[0]!r}{order}: write YYYY-MM-DD"
     if not plain:
         return told

@@ -45,5 +45,5 @@ def _read_parquet(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(path, glob=False)
     except PolarsError as error:
-        why = next(iter(str(error).strip().splitlines()), "polars can't say why")
-        raise TableError(f"is no Parquet file that can be read: {why}") from error
+        why = next(iter(str(error).strip().splitlines()), "polars gives no reason")
+        raise TableError(f"is not a readable Parquet file: {why}") from error

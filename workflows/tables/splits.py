@@ -97,7 +97,7 @@ def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
     if best.share < _HALF:
         return f"holds no dates and no numbers, such as {best.first!r}; write {_ISO}"
     row = numbered[best.row]
-    return f"has {best.first!r} in row {row} below the header, which is no {best.kind}"
+    return f"has {best.first!r} in row {row} below the header, which is not a {best.kind}"
 
 
 def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:

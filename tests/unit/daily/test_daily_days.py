@@ -195,7 +195,7 @@ def ticking() -> Callable[[], datetime]:
 
 def test_a_day_waits_for_another_until_its_own_deadline(busy: Days) -> None:
     busy.run(DAY)
-    why = f"its deadline was over before {BEFORE}, the day before it in turn, had ended"
+    why = f"its deadline was over before the day before it, {BEFORE}, ended"
     assert outcomes_of(busy, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
     assert all(attempt.ended for attempt in busy.journal.attempts())
 
@@ -223,7 +223,7 @@ def test_who_waits_for_another_day_says_so_and_that_htcondor_is_down(
     with pytest.raises(Enough):
         second.run(DAY) if starts == "run" else second.backfill(DAY, DAY, only_missing=True)
     assert len(messages) == 2
-    assert messages[0] == f"waits: {BEFORE} is being worked on"
+    assert messages[0] == f"waits until the day {BEFORE} has ended"
     assert messages[1].startswith("the day waits for HTCondor (the pool in ")
     assert messages[1].endswith("if it is down: trialfleet pool up")
 
@@ -251,7 +251,7 @@ def test_backfill_takes_what_is_missing_and_nothing_else(here: Path) -> None:
     trained(here, days, BEFORE)
     days.run(DAY)
     first = DAY - timedelta(days=3)
-    with pytest.raises(InputError, match=r"2 regions' days have ended already.*--only missing"):
+    with pytest.raises(InputError, match=r"2 regions have succeeded already.*--only missing"):
         days.backfill(first, DAY, only_missing=False)
     assert days.backfill(first, DAY, only_missing=True) == [
         first, first + timedelta(days=1), DAY
@@ -274,7 +274,7 @@ def test_a_backfill_of_data_that_is_missing_still_begins_no_other_attempt(here: 
     assert [attempt.attempt for attempt in days.journal.attempts()] == [1]
     assert outcomes_of(days, DAY) == before
     absent = f"data of {DAY} isn't there: {here}/data/A/{DAY}.txt, and of 1 other"
-    assert messages[-1] == f"{DAY} (1 of 1 days): nothing is begun: {absent}"
+    assert messages[-1] == f"{DAY} (1 of 1 days): nothing is started: {absent}"
     assert len(days._still_absent(DAY, ["A", "NO"])) == 2
     put(here, DAY, A="1")
     assert days._still_absent(DAY, ["A", "NO"]) == []
@@ -296,8 +296,8 @@ def test_a_backfill_says_how_far_it_is(here: Path) -> None:
     days = Days(write(here, TEXT), clock=lambda: NOON, say=messages.append)
     days.backfill(BEFORE, DAY, only_missing=True)
     assert messages == [
-        f"{BEFORE} (1 of 2 days): 2 regions to make up for",
-        f"{DAY} (2 of 2 days): 2 regions to make up for",
+        f"{BEFORE} (1 of 2 days): 2 regions to backfill",
+        f"{DAY} (2 of 2 days): 2 regions to backfill",
     ]
 
 
@@ -511,7 +511,7 @@ def test_a_day_that_waits_for_htcondor_says_so_once_and_when_it_goes_on(make_run
         waits.look(each)
     assert messages == [
         "the day waits for HTCondor (no HTCondor); if it is down: trialfleet pool up",
-        "HTCondor answers again: the day goes on",
+        "HTCondor answers again: the day continues",
     ]
 
 

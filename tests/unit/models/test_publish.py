@@ -289,7 +289,7 @@ def test_models_of_unknown_age_and_a_broken_link_hold_nothing_back(
 @pytest.mark.parametrize("name", ["latest", "nowhere", "."])
 def test_only_what_a_run_published_is_promoted(study: Study, best: TrialFolder, name: str) -> None:
     publish_as("r1", study, best)
-    with pytest.raises(InputError, match="no model that a run published"):
+    with pytest.raises(InputError, match="is not a run's published model"):
         promote(models_folder_of(study) / name)
     assert latest(study) == "r1"
 

@@ -126,7 +126,7 @@ def test_a_slot_that_refuses_by_its_own_start_may_take_the_job_later() -> None:
     found = prospects(job(), [slot(Start=False), slot(Memory=GB)])
     assert (found.fit, found.willing, found.unwilling) == (1, 0, True)
     assert not found.hopeless
-    assert "its own START refuses" in str(found)
+    assert "its START expression refuses" in str(found)
 
 
 def test_where_nodes_of_a_fleet_join_the_pool_nothing_is_hopeless() -> None:
@@ -216,7 +216,7 @@ GPU_FLEET = {**FLEET, "instance_types": ["c7i.xlarge", "g6e.xlarge"]}
     [
         ({}, [slot(), slot(HAS_GPU=True)], "gpu", "because 1 of 2 slot(s) have HAS_GPU"),
         ({}, [slot(HAS_GPU=False)], "cpu", "because no slot of the pool has a GPU"),
-        ({}, [slot(GPUs=2)], "cpu", "none of the 1 slot(s) with GPUs says HAS_GPU"),
+        ({}, [slot(GPUs=2)], "cpu", "none of the 1 slot(s) with GPUs advertises HAS_GPU"),
         ({"fleet": FLEET}, [slot()], "gpu", "because the study's fleet has GPUs"),
         ({"fleet": GPU_FLEET}, [], "gpu", "because the study's fleet has GPUs"),
         ({"fleet": CPU_FLEET}, [slot()], "cpu", "because no slot of the pool has a GPU"),

@@ -101,14 +101,14 @@ def test_a_champion_that_was_kept_and_drift_are_told(scene: Scene) -> None:
     scene.region(
         published="/m/demo/A/r1",
         kept="worse by 0.3",
-        drift="loss 9, outside of its own past, 1 to 2",
+        drift="loss 9, outside its past range, 1 to 2",
     )
     kept, drift = scene.events.look()
     assert (kept.kind, drift.kind) == ("champion-kept", "drift")
     assert "worse by 0.3" in kept.title
     assert "trialfleet promote" in kept.text
-    assert "outside of its own past" in drift.title
-    assert drift.text == "Its past: trialfleet models demo/A"
+    assert "outside its past range" in drift.title
+    assert drift.text == "History: trialfleet models demo/A"
     scene.region(kept=None)
     assert scene.kinds() == ["drift"]
 
@@ -125,7 +125,7 @@ def test_a_model_that_waits_for_approval_is_told_at_once_with_what_to_type(scene
     assert event.title == (
         "demo r1: A: its new model passed the gate (loss 0.3, champion 0.4) and waits for approval"
     )
-    assert "\nPut it in force: trialfleet promote '/m/demo/A b/r1' --why REASON\n" in event.text
+    assert "\nTo promote it: trialfleet promote '/m/demo/A b/r1' --why REASON\n" in event.text
     assert event.data == {"model": "/m/demo/A b/r1", "since": "2026-11-22T03:10:41+00:00"}
     scene.region(awaits_approval=None)
     assert scene.kinds() == []
@@ -155,7 +155,7 @@ def test_budgets_in_usd_are_told_by_region_and_run(
     assert scene.kinds() == []
     scene.set(regions=(replace(first, usd=4.1, spent="budget.usd is spent"), second))
     [ended] = scene.events.look()
-    assert ended.title == "demo r1: A: no trial begins any more: budget.usd is spent"
+    assert ended.title == "demo r1: A: no more trials start: budget.usd is spent"
     assert "trialfleet cost" in ended.text
     scene.set(regions=(replace(first, usd=4.1), second))
     [of_region] = scene.events.look()
@@ -232,7 +232,7 @@ def test_a_run_s_end_is_told_but_not_that_a_person_stopped_it(scene: Scene) -> N
     scene.region(stage=Stage.PUBLISHED, best=0.25)
     [end] = scene.events.look()
     assert end.kind == "run-done"
-    assert end.title == "demo r1: failed: 1 of 2 regions have what was asked for"
+    assert end.title == "demo r1: failed: 1 of 2 regions succeeded"
     assert end.text.splitlines()[0] == "A: published  loss 0.25"
 
 
@@ -305,7 +305,8 @@ def test_a_day_is_told_once_as_a_table(day: Day) -> None:
         "Rio        kept       worse by 0.3",
         "Oslo       published",
         (
-            "Again: trialfleet daily backfill '/s/my study.yaml' --from 2026-11-22 --to 2026-11-22"
+            "To retry: trialfleet daily backfill '/s/my study.yaml' --from 2026-11-22 --to "
+            "2026-11-22"
             " --only missing"
         ),
     ]
@@ -360,7 +361,7 @@ def test_a_digest_has_what_was_measured_and_who_moved_a_model(
     attempt = day.begin(today, [outcome(today, "NO", Ending.PUBLISHED, run="r2")], before)
     day.journal.end(attempt, datetime.fromisoformat(changed))
     [done] = day.tell()
-    back = "NO: r1's model is in force in place of r2's: rollback by anna: bad labels"
+    back = "NO: r1's model is the current one instead of r2's: rollback by anna: bad labels"
     assert done.text.splitlines()[0] == "NO  published  loss 0.125, before 0.25"
     assert done.text.splitlines()[-1] == back
     assert done.data["regions"][0] | {"why": ""} == {

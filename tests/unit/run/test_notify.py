@@ -459,7 +459,7 @@ def test_a_channel_that_never_works_is_given_up_and_that_is_told(tmp_path: Path)
         clock.now = outbox.waiting()[0].due
     assert clock.now - 1000.0 > GIVEN_UP
     [line] = undelivered(tmp_path)
-    assert line.endswith("ended with exit code 1: without a word (given up)")
+    assert line.endswith("ended with exit code 1: without output (given up)")
 
 
 def test_a_secret_that_is_in_another_s_environment_is_left_to_it(
@@ -542,7 +542,7 @@ def test_a_test_goes_to_every_channel_and_says_which_works(tmp_path: Path, hook:
     assert done.exit_code == 1
     first, second = done.output.splitlines()
     assert first.endswith("url: sent")
-    assert second == "command false: 'false' ended with exit code 1: without a word"
+    assert second == "command false: 'false' ended with exit code 1: without output"
     assert hook.got[0]["event"] == "test"
     assert hook.got[0]["test"] is True
     assert hook.got[0]["title"].startswith("test:")

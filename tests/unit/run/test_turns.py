@@ -551,7 +551,7 @@ def test_a_job_whose_time_is_up_leaves_and_the_lane_goes_on_in_another(job: Job)
     assert (order["do"], order["code"]) == ("leave", 0)
     answer = job.post()
     assert answer.exit_code == EXITS["retry"]
-    assert "goes on in another job" in answer.message
+    assert "continues in another job" in answer.message
     job.submit("t2")
     assert job.order["name"] == "A.l1.t02"
     assert len(job.run.trials()) == 2

@@ -34,7 +34,7 @@ class DeafSchedd:
         found = [p for p in processes.living() if p.parent == os.getppid() and p.name == NAME]
         for process in found:
             if process.pid in self._before:
-                log.warning("the schedd (%d) finds no address: it is started anew", process.pid)
+                log.warning("the schedd (%d) has no address: it is restarted", process.pid)
                 with suppress(psutil.Error):
                     process.handle.kill()
         self._before = {process.pid for process in found}

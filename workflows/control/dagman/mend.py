@@ -46,7 +46,7 @@ def alone(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
     """
     with locked(folder.hand, wait=wait) as ours:
         if not ours:
-            raise BusyError("somebody sees to it")
+            raise BusyError("another process is changing this run")
         with closed_to_others():
             yield
 
@@ -96,7 +96,7 @@ def serve(folder: RunFolder, fault: Fault) -> None:
             words, capture_output=True, text=True, timeout=START_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise PoolError(f"no service after {START_SECONDS:.0f} s") from error
+        raise PoolError(f"the service did not answer within {START_SECONDS:.0f} s") from error
     if done.returncode:
         raise PoolError(done.stdout.strip() or done.stderr.strip())
 
@@ -163,7 +163,7 @@ def _clear(dags: Iterable[DagFiles]) -> None:
     for files in dags:
         while is_locked(files):
             if time.monotonic() > deadline:
-                raise PoolError(f"a DAGMan that no queue knows still runs {str(files.dag)!r}")
+                raise PoolError(f"a DAGMan that is in no job queue still runs {str(files.dag)!r}")
             time.sleep(0.2)
         set_aside(files)
 

@@ -53,7 +53,7 @@ class ClockWatch:
         """
         if back := self._set_back(wall, tick):
             if not self._left:
-                log.warning("the clock was set back by %.0f s: HTCondor is told to go on", back)
+                log.warning("the clock was set back by %.0f s: HTCondor's timers are reset", back)
                 self._left, self._until = _commands_here(), tick + back
             self._left = [command for command in self._left if not self._done(command)]
             if self._left and tick < self._until:
@@ -110,7 +110,7 @@ def _run(command: Command) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise PoolError(f"{command[0]} had no answer in {_ANSWER_SECONDS:.0f} s") from error
+        raise PoolError(f"{command[0]} timed out after {_ANSWER_SECONDS:.0f} s") from error
     if done.returncode != 0:
         output = " ".join((done.stderr or done.stdout).split())
-        raise PoolError(f"{' '.join(command)} exits {done.returncode}: {output}")
+        raise PoolError(f"{' '.join(command)} failed with exit code {done.returncode}: {output}")

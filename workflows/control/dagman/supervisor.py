@@ -234,7 +234,7 @@ def supervise_alone(state: Path) -> None:
 def main() -> None:
     """Supervise the runs of this pool."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="a folder to keep its list in")
+    parser.add_argument("--state", type=Path, required=True, help="the folder for its list of runs")
     arguments = parser.parse_args()
     try:
         supervise_alone(arguments.state)

@@ -94,10 +94,10 @@ def remove(file: Path, say: Say) -> None:
             say("removed HTCondor's job")
             removed = True
     except PoolError as error:
-        say(f"HTCondor was not asked whether it has a job of it: {error}")
+        say(f"HTCondor's job was not removed, if there is one: {error}")
     folder.start.unlink(missing_ok=True)
     if not removed:
-        say(f"no clock was installed for {study.name} here")
+        say(f"no schedule was installed for {study.name} here")
 
 
 def clock_of(study: str, folder: DailyFolder) -> str | None:

@@ -52,7 +52,7 @@ LATE_SECONDS = 15.0  # between two looks for data that comes late
 AWAY_SECONDS = 30.0  # between two tries while HTCondor or AWS is out of reach
 LOST_SECONDS = 60.0  # the pool's supervisor mends a run sooner, where there is one
 _UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.UNKNOWN}
-_ANOTHER_DAY = "it is no region of the study any more"
+_ANOTHER_DAY = "the study no longer has this region"
 
 Clock = Callable[[], datetime]
 Say = Callable[[str], None]
@@ -90,7 +90,9 @@ class Work:
             yield from self._watch(run, attempt)
             while self._not_in(run, attempt) and self._has_late_regions():
                 yield LATE_SECONDS  # until `come` has given them to another attempt
-        self.fail(attempt, dict.fromkeys(self.left(attempt), f"it is not in the run {attempt.run}"))
+        self.fail(
+            attempt, dict.fromkeys(self.left(attempt), f"the run {attempt.run} does not have it")
+        )
         self.journal.end(attempt, self.clock())
 
     def come(self, attempt: Attempt) -> list[str]:

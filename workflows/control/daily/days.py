@@ -200,16 +200,16 @@ class Days:
     def _check_past(self, day: date) -> None:
         today = self._daily.today(self._clock())
         if day > today:
-            raise InputError(f"{day} is to come: today is {today}")
+            raise InputError(f"{day} is in the future: today is {today}")
 
     def _check_nothing_ended_well(self, first: date, last: date) -> None:
         counted = latest_of(self.journal.outcomes(first, last)).values()
         good = [one for one in counted if one.ending is not Ending.FAILED]
         if good:
             raise InputError(
-                f"from {first} to {last}, {len(good)} regions' days have ended already, such as "
-                f"{good[0].region} on {good[0].date} ({good[0].ending}), and what is recorded "
-                "stays; give --only missing for the others"
+                f"from {first} to {last}, {len(good)} regions have succeeded already, such as "
+                f"{good[0].region} on {good[0].date} ({good[0].ending}); "
+                "recorded results don't change: give --only missing to train the others"
             )
 
     # -- one day -----------------------------------------------------------------------------------
@@ -231,9 +231,9 @@ class Days:
         with turn(self.folder, day, gives_up) as ours:
             if ours:
                 while not self._worked_on(day):
-                    self._say("another manager goes on with the day; this one stands by")
+                    self._say("another manager continues the day; this one is on standby")
             else:
-                self._give_up(day, f"{waits.busy}, the day before it in turn,")
+                self._give_up(day, f"the day before it, {waits.busy},")
         self.tell()
 
     def _worked_on(self, day: date) -> bool:
@@ -255,7 +255,7 @@ class Days:
         """Record that a day's regions failed, as its deadline was over before its turn came."""
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
-            why = f"its deadline was over before {before} had ended"
+            why = f"its deadline was over before {before} ended"
             self._work.fail(attempt, dict.fromkeys(self._work.left(attempt), why))
             self.journal.end(attempt, self._clock())
 
@@ -288,7 +288,7 @@ class Days:
             yield ours
 
     def _tell_takeover(self, day: date, former: Lease) -> None:
-        self._say(f"{day}: taken over from {former.host}, which is silent")
+        self._say(f"{day}: taken over from {former.host}, which stopped responding")
         event = takeover_event(self._study.name, self.journal, day, former)
         if channels := self._study.channels(self._file.absolute().parent):
             Outbox(self.folder.alerts).put([event], channels, is_daily=True)
@@ -304,10 +304,10 @@ class Days:
                 return False
             if absent := self._still_absent(day, regions):
                 more = f", and of {len(absent) - 1} other" if len(absent) > 1 else ""
-                self._say(f"{day} ({place}): nothing is begun: {absent[0]}{more}")
+                self._say(f"{day} ({place}): nothing is started: {absent[0]}{more}")
                 return True
             which = f"{len(regions)} region{'s' if len(regions) > 1 else ''}"
-            self._say(f"{day} ({place}): {which} to make up for")
+            self._say(f"{day} ({place}): {which} to backfill")
             self._begin(day, regions)
             self._finish_open()
         self.tell()

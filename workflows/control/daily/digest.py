@@ -104,8 +104,10 @@ def takeover_event(study: str, journal: Journal, day: date, former: Lease) -> Ev
         id=event_id(journal.scope, "takeover", former.token),
         kind="attention",
         study=study,
-        title=in_one_line(f"{study} {day}: {host} took over from {former.host}, silent {silent}"),
-        text=f"{former.host}: {former.folder}\nThe day goes on; look after that machine.",
+        title=in_one_line(
+            f"{study} {day}: {host} took over from {former.host}, silent for {silent}"
+        ),
+        text=f"{former.host}: {former.folder}\nThe day continues here; check that machine.",
         data={"date": str(day), "from": former.host, "to": host},
     )
 
@@ -138,7 +140,7 @@ def _without_run(
 
 def _again(one: Outcome, folder: DailyFolder) -> str:
     between = f"--from {one.date} --to {one.date}"
-    return f"Again: trialfleet daily backfill {folder.study_as_typed} {between} --only missing"
+    return f"To retry: trialfleet daily backfill {folder.study_as_typed} {between} --only missing"
 
 
 @dataclass(frozen=True)
@@ -192,8 +194,8 @@ def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, 
 
 
 def _moved(region: str, change: Change) -> str:
-    instead = f" in place of {change.former}'s" if change.former else ""
-    return in_one_line(f"{region}: {change.run}'s model is in force{instead}: {change.how}")
+    instead = f" instead of {change.former}'s" if change.former else ""
+    return in_one_line(f"{region}: {change.run}'s model is the current one{instead}: {change.how}")
 
 
 def _digest(

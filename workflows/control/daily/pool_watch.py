@@ -32,7 +32,7 @@ class PoolWatch:
             up = start_command()
             self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
         elif self._is_away and not why_away:
-            self._say("HTCondor answers again: the day goes on")
+            self._say("HTCondor answers again: the day continues")
         self._is_away = bool(why_away)
 
 
@@ -48,7 +48,7 @@ class TurnWatch:
     def look(self, busy: date | None) -> None:
         """Say what has changed, given the day that somebody else works on."""
         if busy and self.busy is None:
-            self._say(f"waits: {busy} is being worked on")
+            self._say(f"waits until the day {busy} has ended")
         self.busy = busy
         if time.monotonic() - self._looked >= _LOOK_EVERY:
             self._pool.hear(_why_away())

@@ -46,7 +46,8 @@ def start_text(folder: DailyFolder, study: str, *words: str | Path) -> str:
     for path in (folder.root, *words, Path.cwd(), Path(sys.executable)):
         if needs_escape(str(path)) or not str(path).isprintable():
             raise InputError(
-                f"{str(path)!r} has what a clock can't take: a double quote, a backslash, '$(', "
+                f"{str(path)!r} has a character that a schedule can't contain: a double quote, a "
+                "backslash, '$(', "
                 "'$$' or a character that does not print; move it"
             )
     # htcondor2 sets CONDOR_CONFIG to /dev/null where nobody has

@@ -49,12 +49,12 @@ def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
     """
     place, region = Path(str(provenance.get("folder"))), str(provenance.get("region"))
     if not (place.is_absolute() and RunFolder(place).study.exists()):
-        raise ExportError("the run's folder is not there")
+        raise ExportError("the run's folder does not exist")
     folder = RunFolder(place)
     frozen = load_frozen(folder.study)
     named = (frozen.study.name, frozen.run)
     if named != (provenance.get("study"), provenance.get("run")):
-        raise ExportError(f"{place} is another run's by now")
+        raise ExportError(f"{place} now belongs to another run")
     trials = [trial_of(region, each, {}) for each in RunTrials(folder, frozen).of(region)]
     finished = [trial for trial in trials if trial.state.is_finished]
     return RegionTrials(frozen.study.objective.metric, finished)

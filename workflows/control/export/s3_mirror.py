@@ -122,9 +122,11 @@ class S3Mirror:
             with self._asking(f"reading {root}/{entry['name']}"):
                 self._client.download_file(self._bucket, f"{root}/{entry['name']}", str(path))
             if sha256_of(path) != entry["sha256"]:
-                raise ExportError(f"{self.title}: {root}/{entry['name']} is not what was copied")
+                raise ExportError(
+                    f"{self.title}: {root}/{entry['name']} differs from what was copied"
+                )
         if not (folder / PROVENANCE).exists():
-            raise ExportError(f"{self.title}: {root} is no whole model")
+            raise ExportError(f"{self.title}: {root} is not a complete model")
         for path in [*folder.rglob("*"), folder]:
             sync(path)
 
@@ -205,7 +207,7 @@ class S3Mirror:
             condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
             if self._put_bytes(root + POINTER, _bytes(ours), **condition):
                 return [f"{POINTER} is {champion.run}"]
-        raise ExportError(f"{self.title}/…/{POINTER}: somebody else writes it all the time")
+        raise ExportError(f"{self.title}/…/{POINTER}: another process keeps changing it")
 
     # -- what is not kept ----------------------------------------------------------------------
 
@@ -317,7 +319,9 @@ def _name(path: Path, model: Path) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ExportError(f"{str(path)!r}: a name that is no UTF-8 can't be one in S3") from None
+        raise ExportError(
+            f"{str(path)!r}: the file name is not valid UTF-8, so S3 can't store it"
+        ) from None
     return name
 
 

@@ -163,7 +163,7 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
 
         with _alone(folder) as ours:
             if not ours:
-                tell("models are being exported at the moment; that follows the switch, too")
+                tell("an export is running; it will copy this change too")
                 continue
             enter(targets)
             problems |= export_settled(folder, targets, tell, some)

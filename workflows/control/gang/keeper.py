@@ -45,8 +45,8 @@ QUIET_TICK = 1.0  # where no gang is in it
 POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
 SILENT_SECONDS = 10.0  # an agent speaks every 3 s
 _MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
-LOST = "its gang can't go on"  # why jobs are removed
-FORMER = "an earlier release of trialfleet began its gang: it begins anew"
+LOST = "its gang can't continue"  # why jobs are removed
+FORMER = "an earlier release of trialfleet started its gang: it restarts"
 _PROJECTION = [
     "ClusterId",
     "ProcId",
@@ -216,7 +216,7 @@ def keep(folder: RunFolder) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keep_for(POOL_SECONDS)
         keeper = _keeper_of(folder)
-        log.info("keeps the gangs of %s", folder.root)
+        log.info("manages the gangs of %s", folder.root)
         while True:
             updates.follow()
             try:

@@ -173,7 +173,7 @@ class GangStore:
         return None
 
     def _give_up(self, bucket: str, error: BaseException) -> None:
-        log.warning("s3://%s: %s; checkpoints go by the access point", bucket, error)
+        log.warning("s3://%s: %s; checkpoints are sent through the access point", bucket, error)
         self._failed[bucket] = self._clock()
         del self._clients[bucket]
 

@@ -140,7 +140,7 @@ def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple
         current = history.target_of(link)
         if current is None:
             raise InputError(
-                f"{str(models_folder)!r} has no {LATEST} of its own, so nothing is rolled back"
+                f"{str(models_folder)!r} has no link {LATEST}: there is no model to roll back"
             )
         target = _named(models_folder, to) if to else _former(models_folder, current)
         _switch(link, target, "rollback", why)
@@ -162,14 +162,14 @@ def _former(models_folder: Path, current: str) -> str:
         others = [model.name for model in models_in(models_folder) if model.name != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""
         raise InputError(
-            f"{called(models_folder)}: no model that was in force before {current} is known{more}"
+            f"{called(models_folder)}: there is no previous model before {current}{more}"
         )
     return there[-1]
 
 
 def _switch(link: Path, run: str, by: str, why: str = "") -> None:
     if link.is_dir() and not link.is_symlink():
-        raise InputError(f"{str(link)!r} is a folder, and has to be a link: move it away")
+        raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")
     if history.target_of(link) != run:
         history.note(link, run, by, why=why)
         point(link, run)

@@ -84,7 +84,7 @@ class UnknownCategories:
         return [
             f"{name}: {self._counts[name]:,} of {self._rows:,} rows have a category that the model "
             f"doesn't know, such as {example!r}{did_you_mean(example, self._vocabularies[name])}: "
-            "it has no part in their predictions"
+            "their predictions ignore it"
             for name, example in self._examples.items()
         ]
 

@@ -66,17 +66,17 @@ class RunEvents:
             if region.kept:
                 promote = shell_quoted_anywhere(Path(region.published or ""))
                 text = (
-                    f"The new one lies in {region.published}.\n"
-                    f"Decide otherwise: trialfleet promote {promote}"
+                    f"The new model is in {region.published}.\n"
+                    f"To promote it anyway: trialfleet promote {promote}"
                 )
-                what = f"the model in force was kept: {region.kept}"
+                what = f"the current model was kept: {region.kept}"
                 yield self._event("champion-kept", what, text, same=region.kept, region=region)
             if region.awaits_approval:
                 yield self._awaits(region)
             if region.drift:
                 of = shlex.quote(f"{self._frozen.study.name}/{region.name}")
-                what = f"the model in force has drifted: {region.drift}"
-                text = f"Its past: trialfleet models {of}"
+                what = f"the current model has drifted: {region.drift}"
+                text = f"History: trialfleet models {of}"
                 yield self._event("drift", what, text, same=region.drift, region=region)
 
     def _awaits(self, region: RegionStatus) -> Event:
@@ -84,8 +84,8 @@ class RunEvents:
         path = Path(region.published or "")
         why = f" ({region.gate.why})" if region.gate else ""
         text = (
-            f"The new one lies in {path}.\nPut it in force: {promote_command(path)} --why REASON\n"
-            "Until then the model in force stays."
+            f"The new model is in {path}.\nTo promote it: {promote_command(path)} --why REASON\n"
+            "Until then the current model stays."
         )
         what = f"its new model passed the gate{why} and waits for approval"
         data = {"model": str(path), "since": region.awaits_approval}
@@ -98,7 +98,7 @@ class RunEvents:
             f"{region.done} of {region.budget} trials completed.",
             f"Log: {shlex.quote(log)}" if log else "",
             f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}",
-            f"Again: trialfleet resume {shell_quoted_anywhere(self._folder.root)}",
+            f"To resume: trialfleet resume {shell_quoted_anywhere(self._folder.root)}",
         ]
         text = "\n".join(filter(None, lines))
         what, same = f"failed: {why}", kind_of(why)
@@ -139,11 +139,11 @@ class RunEvents:
 
     def _spent(self, region: RegionStatus) -> Event:
         lines = [
-            f"{region.finished} of {region.budget} trials are over; the best is trained in full.",
-            f"What it cost: trialfleet cost {shell_quoted_anywhere(self._folder.root)}",
-            "For more the next time: raise that budget in the study's file.",
+            f"{region.finished} of {region.budget} trials have ended; the best is trained in full.",
+            f"Cost: trialfleet cost {shell_quoted_anywhere(self._folder.root)}",
+            "To run more trials next time, raise that budget in the study's file.",
         ]
-        what = f"no trial begins any more: {region.spent}"
+        what = f"no more trials start: {region.spent}"
         return self._event("budget-spent", what, "\n".join(lines), region=region)
 
     def _of_cap(self, status: RunStatus) -> Iterator[Event]:
@@ -152,8 +152,8 @@ class RunEvents:
             return
         cap = {"cap": money.cap, "spent": money.spent}
         if money.ended:
-            what = f"no trial begins any more: {money.ended}"
-            text = "For more the next time: raise fleet.price_cap.run in the study's file."
+            what = f"no more trials start: {money.ended}"
+            text = "To run more trials next time, raise fleet.price_cap.run in the study's file."
             yield self._event("budget-spent", what, text, data=cap)
         elif money.spent >= _SHARE * money.cap:
             yield self._event("budget-80", str(money), same=str(money.cap), data=cap)
@@ -210,7 +210,7 @@ class RunEvents:
         lines = [_line(region, status.metric) for region in status.regions]
         return self._event(
             "run-done",
-            f"{status.state}: {good} of {len(status.regions)} regions have what was asked for",
+            f"{status.state}: {good} of {len(status.regions)} regions succeeded",
             "\n".join([*lines, f"Report: {self._folder.report_page}"]),
             same=f"{status.state} {good}",
             data={

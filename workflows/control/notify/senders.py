@@ -98,7 +98,7 @@ def _run(command: list[str], event: Event) -> None:
     except subprocess.TimeoutExpired as error:
         raise SendError(f"{command[0]!r} took longer than {SECONDS:.0f} s") from error
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["without a word"]
+        last = done.stderr.strip().splitlines()[-1:] or ["without output"]
         raise SendError(f"{command[0]!r} ended with exit code {done.returncode}: {last[0]}")
 
 

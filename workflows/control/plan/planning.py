@@ -90,11 +90,12 @@ def write_plan(
         InputError: the run's id or folder can't be used, a model of that id is published
             already, two files of a trial have one name, or `trainer: tabular` can't use the data.
     """
-    assert study.accelerator != "auto", "what a study leaves to the pool is decided before"
+    assert study.accelerator != "auto", "choose the pool's defaults before planning"
     if not is_run_id(run):
         raise InputError(
             f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
-            f"digit first, and not as files of ours: {LATEST!r}, 'study.yaml', 'daily.…'"
+            f"digit first, and not a name of trialfleet's files: {LATEST!r}, 'study.yaml', "
+            "'daily.…'"
         )
     folder = RunFolder(place := usable_place(out))
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -127,7 +128,7 @@ def write_plan(
 
 def _taken(place: Path) -> InputError:
     if not RunFolder(place).study.exists():
-        what = "holds something else" if place.is_dir() else "is a file"
+        what = "contains other files" if place.is_dir() else "is a file"
         return InputError(
             f"the run's folder {str(place)!r} exists already and {what}; choose another with --out"
         )
@@ -192,7 +193,7 @@ def _check_sandbox(region: str, files: Iterable[Path], own: tuple[str, ...]) -> 
         if count > 1:
             raise InputError(
                 f"region {region!r}: {count} files of a trial are called {name!r}; "
-                "they travel into one folder, so rename all but one"
+                "all of them are copied into one folder, so rename all but one"
             )
 
 

@@ -61,7 +61,7 @@ class PoolCheck:
         if self.suitable:
             found.append(str(self.suitable))
         elif found and self.has_fleet:
-            found.append("the study's fleet brings others")
+            found.append("the study's fleet adds others")
         return [*found, *self.troubles]
 
     def to_json(self) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _accelerator(study: Study, pool: PoolLook) -> tuple[str, str]:
         return "gpu", f"accelerator: gpu, because {have} of {len(pool.slots)} slot(s) have HAS_GPU"
     if silent := sum(gpus(slot) > 0 for slot in pool.slots):
         return "cpu", (
-            f"accelerator: cpu, because none of the {silent} slot(s) with GPUs says HAS_GPU "
+            f"accelerator: cpu, because none of the {silent} slot(s) with GPUs advertises HAS_GPU "
             "(docs/gpu.md)"
         )
     return "cpu", "accelerator: cpu, because no slot of the pool has a GPU"
@@ -123,7 +123,7 @@ def _python(study: Study, pool: PoolLook) -> tuple[str | None, str]:
         if study.python:
             return study.python, f"python: {study.python} on the nodes; not looked for from here"
         unknown = ", because there is no pool to ask" if pool.trouble else ""
-        return None, f"python: what python3 is where a trial runs{unknown}"
+        return None, f"python: python3 of the node where a trial runs{unknown}"
     if study.python is None:
         return sys.executable, f"python: {sys.executable} ({_version(sys.executable)})"
     found = shutil.which(study.python, path=pool.job_path)

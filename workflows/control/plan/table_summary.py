@@ -150,8 +150,8 @@ def _notes_of(table: Table) -> list[str]:
     notes += _untaught_classes(table) + _rare_classes(table["classes"])
     if min(table["parts"]["validation"], table["parts"]["test"]) < _FEW_ROWS:
         notes.append(
-            f"fewer than {_FEW_ROWS} rows to validate or to test: what is measured by so few, and "
-            "what a gate decides by it, is mostly chance; see table.split"
+            f"fewer than {_FEW_ROWS} rows for validation or test: metrics from so few rows, "
+            "and a gate's decision by them, are mostly chance; see table.split"
         )
     ignored = [f"column {name!r} is ignored: {why}" for name, why in table["ignored"].items()]
     others = [f"column {name!r} {note}" for name, note in table["notes"].items()]
@@ -174,7 +174,7 @@ def _rare_classes(classes: dict[str, int]) -> list[str]:
         return []
     others = [name for name in classes if name not in rare]
     named = first_of([f"{name!r}{did_you_mean(name, others)}" for name in rare], _MOST_NAMES)
-    return [f"classes of fewer than {_PARTS} rows: {named}; mend the file if that is a slip"]
+    return [f"classes of fewer than {_PARTS} rows: {named}; correct the file if that is a mistake"]
 
 
 def _first(notes: list[str], what: str) -> list[str]:

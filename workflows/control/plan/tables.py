@@ -169,7 +169,7 @@ def _examine(
     """Return the checksum of a file and what is in it; write the table where it needs another."""
     before = FileState.of(path) if path.is_file() else None
     if before is None:
-        raise TableError("is no file; trainer: tabular reads one file per region")
+        raise TableError("is not a file; trainer: tabular reads one file per region")
     checksum = sha256_of(path)
     if form == "npz":
         table = _examine_npz(study, path)
@@ -179,7 +179,7 @@ def _examine(
         table, found = build_table(read_rows(path, form), study.target, options, study.seed)
         save_table(files.table, table, compressed=False)
     if FileState.of(path) != before:
-        raise TableError("changed while it was read; plan again when it is whole")
+        raise TableError("changed while it was read; plan again once it is complete")
     return {"sha256": checksum, "bytes": before.bytes}, table, found
 
 
@@ -190,11 +190,11 @@ def _examine_npz(study: Study, path: Path) -> Table:
         raise TableError(str(error).removeprefix(f"{path} ")) from error
     if study.target not in {None, table.columns.target}:
         raise TableError(
-            f"target: is {study.target!r}, and this .npz was written with the target "
+            f"target: is {study.target!r}, but this .npz was written with the target "
             f"{table.columns.target!r}"
         )
     if study.table is not None:
-        raise TableError("table: is for CSV and Parquet; write_table settled what a .npz holds")
+        raise TableError("table: does not apply to .npz files; write_table has set their columns")
     return table
 
 
@@ -218,7 +218,7 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
             yield f"{section}metric: {_why_not(metric, found)}"
         elif direction not in {None, right := _direction_of(metric)}:
             size = "large" if right == "maximize" else "small"
-            text = f"is {direction}, and a {size} {metric} is a good one: {right}"
+            text = f"is {direction}, but a {size} {metric} is good: write {right}"
             yield f"{section}direction: {text}"
         elif (part := _PART_OF.get(metric)) in found.one_class:
             what = (

@@ -72,16 +72,14 @@ class Checked:
         """In a line for each thing to know."""
         if self.regions == 1:
             return self._found()
-        alone = f"it was tried with {self.region} alone, of {self.regions} regions"
+        alone = f"only {self.region} was tried, of {self.regions} regions"
         return f"{self._found()}\n{alone}; with another: --check-region REGION"
 
     def _found(self) -> str:
         if self.metrics is None:
             if self.waited:
-                return (
-                    f"no slot came free for it within {SECONDS:.0f} s: the trainer was not started"
-                )
-            return f"the trainer runs; it was not waited for after {SECONDS:.0f} s"
+                return f"no slot became free within {SECONDS:.0f} s: the trainer was not started"
+            return f"the trainer still runs; the check stopped waiting after {SECONDS:.0f} s"
         values = ", ".join(map(result_text, self.metrics, self.metrics.values()))
         lines = [f"{self.region} with its default settings: {values}"]
         if "final" in self.modes:
@@ -89,7 +87,9 @@ class Checked:
         if "evaluate" in self.modes:
             lines.append("mode evaluate measures it")
         if self.unseen:
-            lines.append(f"mode {self.unseen} was not waited for after {SECONDS:.0f} s")
+            lines.append(
+                f"mode {self.unseen} is unknown: the check stopped waiting after {SECONDS:.0f} s"
+            )
         if self.warning:
             lines.append(f"but {self.warning}")
         return "\n".join(lines)
@@ -222,8 +222,10 @@ class _Check:
             raise self._failed(str(error), "evaluate") from error
         deciding = rule_of(self.frozen.study).metric
         if deciding not in found:
-            known = f"{did_you_mean(deciding, found)}; it tells: {', '.join(sorted(found))}"
-            raise self._failed(f"it doesn't tell the gate's metric {deciding!r}{known}", "evaluate")
+            known = f"{did_you_mean(deciding, found)}; it reports: {', '.join(sorted(found))}"
+            raise self._failed(
+                f"it doesn't report the gate's metric {deciding!r}{known}", "evaluate"
+            )
         return True
 
     def _run(self, order: TrialOrder) -> Watched:
@@ -274,18 +276,18 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     Raises:
         InputError: regions are to be compared by a metric that trials don't tell.
     """
-    reported = f"the trainer tells: {', '.join(sorted(metrics))}"
+    reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
     if compared not in metrics:
         near = did_you_mean(compared, metrics)
-        raise InputError(f"report_metric: a trial doesn't tell {compared!r}{near}; {reported}")
+        raise InputError(f"report_metric: a trial doesn't report {compared!r}{near}; {reported}")
     deciding = study.gate and study.gate.metric
     if deciding and deciding not in metrics:
         near = did_you_mean(deciding, metrics)
-        words = f"gate.metric: a trial doesn't tell {deciding!r}{near}; {reported}"
+        words = f"gate.metric: a trial doesn't report {deciding!r}{near}; {reported}"
         if near:
             raise InputError(words)
-        return f"{words}. Without it in mode evaluate, the gate keeps every new model out"
+        return f"{words}. Without it in mode evaluate, the gate rejects every new model"
     return ""
 
 
@@ -294,12 +296,12 @@ def failure_text(
 ) -> str:
     """Return what to tell of a trainer that failed in `place`: why, its last words, a cure."""
     said, mending = last_words(place.err), missing_module(place.err, study)
-    words = f"; its last words, from {str(place.err)!r}:\n{said}" if said else ""
+    words = f"; its last output, from {str(place.err)!r}:\n{said}" if said else ""
     return (
         f"the trainer fails {_WITH[mode]}with the default settings of region {region!r}: "
         f"{error}{words}\n"
         + (f"{mending}\n" if mending else "")
-        + f"what the trial received and left is in {str(place.root)!r}"
+        + f"the trial's input and output files are in {str(place.root)!r}"
     )
 
 

@@ -60,7 +60,7 @@ def plan(
     with errors_with_lines(study):
         loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
         if isinstance(day, date) and notice and not load_whole(Path(study)).is_dated:
-            notice(f"no data of the study has {DATE}: {day} changes none of what is trained on")
+            notice(f"no data of the study contains {DATE}: the date {day} has no effect")
         places = places_of(study, resource_limits.KEYS)
         return _plan(loaded, run, out, notice, places, _runs_day(day or today))
 

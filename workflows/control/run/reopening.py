@@ -49,8 +49,8 @@ def what_records_it(run: Path) -> str:
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
     days = [one.date for one in known if one.run == run.name and one.ended is None]
     return "".join(
-        f"its day {day} goes on with it; how that ends is recorded by the next start of the days, "
-        f"or now: trialfleet daily run {folder.study_as_typed} --date {day}"
+        f"its day {day} continues with it; the next start of the days records the result; "
+        f"to record it now: trialfleet daily run {folder.study_as_typed} --date {day}"
         for day in days[-1:]
     )
 

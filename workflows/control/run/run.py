@@ -108,7 +108,9 @@ class Run:
         with alone(self._files):
             state = self.status().state
             if state is not RunState.PLANNED:
-                raise InputError(f"{str(self.folder)!r} is {state}: a check comes before")
+                raise InputError(
+                    f"{str(self.folder)!r} is {state}: check only works before submission"
+                )
             if why := self.check_pool().hopeless:
                 raise InputError(f"{why}; so the trainer can't be started either")
             from trialfleet.workflows.control.run import dry_start
@@ -158,13 +160,13 @@ class Run:
             if state is not RunState.PLANNED:
                 raise InputError(
                     f"{str(self.folder)!r} was submitted before and is {state}; "
-                    "a run that isn't over goes on with: trialfleet resume"
+                    "a run that hasn't ended continues with: trialfleet resume"
                 )
             check_ours(frozen := load_frozen(self._files.study), self._files)
             if not anyway and (why := self.check_pool().hopeless):
                 raise InputError(
-                    f"{why}. Change the study's resources or accelerator and plan anew; or, if "
-                    "such slots are to come, give --anyway"
+                    f"{why}. Change the study's resources or accelerator and plan again; or, if "
+                    "such slots will join the pool, give --anyway"
                 )
             freeze_data(self._files, frozen.study)
             self._ask_for_fleet()
@@ -222,7 +224,7 @@ class Run:
             reasons = "\n".join(f"  {name}: {why}" for name, why in whys.items())
             raise InputError(
                 f"{str(self.folder)!r} has nothing left to try:\n{reasons}\n"
-                "the run has its own copy of trainer and study; mend what fails, then start "
+                "the run has its own copy of trainer and study; fix the cause, then start "
                 f"another: {status.again}"
             )
 

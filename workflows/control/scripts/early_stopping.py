@@ -111,7 +111,7 @@ class EarlyStopping:
             place = files.trial(node)
             order = {"trial": node, **self._order(decision)}
             job_files.write_json(place.stop, order, within=place.node_root)
-            log.info("%s: told to stop: %s", node, decision)
+            log.info("%s: asked to stop: %s", node, decision)
 
     def _complete(self, trial: FrozenTrial) -> Complete | None:
         if trial.state != TrialState.COMPLETE or trial.value is None:

@@ -42,7 +42,7 @@ class FinalScripts:
         lane = self._lane_of(files.best)
         is_done = lane is not None and lane["done"] and lane["trial"] == best.number
         if is_done or self._is_trained(end_place(files, files.best), best):
-            return Reply(EXITS["skip"], f"{node}: trained in full already")
+            return Reply(EXITS["skip"], f"{node}: already trained in full")
         self._begin_anew(files)
         place = files.best
         place.by_lane.unlink(missing_ok=True)
@@ -119,7 +119,7 @@ class FinalScripts:
         job_files.remove(place.ended)
         if isinstance(outcome, Complete):
             return self._stop_without_model(slug).message
-        return "the full training is tried again by a job of its own"
+        return "the full training is retried in a separate job"
 
     def _lane_of(self, place: TrialFolder) -> dict[str, Any] | None:
         """What is noted of the lane that has the full training."""
@@ -134,7 +134,7 @@ class FinalScripts:
             return best
         files = self._folder.region(slug)
         if files.published.exists():  # the region's DAG was run by itself before
-            return Reply(EXITS["skip"], f"{node}: published already")
+            return Reply(EXITS["skip"], f"{node}: already published")
         if refused := refusal("full training", self._studies.facts()):
             return self._stop_unpaid(slug, refused.reason)
         if (other := self.without_model()) and other != slug:

@@ -50,7 +50,7 @@ from trialfleet.workflows.status.attempts.outcome import (
 from trialfleet.workflows.status.attempts.settling import settled
 from trialfleet.workflows.study.frozen import FrozenStudy
 
-MEASURED = "measured already, before its script was cut off"
+MEASURED = "already measured, before its script was interrupted"
 _MOST_IN_LANE = 64 << 20  # bytes of both models: the service, which others wait for, packs them
 _UNKNOWN_END = 1  # an exit code, of a job that nothing is known of
 _UNKNOWN_MODE = (
@@ -78,14 +78,14 @@ def prepare(
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
-        return "decided already"
+        return "already decided"
     try:
         models_folder = models_folder_of(study, slug)
         if provenance_of(models_folder / frozen.run).get("run") == frozen.run:
-            return "published already"
+            return "already published"
         champion = champion_of(models_folder, study.name)
         if champion is None:
-            why = "no model of this study was in force"
+            why = "this study had no current model"
             return _settled(files, _unmeasured(frozen, why, promoted=True))
         if refused := refusal("gate", Facts(unpaid=read_unpaid(folder))):
             why = f"not measured: {refused.reason}"

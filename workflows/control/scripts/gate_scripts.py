@@ -27,7 +27,7 @@ class GateScripts:
                 files = self._folder.region(slug)
                 note_job(end_place(files, files.gate), self._studies.study, failed=False)
             return Reply(EXITS["skip"], f"{node}: skipped: {why}")
-        return Reply(EXITS["done"], f"{node}: measures the model in force and the new one")
+        return Reply(EXITS["done"], f"{node}: measures the current model and the new one")
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
         """Have the job that trained a region's best settings in full measure its model, too.
@@ -59,7 +59,7 @@ class GateScripts:
             return "measured"
         for left in (place.by_lane, place.ended):
             job_files.remove(left)
-        return f"the models are measured by a job of its own: {outcome.error}"
+        return f"the models are measured in a separate job: {outcome.error}"
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
         """Judge an attempt; where none succeeds the model in force is kept."""
@@ -72,4 +72,4 @@ class GateScripts:
         if isinstance(outcome, Failed) and (another := attempts.another(node, outcome, job)):
             return another
         why = gate.keep(self._studies.frozen, files, outcome)
-        return Reply(EXITS["done"], f"{node}: the model in force is kept: {why}")
+        return Reply(EXITS["done"], f"{node}: the current model is kept: {why}")

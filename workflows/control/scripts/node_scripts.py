@@ -132,7 +132,7 @@ class NodeScripts:
         self._turns = Turns(self._studies, trials, self._final, gate)
         self._turns.watch_all()
         self._operations: dict[str, Callable[..., Reply]] = {
-            "attend": lambda slug: Reply(EXITS["done"], f"{slug}: the service runs"),
+            "attend": lambda slug: Reply(EXITS["done"], f"{slug}: the service is running"),
             "begin": self._begin,
             "end": self._end,
             "ask": trials.ask,
@@ -233,7 +233,7 @@ class NodeScripts:
     def _begin(self, slug: str) -> Reply:
         files = self._folder.region(slug)
         if files.is_done:
-            return Reply(EXITS["skip"], f"{slug}: done already")
+            return Reply(EXITS["skip"], f"{slug}: already done")
         if is_locked(files.dag_files):  # by a DAGMan that was submitted by hand, or is ending
             return Reply(EXITS["defer"], f"{slug}: another DAGMan runs this region")
         aside = set_aside(files.dag_files)
@@ -246,7 +246,7 @@ class NodeScripts:
         self._folder.stopped.unlink(missing_ok=True)  # a person had it go on by hand
         if self._final.without_model() == slug:  # a person has it tried again
             self._folder.no_model.unlink()
-        what = f", what the last left is in {aside}" if aside else ""
+        what = f", files of the last attempt are in {aside}" if aside else ""
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
     def _end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
@@ -280,7 +280,7 @@ class NodeScripts:
         errors = [each.error for each in failing_scripts(files.failing)]
         nodes = read_node_status(files.dag_files.node_status).items()
         details = [f"{name}: {node.details}" for name, node in nodes if node.failed]
-        said = next(iter([*errors, *details]), "it says nothing")
+        said = next(iter([*errors, *details]), "no reason given")
         return f"{said}{see(str(files.scripts_log))}"
 
     def _other_owner(self) -> Owner | None:
@@ -308,7 +308,7 @@ def main() -> None:
     """Serve a run's scripts until asked to stop."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
-    parser.add_argument("--wait", action="store_true", help="wait for a service that runs already")
+    parser.add_argument("--wait", action="store_true", help="wait for a running service")
     arguments = parser.parse_args()
     folder = open_run(arguments.run)
     serve(

@@ -130,7 +130,7 @@ def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
         kept, why = verdict.former, verdict.why
     elif champion and champion.name != verdict.former:
         kept = champion.name
-        why = f"it came into force since the gate measured {verdict.former or 'nothing'}"
+        why = f"it became the current model after the gate measured {verdict.former or 'nothing'}"
     else:
         return None
     promote = f"trialfleet promote {shlex.quote(str(published))}"
@@ -181,8 +181,8 @@ def check_model(model: Path) -> None:
     for name in (METRICS, PROVENANCE, CARD):
         if os.path.lexists(model / name):
             raise InputError(
-                f"{str(model / name)!r} can't be published: that name is trialfleet's in the "
-                "published folder; have the trainer name its file otherwise"
+                f"{str(model / name)!r} can't be published: trialfleet uses that name in the "
+                "published folder; have the trainer choose another file name"
             )
 
 

@@ -35,7 +35,7 @@ def publish_region(folder: RunFolder, slug: str) -> int:
     """
     files = folder.region(slug)
     if files.published.exists():  # since then a person may have moved `latest`
-        print(f"{slug}: published already")
+        print(f"{slug}: already published")
         return EXITS["done"]
     try:
         frozen = load_frozen(folder.study)

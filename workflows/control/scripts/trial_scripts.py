@@ -151,7 +151,7 @@ class TrialScripts:
         # Of a gang DAGMan may tell how a job ended that was removed because the others had left.
         if place.is_shared and EXIT_UNANSWERED in {job.code, first_failure(place.log)}:
             self.settle(slug, node)
-            return Reply(EXITS["retry"], f"{node}: its job had no answer, and another one goes on")
+            return Reply(EXITS["retry"], f"{node}: its job got no answer; another job continues")
         self._studies.ended(place)  # for the mark of its end
         reply = self.judge(slug, name, job.code, last_job(place.log), job)
         is_done = reply.exit_code == EXITS["done"]
@@ -225,9 +225,9 @@ class TrialScripts:
                 predicted = f"{metric} = {outcome.order['predicted']:.6g} predicted"
                 words = f"stopped early at step {outcome.order.get('step')}: {predicted}"
             case Failed():
-                words = f"failed for good: {outcome.error}"
+                words = f"failed permanently: {outcome.error}"
             case GivenUp():
-                words = f"given up: {outcome.error}"
+                words = f"abandoned: {outcome.error}"
         return Reply(EXITS["done"], f"{name}: {words}")
 
     def _after(self, slug: str, node: str) -> Reply:
@@ -238,8 +238,8 @@ class TrialScripts:
         if files.stopped.exists():
             return self._studies.stop(slug, noted(files.stopped, "reason") or "")
         if isinstance(self._next(slug, node), Refused):
-            return Reply(EXITS["done"], f"{node}: its trials are told")
-        return Reply(EXITS["retry"], f"{node}: goes on in another job")
+            return Reply(EXITS["done"], f"{node}: its trials are recorded")
+        return Reply(EXITS["retry"], f"{node}: continues in another job")
 
     def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """The first trial of a node that is asked and not told."""

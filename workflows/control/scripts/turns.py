@@ -78,7 +78,7 @@ class Turns:
         try:
             number = self._inotify.add_watch(words, _EVENTS)
         except OSError as error:  # the kernel has no watch left
-            log.warning("%s: no watch of its words, which are looked at instead: %s", node, error)
+            log.warning("%s: its messages are polled, as they can't be watched: %s", node, error)
             self._unwatched.add((slug, node))
             self._later[slug, node] = 0.0
         else:
@@ -195,7 +195,7 @@ class Turns:
     def _next(self, slug: str, node: str, said: Said) -> None:
         place = self._place(slug, node)
         if not said.wants:
-            dismiss(place, said.turn, 0, "another job goes on")
+            dismiss(place, said.turn, 0, "another job continues")
         else:
             self._hand_out(slug, node, said)
 

@@ -77,7 +77,7 @@ class Managers:
                 return
             if self._holder and self._holder.host != shown:
                 shown = self._holder.host
-                self._say(f"{shown} works on the days, or did last; this manager stands by")
+                self._say(f"{shown} works on the days, or did last; this manager is on standby")
             time.sleep(min(AWAY_SECONDS, self._seconds / _OFTEN))
         self.has_worked = True
         ends = threading.Event()

@@ -47,7 +47,7 @@ class ModelsInS3:
             if run and _is_news(pointer, history.changes(models / LATEST)):
                 self._fetch(region, run)
                 restore(models / run)
-                say(f"{region}: {run}'s model is in force, by {self._mirror.title}")
+                say(f"{region}: {run}'s model is the current one, by {self._mirror.title}")
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
         """Return the outcomes of those regions of an attempt that its run has published.

@@ -41,7 +41,7 @@ _GENERIC = re.compile(
     rb"(?P<Info>trialfleet: [^\n]*)"
 )
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
-UNTOLD = "its shadow ended without telling an end"  # of the execution: it was killed, say
+UNTOLD = "its shadow exited without logging an end"  # of the execution: it was killed, say
 
 
 class Execution(NamedTuple):

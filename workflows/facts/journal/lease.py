@@ -38,5 +38,5 @@ class Lease:
         if not self.seconds:
             return f"{who} worked on the days last; no manager does now"
         if self.age >= self.seconds:
-            return f"{who} worked on the days, and is silent since {duration(self.age)}"
+            return f"{who} worked on the days, and has been silent for {duration(self.age)}"
         return f"{who} works on the days"

@@ -100,9 +100,9 @@ def why_kept_out_now(published: Mapping[str, Any]) -> str | None:
     found = awaits_approval(published)
     path = Path(published["path"])
     if found:
-        stands = f"waits for approval since {local_time(found.since)}"
+        stands = f"has waited for approval since {local_time(found.since)}"
     elif last_move(path.parent / LATEST, path.name):
-        stands = "it passed the gate and was put in force; another is by now"
+        stands = "it passed the gate and was the current model; another one is now"
     else:
         stands = "it passed the gate and was not approved"
     return f"{stands}: {published['awaits_approval']}; to change that: {promote_command(path)}"
@@ -111,7 +111,7 @@ def why_kept_out_now(published: Mapping[str, Any]) -> str | None:
 def passed_words(published: Path, why: str) -> str:
     """Say of a model that passed the gate what it takes to put it in force: true at any time."""
     return (
-        f"it passed the gate: {why}; with gate.approve a person puts it in force: "
+        f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"
     )
 

@@ -42,7 +42,7 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
     for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
             raise InputError(
-                f"{str(folder)!r} is a published model, so no models can lie in it; "
+                f"{str(folder)!r} is a published model and can't contain models; "
                 "publish into another folder"
             )
     return models_folder
@@ -73,7 +73,7 @@ def check_published(model: Path) -> Path:
     place = model.parent.absolute() / model.name
     if provenance_of(place).get("run") != place.name:
         raise InputError(
-            f"{str(model)!r} is no model that a run published; name a folder such as "
+            f"{str(model)!r} is not a run's published model; name a folder such as "
             "models/STUDY/REGION/RUN-ID, which has a provenance.json"
         )
     return place.resolve() if place.is_symlink() else place

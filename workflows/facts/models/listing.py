@@ -178,7 +178,7 @@ class Drift:
 
     def __str__(self) -> str:
         """In a line, without the metric's name."""
-        return f"{self.value:.4g}, outside of its own past, {self.low:.4g} to {self.high:.4g}"
+        return f"{self.value:.4g}, outside its past range, {self.low:.4g} to {self.high:.4g}"
 
 
 def drift(values: Sequence[float]) -> Drift | None:

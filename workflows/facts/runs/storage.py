@@ -66,8 +66,8 @@ def check_not_emptied(folder: RunFolder) -> None:
         return
     if is_empty and any(folder.regions.glob(f"*/{TRIALS}/*/{nodes.TRIAL}")):
         raise OptimizerError(
-            f"{str(folder.database)!r} is empty, and the run has had trials: what it held is lost; "
-            "put a copy of it back, or start another run"
+            f"{str(folder.database)!r} is empty, but the run has had trials: its contents are "
+            "lost; restore a copy of it, or start another run"
         )
 
 
@@ -91,7 +91,7 @@ def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) 
 def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
     """Return the message for a person when another manager owns the run."""
     return (
-        f"the studies of {run_name(frozen.study, frozen.run)!r} are written by another manager: "
+        f"the studies of {run_name(frozen.study, frozen.run)!r} belong to another manager: "
         f"{owner}; if that one is gone for good: trialfleet takeover "
         f"{shlex.quote(str(folder.root))}; if not, plan with another --run-id"
     )
