@@ -44,7 +44,7 @@ class FileState(NamedTuple):
     ctime_ns: int
 
     @staticmethod
-    def of(path: Path) -> FileState:
+    def of_file(path: Path) -> FileState:
         """Return the state of the file at `path`."""
         found = path.stat()
         return FileState(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
@@ -73,13 +73,13 @@ class Checksums:
             OSError: the file can't be read.
         """
         for _ in range(READS):
-            state = FileState.of(path)
-            checksum = self.of(path, state)
+            state = FileState.of_file(path)
+            checksum = self.checksum(path, state)
             if checksum or state.bytes > self._left:
                 break
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
-    def of(self, path: Path, state: FileState) -> str | None:
+    def checksum(self, path: Path, state: FileState) -> str | None:
         """Return the checksum of a file in a state; None if it is too large or in another state.
 
         Raises:
@@ -95,11 +95,11 @@ class Checksums:
         return self._known.get(key)
 
     def _read(self, path: Path, state: FileState, cache: BinaryIO) -> None:
-        if FileState.of(path) != state:
+        if FileState.of_file(path) != state:
             return
         self._left -= state.bytes
         checksum = sha256_of(path)
-        if FileState.of(path) != state:
+        if FileState.of_file(path) != state:
             return
         self._known[str(path), state] = checksum
         line = json.dumps({"path": str(path), **state._asdict(), "sha256": checksum})

@@ -253,7 +253,7 @@ def test_htcondor_is_the_clock_where_systemd_does_not_run(
     up = connection.start_command()
     assert messages[1] == f"it does so only while HTCondor is up: after a reboot, {up}"
     assert up.startswith("TRIALFLEET_POOL=/")  # the tests' pool is not this user's
-    folder = DailyFolder.of("demo")
+    folder = DailyFolder.for_study("demo")
     (ad,) = schedd.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])
     assert ad["CronMinute"] == str(soon.minute)
     assert clock_of("demo", folder)

@@ -32,7 +32,7 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     targets = of_study(study, variables)
     if targets is None:
         raise InputError(f"the study {study.name!r} has no export:; docs/exports.md shows one")
-    folder, lines = ExportFolder.of(study), []
+    folder, lines = ExportFolder.for_study(study), []
 
     def tell(line: str) -> None:
         lines.append(line)

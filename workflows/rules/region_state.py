@@ -11,7 +11,7 @@ from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.facts.dagman.files import NodeStatus
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph
-from trialfleet.workflows.facts.runs.causes import see
+from trialfleet.workflows.facts.runs.causes import log_hint
 from trialfleet.workflows.facts.runs.region_records import EndFiles, RegionRecords
 from trialfleet.workflows.rules.gate_decision import Passed, passed_of, rule_of
 from trialfleet.workflows.rules.states import RunState
@@ -56,7 +56,7 @@ def state_of(
     return RunState.WAITING if run_state is RunState.RUNNING else run_state
 
 
-def is_vain(reason: str | None) -> bool:
+def is_hopeless(reason: str | None) -> bool:
     """Whether a region is over for what is as it was when the run goes on.
 
     All of its attempts failed alike, or its trainer leaves no model.
@@ -81,7 +81,7 @@ def why_over(
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason
-    if is_vain(reason):
+    if is_hopeless(reason):
         return reason
     if finished >= budget and not done:
         return f"no trial completed, and all {budget} are over"
@@ -132,10 +132,10 @@ def last_error(
         service_log: the service's.
     """
     if trouble:
-        return f"{trouble}{see(str(service_log))}"
+        return f"{trouble}{log_hint(str(service_log))}"
     errors = [each.error for each in records.failing]
     details = f"its DAGMan ended: {(node and node.details) or 'no details'}"
-    return f"{next(iter(errors), details)}{see(str(log))}"
+    return f"{next(iter(errors), details)}{log_hint(str(log))}"
 
 
 def phase_of(

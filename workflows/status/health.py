@@ -353,5 +353,5 @@ def _left(folder: RunFolder) -> Iterator[RegionFolder]:
 
 def mends(folder: RunFolder) -> list[dict[str, Any]]:
     """Return what was mended, oldest first: `{"time", "region", "what", "remedy"}` each."""
-    noted: list[dict[str, Any]] = unless_damaged(lambda: read_json(folder.mends), [])
+    noted: list[dict[str, Any]] = unless_damaged(lambda: read_json(folder.repairs), [])
     return noted

@@ -21,7 +21,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.models import latest as latest_module
 from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.models import history
-from trialfleet.workflows.facts.models.folders import called
+from trialfleet.workflows.facts.models.folders import display_name
 from trialfleet.workflows.facts.models.history import changes, in_force
 from trialfleet.workflows.facts.models.listing import drift, was_rolled_back
 from trialfleet.workflows.formatting import rough_duration
@@ -97,7 +97,7 @@ def test_a_latest_that_leads_to_another_regions_model_is_none_of_this_one(
     (other / "latest").symlink_to("../A/r2")
     with pytest.raises(InputError, match=r"B' has no link latest"):
         rollback(other, "r2")
-    assert called(other) == "demo/B"
+    assert display_name(other) == "demo/B"
     assert promote(other / "r2") is None
     assert (other / "latest").readlink() == Path("r2")
 

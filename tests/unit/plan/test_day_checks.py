@@ -91,7 +91,7 @@ def planned(place: Path, number: int, rows: pl.DataFrame, **changes: Any) -> Reg
     """Plan the run of a day on which the region has these rows."""
     day = day_of(number)
     rows.write_csv(place / f"data/north-{day}.csv")
-    folder = DailyFolder.of("churn").run(str(day))
+    folder = DailyFolder.for_study("churn").run(str(day))
     write_plan(study(place, day, **changes), run=str(day), out=folder, day=RunsDay(date=day))
     return RunFolder(folder).region("north")
 
@@ -99,7 +99,7 @@ def planned(place: Path, number: int, rows: pl.DataFrame, **changes: Any) -> Reg
 def ended(number: int, ending: Ending = Ending.PUBLISHED) -> None:
     """Record how the region ended a day."""
     day = day_of(number)
-    journal = Journal(DailyFolder.of("churn").journal)
+    journal = Journal(DailyFolder.for_study("churn").journal)
     one = Attempt(
         date=day, attempt=1, run=str(day), regions=("north",), started=NOON, deadline=None
     )
@@ -148,7 +148,7 @@ def test_a_day_unlike_the_past_ones_fails_before_it_has_a_run(place: Path, name:
     [line] = caught.value.by_region["north"]
     assert re.search(words, line), line
     assert line.startswith(f"data/north-{day_of(3)}.csv: ")
-    assert not DailyFolder.of("churn").run(str(day_of(3))).exists()
+    assert not DailyFolder.for_study("churn").run(str(day_of(3))).exists()
 
 
 @pytest.mark.parametrize("name", GARBAGE)
@@ -185,7 +185,7 @@ def test_a_day_is_compared_with_those_before_it_alone(place: Path) -> None:
 
 def test_a_damaged_note_of_a_past_day_is_passed_over(place: Path) -> None:
     some_days(place, FEWEST_DAYS + 1)
-    damaged = DailyFolder.of("churn").run(str(day_of(0))) / "regions/north/profile.json"
+    damaged = DailyFolder.for_study("churn").run(str(day_of(0))) / "regions/north/profile.json"
     damaged.write_text('{"rows": "many"')
     assert read_json(planned(place, 5, frame(5)).checks)["days"] == FEWEST_DAYS
 
@@ -207,7 +207,7 @@ def test_an_npz_is_checked_as_a_csv_is(place: Path) -> None:
         file = place / f"data/north-{day}.npz"
         write_table(file, columns, target="churned", task="regression", split=parts)
         npz = {"data": "data/{region}-{date}.npz", "checks": FAIL}
-        folder = DailyFolder.of("churn").run(str(day))
+        folder = DailyFolder.for_study("churn").run(str(day))
         write_plan(study(place, day, **npz), run=str(day), out=folder, day=RunsDay(date=day))
         ended(number)
         return RunFolder(folder).region("north")
@@ -276,7 +276,7 @@ def test_the_days_table_and_the_digest_tell_what_checks_warn_of(
     channel = Channel.model_validate(
         {"command": ["sh", "-c", f"cat >> '{heard}'; echo >> '{heard}'"]}
     )
-    folder = DailyFolder.of("churn")
+    folder = DailyFolder.for_study("churn")
     outbox = Outbox(folder.alerts)
     tell_days(load_published(file), [channel], outbox, folder, Journal(folder.journal), NOON)
     deliver(outbox, [channel])

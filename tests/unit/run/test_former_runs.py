@@ -14,7 +14,7 @@ from trialfleet.errors import InputError
 from trialfleet.optimizer.region_types import Assignment, Complete
 from trialfleet.optimizer.sampling.former import read_former
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.control.run.former_runs import MOST_RESULTS
+from trialfleet.workflows.control.run.previous_runs import MOST_RESULTS
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.frozen import load_frozen
@@ -56,10 +56,10 @@ def train(run: Run, trials: int = 8) -> dict[str, list[Assignment]]:
         found[region.name] = []
         for number in range(trials):
             node = f"{slug}.{number}"
-            answer = studies.of(slug).ask(node)
+            answer = studies.of_region(slug).ask(node)
             assert isinstance(answer, Assignment)
             value = {"loss": loss(region.name, answer.params)}
-            studies.of(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
+            studies.of_region(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
             found[region.name].append(answer)
     return found
 
@@ -94,7 +94,9 @@ def test_what_taught_stands_in_the_study(make_run: MakeRun) -> None:
     train(planned(make_run, "r1"))
     second = planned(make_run, "r2")
     train(second, 5)
-    (trials, _) = (studies_of(second).of(slug).trials() for slug in studies_of(second).regions)
+    (trials, _) = (
+        studies_of(second).of_region(slug).trials() for slug in studies_of(second).regions
+    )
     taught = trials[-1].user_attrs["taught"]
     assert set(taught) <= {f"demo/r1/{region}" for region in REGIONS}
     assert taught
@@ -110,11 +112,11 @@ def test_a_process_that_starts_anew_suggests_the_same(make_run: MakeRun) -> None
         studies = studies_of(runs[1])
         for slug, region in studies.regions.items():
             known = again.setdefault(region.name, [])
-            answer = studies.of(slug).ask(f"{slug}.{len(known)}")
+            answer = studies.of_region(slug).ask(f"{slug}.{len(known)}")
             assert isinstance(answer, Assignment)
             value = {"loss": loss(region.name, answer.params)}
             node = f"{slug}.{len(known)}"
-            studies.of(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
+            studies.of_region(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
             known.append(answer)
     assert again == once
 

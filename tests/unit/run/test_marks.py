@@ -26,7 +26,7 @@ def place(tmp_path: Path) -> TrialFolder:
 
 
 def marks(place: TrialFolder) -> list[tuple[float, Mark]]:
-    return [(time_of(e), mark) for e in events_of(place.log) if (mark := Mark.of(e))]
+    return [(time_of(e), mark) for e in events_of(place.log) if (mark := Mark.from_event(e))]
 
 
 def end(place: TrialFolder, code: int = 0, cpu: float | None = None) -> None:

@@ -579,7 +579,7 @@ def test_a_run_s_events_are_listed_by_its_name_and_without_one(
     outbox.put([event()], [channel(command=["true"])], is_daily=False)
     [listed] = json.loads(CliRunner().invoke(main, ["notify", "list", "--json"]).output)
     assert listed["event"]["region"] == "R1"
-    days = Outbox(DailyFolder.of("demo").alerts)
+    days = Outbox(DailyFolder.for_study("demo").alerts)
     days.put([event(2)], [channel(command=["true"])], is_daily=True)
     both = json.loads(CliRunner().invoke(main, ["notify", "list", "--json"]).output)
     assert sorted(one["event"]["region"] for one in both) == ["R1", "R2"]
@@ -593,7 +593,7 @@ def test_the_status_of_a_day_s_run_says_which_of_the_day_s_alerts_wait(
     monkeypatch.chdir(work)
     made = make_run(name="demo", run="r1", out=work / "runs" / "demo" / "r1")
     frozen = load_frozen(RunFolder(made.folder).study)
-    broken, outbox = channel(command=["false"]), Outbox(DailyFolder.of("demo").alerts)
+    broken, outbox = channel(command=["false"]), Outbox(DailyFolder.for_study("demo").alerts)
     outbox.put([event()], [broken], is_daily=True)
     deliver(outbox, [broken])
     assert not any("alerts by" in line for line in made.status().troubles), "it is no day's run"

@@ -27,7 +27,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.facts.runs.job_costs import end_stays
-from trialfleet.workflows.rules.vain_attempts import job_troubles
+from trialfleet.workflows.rules.hopeless_attempts import job_troubles
 
 pytestmark = pytest.mark.slow
 REMOVED = "-1002"

@@ -42,7 +42,7 @@ class ClockWatch:
         self._until = 0.0
         self._ahead, self._tick = self._read()
 
-    def look(self, wall: float, tick: float) -> None:
+    def check(self, wall: float, tick: float) -> None:
         """Have HTCondor go on if the clock was set back since the last look.
 
         What fails is tried again at the next, until HTCondor would go on by itself.

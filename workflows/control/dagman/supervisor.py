@@ -26,10 +26,10 @@ from trialfleet.files import open_lock, read_json, unless_damaged, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import NoAddressError
 from trialfleet.updates import Updates
-from trialfleet.workflows.control.dagman.deaf_schedd import DeafSchedd
-from trialfleet.workflows.control.dagman.mend import BusyError, alone, mend
-from trialfleet.workflows.control.dagman.remove_vain_jobs import fail_vain_attempts
+from trialfleet.workflows.control.dagman.remove_hopeless_jobs import fail_hopeless_attempts
+from trialfleet.workflows.control.dagman.repair import BusyError, repair, run_locked
 from trialfleet.workflows.control.dagman.set_clock import ClockWatch
+from trialfleet.workflows.control.dagman.unreachable_schedd import UnreachableSchedd
 from trialfleet.workflows.control.dagman.watchers import Watchers
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.job_queue import PROJECTION, Ad, is_dagman
@@ -44,11 +44,11 @@ CRASH_SECONDS = 300.0
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds between two mends of one DAG; doubled each time
 
 log = logging.getLogger(__name__)
-Mend = Callable[[RunFolder, Fault], None]
+Repair = Callable[[RunFolder, Fault], None]
 
 
 @dataclass
-class _Mended:
+class _Repair:
     """The last mend of a DAG or a trial, and how long to wait for its effect before another."""
 
     at: float
@@ -63,13 +63,13 @@ class Supervisor:
         mend: does what a fault needs.
     """
 
-    mend: Mend
+    repair: Repair
     _since: dict[tuple[Path, Fault], float] = field(default_factory=dict)
-    _mended: dict[tuple[Path, str | None, str | None], _Mended] = field(default_factory=dict)
+    _repaired: dict[tuple[Path, str | None, str | None], _Repair] = field(default_factory=dict)
     _cool_downs: dict[int, tuple[int, float]] = field(default_factory=dict)
     _looked: float = -math.inf
 
-    def look(
+    def check(
         self, runs: Iterable[RunFolder], ads: Iterable[Ad], now: float, tick: float
     ) -> list[RunFolder]:
         """Look at the runs once and mend what has lasted.
@@ -96,7 +96,7 @@ class Supervisor:
             for fault in found or ():
                 since = self._since[run.root, fault] = before.get((run.root, fault), tick)
                 has_lasted = tick - since >= fault.patience or fault.job in crashing
-                if has_lasted and self._mend(run, fault, tick) and not fault.has_parent:
+                if has_lasted and self._repair(run, fault, tick) and not fault.has_parent:
                     break  # the whole run begins anew
         return going_on
 
@@ -119,12 +119,12 @@ class Supervisor:
         self._cool_downs = {job: self._cool_downs[job] for job in counts}
         return {job for job, count in counts.items() if count - self._cool_downs[job][0] >= CRASHES}
 
-    def _mend(self, run: RunFolder, fault: Fault, tick: float) -> bool:
-        """Mend, unless that was tried just before; returns whether it was tried now."""
+    def _repair(self, run: RunFolder, fault: Fault, tick: float) -> bool:
+        """Repair, unless that was tried just before; returns whether it was tried now."""
         if fault.remedy is Remedy.NONE:
             return False
         of = (run.root, fault.region, fault.node)
-        last = self._mended.get(of)
+        last = self._repaired.get(of)
         if last and tick - last.at < last.pause:
             return False
         is_first = last is None or tick - last.at > 2 * LONGEST_PAUSE
@@ -132,7 +132,7 @@ class Supervisor:
         if fault.remedy is Remedy.KICK and pause >= KICKS_PAUSE:
             fault = replace(fault, remedy=Remedy.REPLACE)
         try:
-            self.mend(run, fault)
+            self.repair(run, fault)
         except BusyError as error:
             log.info("%s: %s", run.root, error)
             return False
@@ -140,47 +140,47 @@ class Supervisor:
             log.error("%s: %s: %s failed: %s", run.root, fault, fault.remedy, error)  # noqa: TRY400
         else:
             log.warning("%s: %s: %s", run.root, fault, fault.remedy)
-        self._mended[of] = _Mended(tick, pause)
+        self._repaired[of] = _Repair(tick, pause)
         return True
 
 
-def mend_alone(run: RunFolder, fault: Fault) -> None:
-    """Mend, unless somebody stops, resumes or mends the run at this moment.
+def repair_locked(run: RunFolder, fault: Fault) -> None:
+    """Repair, unless somebody stops, resumes or mends the run at this moment.
 
     Raises:
         BusyError: somebody does, or did since the look: the fault has passed.
         PoolError: HTCondor is out of reach or refuses.
     """
-    with alone(run, wait=False):
+    with run_locked(run, wait=False):
         ads = schedd.query(job_queue.of_run(run), PROJECTION)
         found = faults(run, ads, time.time())
         if not any(
             (f.region, f.job, f.what) == (fault.region, fault.job, fault.what) for f in found
         ):
             raise BusyError(f"this has passed: {fault}")
-        mend(run, fault)
+        repair(run, fault)
 
 
 def supervise(state: Path) -> None:
     """Look at the runs of this pool for ever; which there are is kept in the folder `state`."""
-    supervisor, watchers, file = Supervisor(mend_alone), Watchers(), state / "runs.json"
+    supervisor, watchers, file = Supervisor(repair_locked), Watchers(), state / "runs.json"
     known = _known(file)
-    watch, deaf, updates = ClockWatch(state / "clock.json"), DeafSchedd(), Updates()
+    watch, schedd_watch, updates = ClockWatch(state / "clock.json"), UnreachableSchedd(), Updates()
     while True:
         updates.follow()
-        watch.look(time.time(), time.monotonic())
+        watch.check(time.time(), time.monotonic())
         try:
             ads = schedd.query("TrialfleetFolder =!= undefined", PROJECTION)
         except PoolError as error:
             log.info("%s", error)
             if isinstance(error, NoAddressError):
-                deaf.look()
+                schedd_watch.check()
         else:
             folders = known | {Path(ad["TrialfleetFolder"]) for ad in ads}
             runs = [RunFolder(folder) for folder in sorted(folders) if _is_ours(folder)]
-            fail_vain_attempts(runs, ads, time.time())
-            untold = watchers.look(runs)
-            going_on = supervisor.look(runs, ads, time.time(), time.monotonic())
+            fail_hopeless_attempts(runs, ads, time.time())
+            untold = watchers.check(runs)
+            going_on = supervisor.check(runs, ads, time.time(), time.monotonic())
             left = {run.root for run in (*going_on, *untold)}
             if left != known:
                 _note(file, left)

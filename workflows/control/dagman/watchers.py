@@ -54,7 +54,7 @@ class Watchers:
         self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}
         self._started: dict[Watcher, float] = {}
 
-    def look(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
+    def check(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
         """Start what should run and doesn't; return the runs for which not all is done yet."""
         wanted = {run: list(_watchers_of(run)) for run in runs}
         undone = {

@@ -32,12 +32,12 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
         PoolError: neither systemd nor HTCondor takes it.
     """
     study, daily = daily_study(file)
-    folder = DailyFolder.of(study.name)
+    folder = DailyFolder.for_study(study.name)
     owner = _owner(folder)
     if system:
         _give(folder, owner)
     text = write_start(folder, study.name, file)
-    units = Units.of(study.name, folder, system=system)
+    units = Units.for_study(study.name, folder, system=system)
     if system or units.can_be_used():
         units.install(study.name, daily, folder.start, owner)
         say(f"installed {units.timer}, which starts {folder.start}")
@@ -82,10 +82,10 @@ def remove(file: Path, say: Say) -> None:
         PoolError: systemd or HTCondor refuses.
     """
     study = load_whole(file)
-    folder = DailyFolder.of(study.name)
+    folder = DailyFolder.for_study(study.name)
     removed = False
     for system in (False, True):
-        units = Units.of(study.name, folder, system=system)
+        units = Units.for_study(study.name, folder, system=system)
         if units.remove():
             say(f"removed {units.timer}")
             removed = True
@@ -103,7 +103,7 @@ def remove(file: Path, say: Say) -> None:
 def clock_of(study: str, folder: DailyFolder) -> str | None:
     """Return what starts a study's days; None if nothing of ours does."""
     for system in (False, True):
-        units = Units.of(study, folder, system=system)
+        units = Units.for_study(study, folder, system=system)
         if units.timer.exists():
             return str(units.timer)
     try:

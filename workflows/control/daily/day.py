@@ -86,7 +86,7 @@ class Work:
             return
         if run := (yield from self._run_of(attempt)):
             if self.managers:
-                self.managers.own(run.folder)
+                self.managers.take_over_run(run.folder)
             yield from self._watch(run, attempt)
             while self._not_in(run, attempt) and self._has_late_regions():
                 yield LATE_SECONDS  # until `come` has given them to another attempt
@@ -95,7 +95,7 @@ class Work:
         )
         self.journal.end(attempt, self.clock())
 
-    def come(self, attempt: Attempt) -> list[str]:
+    def take_arrived(self, attempt: Attempt) -> list[str]:
         """Return the regions of an attempt whose data came after its run was planned.
 
         Once it waits no longer these are all regions for whose data it has waited.
@@ -244,16 +244,16 @@ class Work:
         """Bring a run to its end, whatever it stands at, and record how its regions ended."""
         frozen = load_frozen(RunFolder(run.folder).study)
         endings = RunsEndings(attempt, RunFolder(run.folder), frozen)
-        goes_on = _GoingOn(run, self.say)
-        tell, pool = _Telling(self.say), PoolWatch(self.say)
+        resumer = _Resumer(run, self.say)
+        reporter, pool = _OutcomeReporter(self.say), PoolWatch(self.say)
         while True:
             try:
                 status = run.status()
-                pool.look(status)
+                pool.update(status)
                 ended = [one for one in endings.published(status) if self._is_safe(one)]
                 self.journal.record(ended, self.clock())
-                tell.of(ended, status)
-                if goes_on.is_over(status) and all(map(self._is_safe, endings.all(status))):
+                reporter.report(ended, status)
+                if resumer.is_over(status) and all(map(self._is_safe, endings.all(status))):
                     break
             except InputError as error:  # it can't be started
                 if run.status().state not in _UNDER_WAY:  # by somebody else, just now
@@ -264,7 +264,7 @@ class Work:
             else:
                 yield POLL_SECONDS
         self.journal.record(endings.all(status), self.clock())
-        tell.of(endings.all(status), status)
+        reporter.report(endings.all(status), status)
         if run.report.exists():
             self.say(f"report  {shlex.quote(str(run.report))}")
 
@@ -277,14 +277,14 @@ class Work:
         return AWAY_SECONDS
 
 
-class _Telling:
+class _OutcomeReporter:
     """Says of each region, once, how it has ended and what its best trial reached."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._reported: set[str] = set()
 
-    def of(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
+    def report(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
         """Say what was not said yet."""
         regions = {region.name: region for region in status.regions}
         for one in outcomes:
@@ -305,7 +305,7 @@ def _ended(one: Outcome, status: RunStatus) -> str:
     return "stopped before it had a model" if is_stopped else str(one.ending)
 
 
-class _GoingOn:
+class _Resumer:
     """Has a run go on that is planned, was stopped before we looked, or lost its DAGMan."""
 
     def __init__(self, run: Run, say: Say) -> None:

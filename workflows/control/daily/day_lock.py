@@ -16,7 +16,9 @@ POLL_SECONDS = 1.0
 
 
 @contextmanager
-def turn(folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]) -> Iterator[bool]:
+def day_lock(
+    folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]
+) -> Iterator[bool]:
     """Wait until nobody else works on a day of the study, and be the one who does.
 
     `gives_up` is asked again and again with the day that another works on, while one does.

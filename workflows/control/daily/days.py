@@ -13,11 +13,11 @@ from trialfleet.errors import InputError, StudyError, TrialfleetError
 from trialfleet.files import shell_quoted, write_atomic
 from trialfleet.wall_clock import real_time
 from trialfleet.workflows.control.daily.day import Clock, Say, Work
-from trialfleet.workflows.control.daily.day_lock import turn
+from trialfleet.workflows.control.daily.day_lock import day_lock
 from trialfleet.workflows.control.daily.digest import awaited_event, takeover_event, tell_days
 from trialfleet.workflows.control.daily.late_data import not_ready, written
 from trialfleet.workflows.control.daily.missed import days_to_do
-from trialfleet.workflows.control.daily.pool_watch import TurnWatch
+from trialfleet.workflows.control.daily.pool_watch import BusyDayWatch
 from trialfleet.workflows.control.daily.region_outcomes import data_not_there
 from trialfleet.workflows.control.daily.sending import Sender, left_over
 from trialfleet.workflows.control.plan.run_ids import published_already
@@ -62,7 +62,7 @@ def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
         StudyError: the study can't be read; or it has no `daily:` table, and never had a day.
     """
     study = load_whole(file)
-    folder = DailyFolder.of(study.name)
+    folder = DailyFolder.for_study(study.name)
     if not folder.journal.exists():
         daily_study(file)
         folder.root.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class Days:
         """
         self._study, self._daily = daily_study(file)
         self._file, self._clock, self._say = file, clock, say
-        self.folder = DailyFolder.of(self._study.name)
+        self.folder = DailyFolder.for_study(self._study.name)
         self.folder.root.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder.study, f"{file.absolute()}\n")
         self._managers = self._two_managers()
@@ -219,16 +219,16 @@ class Days:
         if self._managers is None:
             self._first_attempt(day)
             reopen(self.folder, self.journal, self._clock())
-        waits = TurnWatch(self._say)
+        waits = BusyDayWatch(self._say)
 
         def gives_up(busy: date | None) -> bool:
             known = self.journal.attempts(day)
             if _all_ended(known):  # nothing is left to do
                 return True
-            waits.look(busy)
+            waits.update(busy)
             return bool(known) and self._is_over(known[0]) and busy not in {None, day}
 
-        with turn(self.folder, day, gives_up) as ours:
+        with day_lock(self.folder, day, gives_up) as ours:
             if ours:
                 while not self._worked_on(day):
                     self._say("another manager continues the day; this one is on standby")
@@ -276,7 +276,7 @@ class Days:
         def gives_up() -> bool:
             return not to_make_up and _all_ended(self.journal.attempts(day))
 
-        with managers.turn(gives_up, at_once=to_make_up) as ours:
+        with managers.hold_lease(gives_up, at_once=to_make_up) as ours:
             if ours:
                 if managers.taken_from:
                     self._tell_takeover(day, managers.taken_from)
@@ -296,8 +296,8 @@ class Days:
 
     def _make_up_for(self, day: date, place: str) -> bool:
         """Work on what is missing of a day, alone; return whether anything was."""
-        patient = _patient(TurnWatch(self._say))
-        with turn(self.folder, day, patient), self._lease(day, to_make_up=True):
+        patient = _patient(BusyDayWatch(self._say))
+        with day_lock(self.folder, day, patient), self._lease(day, to_make_up=True):
             self._finish_open()
             regions = self._missing(day)
             if not regions:
@@ -335,7 +335,7 @@ class Days:
                 if time.monotonic() >= due.get(one.attempt, 0.0):
                     due[one.attempt] = time.monotonic() + next(steps[one.attempt], 0.0)
             if time.monotonic() - begun >= BATCH_SECONDS:
-                if come := [region for one in open_ones for region in self._work.come(one)]:
+                if come := [region for one in open_ones for region in self._work.take_arrived(one)]:
                     self._begin(day, come)
                 begun = time.monotonic()
             time.sleep(max(0.0, min(due[one.attempt] for one in open_ones) - time.monotonic()))
@@ -410,11 +410,11 @@ def _all_ended(attempts: list[Attempt]) -> bool:
     return bool(attempts) and all(one.ended for one in attempts)
 
 
-def _patient(waits: TurnWatch) -> Callable[[date | None], bool]:
+def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
     """Return what never gives up waiting, and says for what it waits."""
 
     def gives_up(busy: date | None) -> bool:
-        waits.look(busy)
+        waits.update(busy)
         return False
 
     return gives_up

@@ -12,7 +12,7 @@ from trialfleet.workflows.control.daily.clock import clock_of
 from trialfleet.workflows.control.daily.days import journal_of
 from trialfleet.workflows.control.daily.late_data import awaited_now
 from trialfleet.workflows.control.daily.missed import next_start
-from trialfleet.workflows.control.takeover.look import look_at_lease
+from trialfleet.workflows.control.takeover.lease_reading import read_lease
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_of
 from trialfleet.workflows.study.loading import load_published
@@ -32,13 +32,13 @@ def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
     Raises:
         StudyError: the study can't be read; or it has no `daily:` table, and never had a day.
     """
-    return look(Path(study), most)[2]
+    return read_overview(Path(study), most)[2]
 
 
-def look(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
+def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
     """Return a study, the folder of its days, and what became of them."""
     whole, folder, journal = journal_of(file)
-    lease, away = look_at_lease(file, folder)
+    lease, away = read_lease(file, folder)
     now = wall_clock.real_time()
     begins = next_start(whole.daily, now) if whole.daily else None
     awaited = awaited_now(file, journal, now) if whole.daily else {}

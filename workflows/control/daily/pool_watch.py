@@ -21,12 +21,12 @@ class PoolWatch:
         self._say = say
         self._is_away = False
 
-    def look(self, status: RunStatus) -> None:
+    def update(self, status: RunStatus) -> None:
         """Say what has changed by where the day's run stands."""
         is_away = status.state is RunState.UNKNOWN
-        self.hear((status.notice or "the job queue can't be read") if is_away else "")
+        self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
-    def hear(self, why_away: str) -> None:
+    def note_outage(self, why_away: str) -> None:
         """Say what has changed; an empty reason: HTCondor answers."""
         if why_away and not self._is_away:
             up = start_command()
@@ -36,7 +36,7 @@ class PoolWatch:
         self._is_away = bool(why_away)
 
 
-class TurnWatch:
+class BusyDayWatch:
     """Says, once, for which other day one waits, and what keeps that one from going on."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -45,13 +45,13 @@ class TurnWatch:
         self._looked = float("-inf")
         self.busy: date | None = None
 
-    def look(self, busy: date | None) -> None:
+    def update(self, busy: date | None) -> None:
         """Say what has changed, given the day that somebody else works on."""
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy
         if time.monotonic() - self._looked >= _LOOK_EVERY:
-            self._pool.hear(_why_away())
+            self._pool.note_outage(_why_away())
             self._looked = time.monotonic()
 
 

@@ -39,7 +39,7 @@ class Units:
     run: Callable[[list[str]], str] = run_command
 
     @staticmethod
-    def of(study: str, folder: DailyFolder, *, system: bool) -> Units:
+    def for_study(study: str, folder: DailyFolder, *, system: bool) -> Units:
         """Return the units of a study whose runs lie in a folder."""
         which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.models import latest
-from trialfleet.workflows.facts.models.folders import EXPORTS, called, region_of
+from trialfleet.workflows.facts.models.folders import EXPORTS, display_name, region_of
 from trialfleet.workflows.formatting import in_one_line
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Switch:
 
     def __str__(self) -> str:
         """In a line."""
-        return f"{called(self.folder)}: latest is {latest.switched(self.run, self.former)}"
+        return f"{display_name(self.folder)}: latest is {latest.switched(self.run, self.former)}"
 
 
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
@@ -108,7 +108,9 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
         except InputError as error:
             if len(named) == 1:
                 raise
-            left.append(f"{called(place.parent) if place.parent.is_dir() else place}: {error}")
+            left.append(
+                f"{display_name(place.parent) if place.parent.is_dir() else place}: {error}"
+            )
             continue
         done.append(_switch(place.resolve().parent, place.name, former))
     return done, left
@@ -125,7 +127,7 @@ def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
 
 
 def _switch(folder: Path, run: str, former: str | None) -> Switch:
-    study = called(folder).partition("/")[0]
+    study = display_name(folder).partition("/")[0]
     return Switch(study=study, region=region_of(folder), folder=folder, run=run, former=former)
 
 

@@ -84,7 +84,7 @@ class Keeper:
         self._heard: dict[tuple[int, int], tuple[Member | None, float]] = {}
         self._looked = time.monotonic()
 
-    def turn(self) -> bool:
+    def step(self) -> bool:
         """Look at the queue once and decide for each gang; return whether there is any."""
         constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
@@ -220,7 +220,7 @@ def keep(folder: RunFolder) -> None:
         while True:
             updates.follow()
             try:
-                has_gangs = keeper.turn()
+                has_gangs = keeper.step()
             except (PoolError, OSError) as error:
                 log.warning("%s", error)
                 has_gangs = False

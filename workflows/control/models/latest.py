@@ -20,12 +20,12 @@ from trialfleet.files import locked, sync
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
-    called,
     check_published,
     created_of,
-    former_champions,
+    display_name,
     models_in,
     other_models,
+    previous_champions,
     provenance_of,
 )
 
@@ -151,18 +151,18 @@ def _named(models_folder: Path, run: str) -> str:
     if provenance_of(models_folder / run).get("run") != run:
         there = ", ".join(model.name for model in models_in(models_folder)) or "none"
         raise InputError(
-            f"{called(models_folder)} has no model of the run {run!r}; there are: {there}"
+            f"{display_name(models_folder)} has no model of the run {run!r}; there are: {there}"
         )
     return run
 
 
 def _former(models_folder: Path, current: str) -> str:
-    there = former_champions(models_folder)
+    there = previous_champions(models_folder)
     if not there:
         others = [model.name for model in models_in(models_folder) if model.name != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""
         raise InputError(
-            f"{called(models_folder)}: there is no previous model before {current}{more}"
+            f"{display_name(models_folder)}: there is no previous model before {current}{more}"
         )
     return there[-1]
 

@@ -19,8 +19,8 @@ from trialfleet.workflows.facts.models.approval import awaiting
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     as_of_model,
-    former_champions,
     models_in,
+    previous_champions,
 )
 from trialfleet.workflows.study.export import Keep
 
@@ -41,7 +41,7 @@ def indispensable(models_folder: Path) -> set[str]:
     """Return the runs whose models no rule removes: in force, in force before, and to approve."""
     current, waits = history.target_of(models_folder / LATEST), awaiting(models_folder)
     others = [waits.run] if waits else []
-    return {run for run in (current, *former_champions(models_folder)[-1:], *others) if run}
+    return {run for run in (current, *previous_champions(models_folder)[-1:], *others) if run}
 
 
 def remove_superfluous(

@@ -45,7 +45,7 @@ class RunEvents:
         self._since: dict[tuple[EventKind, str], float] = {}
         self.is_over = False
 
-    def look(self) -> list[Event]:
+    def poll(self) -> list[Event]:
         """Return the events that the run has now; those that were found before are among them."""
         status = self._reader.read()
         self.is_over = status.ended

@@ -36,7 +36,7 @@ def watch(folder: RunFolder) -> None:
         events = RunEvents(folder)
         while True:
             try:
-                new = [event for event in events.look() if not outbox.has(event.id)]
+                new = [event for event in events.poll() if not outbox.has(event.id)]
                 if new and not is_taken_over(frozen, folder):
                     outbox.put(new, study.notify, is_daily=study.daily is not None)
             except InputError:

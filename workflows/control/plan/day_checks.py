@@ -29,7 +29,7 @@ class DayChecks:
         """
         self._checks = study.checks or Checks()
         self._seed = study.seed
-        self._past = past_tables(DailyFolder.of(study.name), day, MOST_DAYS)
+        self._past = past_tables(DailyFolder.for_study(study.name), day, MOST_DAYS)
 
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description

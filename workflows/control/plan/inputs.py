@@ -145,7 +145,7 @@ def _state_in(entry: Mapping[str, Any]) -> FileState:
 
 def _is_in_state(path: Path, then: FileState | None) -> bool:
     try:
-        return FileState.of(path) == then
+        return FileState.of_file(path) == then
     except OSError:
         return False
 
@@ -156,7 +156,7 @@ def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
     missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
     for entry in missing:
         with suppress(OSError):
-            entry["sha256"] = checksums.of(folder.root / entry["path"], _state_in(entry))
+            entry["sha256"] = checksums.checksum(folder.root / entry["path"], _state_in(entry))
     return [entry["path"] for entry in missing if not entry["sha256"]]
 
 

@@ -32,7 +32,7 @@ _SECONDS = 20.0  # for a Python to start
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolLook:
+class PoolFacts:
     """What a plan knows of the pool.
 
     Attributes:
@@ -48,19 +48,19 @@ class PoolLook:
     job_path: str = ""
 
 
-def look() -> PoolLook:
+def inspect_pool() -> PoolFacts:
     """Return what is to be known of the pool that this process would talk to."""
     try:
         environment = connect()
         use(environment)
         is_embedded = embedded_folder(environment.get("CONDOR_CONFIG", "")) is not None
-        return PoolLook(
+        return PoolFacts(
             slots=tuple(pool_slots().whole),
             on_this_machine=is_embedded,
             job_path=_job_path() if is_embedded else "",
         )
     except PoolError as error:
-        return PoolLook(trouble=str(error))
+        return PoolFacts(trouble=str(error))
 
 
 def _job_path() -> str:
@@ -70,7 +70,7 @@ def _job_path() -> str:
     return found[1].replace("''", "'").replace('""', '"') if found else ""
 
 
-def settle(study: Study, pool: PoolLook) -> tuple[Study, tuple[str, ...]]:
+def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
     """Return the study with what it left open decided, and a line on each such choice.
 
     Raises:
@@ -92,7 +92,7 @@ def is_settled(settled: Study, study: Study) -> bool:
     return settled == study.model_copy(update=decided)
 
 
-def _accelerator(study: Study, pool: PoolLook) -> tuple[str, str]:
+def _accelerator(study: Study, pool: PoolFacts) -> tuple[str, str]:
     if study.accelerator != "auto":
         return study.accelerator, ""
     if study.fleet and study.fleet.brings_gpus:
@@ -115,7 +115,7 @@ def _accelerator(study: Study, pool: PoolLook) -> tuple[str, str]:
 # -- Python ------------------------------------------------------------------------------------
 
 
-def _python(study: Study, pool: PoolLook) -> tuple[str | None, str]:
+def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
     """The Python that trials get, and a line that names it."""
     if study.image:
         return study.python, _python_of_image(study.python or PYTHONS[0], study.image)
@@ -166,7 +166,7 @@ def _unusable(text: str) -> UnusableStudyError:
     return UnusableStudyError(Problem(("python",), text))
 
 
-def _why_not(python: str, pool: PoolLook) -> str:
+def _why_not(python: str, pool: PoolFacts) -> str:
     if "/" not in python:
         return f"is not on a job's PATH, {pool.job_path}"
     return "is not executable" if Path(python).exists() else "does not exist"

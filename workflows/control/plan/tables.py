@@ -167,7 +167,7 @@ def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
     """Return the checksum of a file and what is in it; write the table where it needs another."""
-    before = FileState.of(path) if path.is_file() else None
+    before = FileState.of_file(path) if path.is_file() else None
     if before is None:
         raise TableError("is not a file; trainer: tabular reads one file per region")
     checksum = sha256_of(path)
@@ -178,7 +178,7 @@ def _examine(
         options = study.table or TableOptions()
         table, found = build_table(read_rows(path, form), study.target, options, study.seed)
         save_table(files.table, table, compressed=False)
-    if FileState.of(path) != before:
+    if FileState.of_file(path) != before:
         raise TableError("changed while it was read; plan again once it is complete")
     return {"sha256": checksum, "bytes": before.bytes}, table, found
 

@@ -46,7 +46,7 @@ class Exporter:
         self._pause = 0.0
         self._due = 0.0
 
-    def look(self, now: float) -> bool:
+    def poll(self, now: float) -> bool:
         """Export what has changed, if it is due by a steady clock; return whether all is there."""
         before = self._folder.signature()
         if before == self._done:
@@ -78,7 +78,7 @@ def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> Non
         return
     with ExportFolder(folder.export).alone(wait=False) as ours:
         if ours:
-            exports = ExportFolder.of(study)
+            exports = ExportFolder.for_study(study)
             exporter = Exporter(exports, targets, lambda: not is_taken_over(frozen, folder))
             _export_until_over(folder, exporter, targets, clock)
 
@@ -94,7 +94,7 @@ def _export_until_over(
         if clock() - asked >= ASK_SECONDS:  # first: what was published before it is over is seen
             asked = clock()
             ended = (ended or clock()) if reader.state() not in UNDER_WAY else None
-        all_there = exporter.look(clock())
+        all_there = exporter.poll(clock())
         if ended is not None and (all_there or clock() - ended > GIVEN_UP):
             return
         time.sleep(LOOK_SECONDS)

@@ -15,8 +15,8 @@ from trialfleet.workflows.control.plan import pool_choices
 from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.control.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.control.plan.run_texts import command_of
-from trialfleet.workflows.control.run.former_runs import former_tasks
 from trialfleet.workflows.control.run.plan_estimate import costs_before
+from trialfleet.workflows.control.run.previous_runs import previous_tasks
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import autoscale_of
@@ -96,7 +96,7 @@ def _plan(
         places=places,
         day=day,
         costs=costs,
-        former=former_tasks(study),
+        former=previous_tasks(study),
     )
     place = None if out is None else Path(out)
     if run is not None:
@@ -123,7 +123,7 @@ def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFol
 
 def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
     """What the pool decides of a study, once its trainer can start there."""
-    pool = pool_choices.look()
+    pool = pool_choices.inspect_pool()
     study, notes = pool_choices.settle(study, pool)
     if pool.on_this_machine and not study.image:
         check_program(command_of(study)[0], pool.job_path)

@@ -43,7 +43,7 @@ def reopen_day_of(run: Path) -> None:
             reopen(folder, Journal(folder.journal), datetime.now(UTC))
 
 
-def what_records_it(run: Path) -> str:
+def record_command(run: Path) -> str:
     """Return what to do for a day that goes on with a run; empty where none does."""
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []

@@ -15,8 +15,8 @@ from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.control.dagman import mend
-from trialfleet.workflows.control.dagman.mend import alone
+from trialfleet.workflows.control.dagman import repair
+from trialfleet.workflows.control.dagman.repair import run_locked
 from trialfleet.workflows.control.plan.inputs import freeze_data
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.control.run.reopening import reopen_day_of
@@ -105,7 +105,7 @@ class Run:
             InputError: the run was submitted before, or the trainer fails; with its last words.
             PoolError: HTCondor is out of reach or refuses the job.
         """
-        with alone(self._files):
+        with run_locked(self._files):
             state = self.status().state
             if state is not RunState.PLANNED:
                 raise InputError(
@@ -155,7 +155,7 @@ class Run:
             InputError: the run was submitted before, or no slot of the pool can run a trial.
             PoolError: HTCondor is out of reach or refuses.
         """
-        with alone(self._files):
+        with run_locked(self._files):
             state = self.status().state
             if state is not RunState.PLANNED:
                 raise InputError(
@@ -170,7 +170,7 @@ class Run:
                 )
             freeze_data(self._files, frozen.study)
             self._ask_for_fleet()
-            return mend.submit(self._files)
+            return repair.submit(self._files)
 
     def resume(self) -> str:
         """Have a run go on, whatever it stands at; finished trials stay finished.
@@ -185,7 +185,7 @@ class Run:
             InputError: the run is done, or no region of it has anything left to try.
             PoolError: HTCondor is out of reach or refuses.
         """
-        with alone(self._files):
+        with run_locked(self._files):
             job = self._gone_on()
             self._ask_for_fleet()
         reopen_day_of(self.folder)
@@ -202,10 +202,10 @@ class Run:
         queued = job_queue.look_up(self._files)  # whether the run is over is the queue's word
         if queued.root is None:
             self._check_unfinished(self.status())
-            return mend.submit(self._files)
+            return repair.submit(self._files)
         for fault in faults(self._files, queued.ads, time.time()):
             if fault.is_sure:
-                mend.mend(self._files, fault.by_person())
+                repair.repair(self._files, fault.by_person())
                 if not fault.has_parent:
                     break  # the whole run begins anew
         return job_queue.look_up(self._files).root or queued.root
@@ -249,7 +249,7 @@ class Run:
         Raises:
             InputError: the run is under way, or may be.
         """
-        with alone(self._files):
+        with run_locked(self._files):
             self.check_removable()
             # Renamed first: a part of a run looks like a run. The names may lie there from a
             # removal that was killed.
@@ -270,11 +270,11 @@ class Run:
             InputError: the run isn't under way.
             PoolError: HTCondor is out of reach, or jobs are still there after a minute.
         """
-        with alone(self._files):
+        with run_locked(self._files):
             queued = job_queue.look_up(self._files)
             if queued.root is None and self.status().state is not RunState.LOST:
                 raise InputError(f"{str(self.folder)!r} is {self.status().state}: nothing to stop")
-            mend.stop(self._files)
+            repair.stop(self._files)
         from trialfleet.workflows.control.scripts.report_node import write_report
 
         # it did not come to write its own; `trialfleet report` says what is wrong

@@ -60,7 +60,7 @@ class Budgets:
                 yield usd_budget(name, usd, spendings, expected_of(alike, self._before))
 
     def _of(self, slug: str) -> Spending:
-        trials = self._studies.of(slug).trials()
+        trials = self._studies.of_region(slug).trials()
         spent = region_spending(self._folder.region(slug), trials, self._study, time.time())
         # The start of a region's first job refuses it no trial: it would end with nothing.
         return spent if trials else replace(spent, others=0.0)

@@ -54,7 +54,7 @@ class EarlyStopping:
         """Whether trials report."""
         return self._clock() - self._last_report < STAY_SECONDS
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Look for new reports, or decide on one region that has some; whether there are more.
 
         Raises:
@@ -87,19 +87,19 @@ class EarlyStopping:
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # over, or not begun
             return False
-        running = self._studies.of(slug).running()
+        running = self._studies.of_region(slug).running()
         reports = tuple(job_files.stamp_of(files.trial(node).reports) for node in running)
         told = tuple(job_files.size_of(files.trial(node).stop) > 0 for node in running)
-        seen = (len(self._studies.of(slug).trials()) - len(running), reports, told)
+        seen = (len(self._studies.of_region(slug).trials()) - len(running), reports, told)
         is_new = any(size for size, _ in reports) and self._seen.get(slug) != seen
         self._seen[slug] = seen
         return is_new
 
     def _decide(self, rule: Rule, slug: str) -> None:
-        trials = self._studies.of(slug).trials()
+        trials = self._studies.of_region(slug).trials()
         files = self._studies.folder.region(slug)
         running, told = {}, sum(map(is_stopped_early, trials))
-        for node in self._studies.of(slug).running():
+        for node in self._studies.of_region(slug).running():
             place = files.trial(node)
             if read_stop(place):
                 told += 1

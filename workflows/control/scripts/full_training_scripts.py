@@ -19,7 +19,7 @@ from trialfleet.workflows.facts.jobs.current import end_place, in_lane
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.causes import log_of, noted_failures, see
+from trialfleet.workflows.facts.runs.causes import log_hint, log_of, noted_failures
 from trialfleet.workflows.facts.runs.region_records import noted
 from trialfleet.workflows.rules.region_state import NO_MODEL
 from trialfleet.workflows.status.attempts import node_faults
@@ -74,7 +74,7 @@ class FinalScripts:
             Whether there was something to hand out.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
-        study = self._studies.of(slug)
+        study = self._studies.of_region(slug)
         is_last = study.refusal() and all(t.state.is_finished() for t in study.trials())
         lane = self._lane_of(files.best)
         if not (is_last and region.publishes) or (lane and (lane["done"] or lane["node"] != node)):
@@ -170,7 +170,7 @@ class FinalScripts:
         if another := Attempts(place, self._study).another(node, outcome, job):
             return another
         words = f"the full training of the best settings failed: {outcome.error}"
-        return self._studies.stop(slug, f"{words}{see(log_of(place))}")
+        return self._studies.stop(slug, f"{words}{log_hint(log_of(place))}")
 
     def conclude(self, slug: str, node: str) -> Reply:
         """End a region whose study publishes nothing."""
@@ -183,7 +183,7 @@ class FinalScripts:
 
     def _best_of(self, slug: str) -> Assignment | Reply:
         """A region's best settings, or the answer where there are none to go on with."""
-        study = self._studies.of(slug)
+        study = self._studies.of_region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if best := study.best():

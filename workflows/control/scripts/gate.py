@@ -37,7 +37,7 @@ from trialfleet.workflows.facts.models.verdict import (
 )
 from trialfleet.workflows.facts.record_shapes import Ordered
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.facts.runs.causes import log_of, see
+from trialfleet.workflows.facts.runs.causes import log_hint, log_of
 from trialfleet.workflows.facts.runs.spending import read_unpaid
 from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, rule_of
 from trialfleet.workflows.status.attempts.outcome import (
@@ -168,7 +168,7 @@ def outcome_of_measurement(
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
     """Write the verdict where the models could not be measured, for good; return why."""
     champion = _measured_champion(files)
-    why = f"the gate's job failed: {outcome.error}{see(log_of(files.gate))}"
+    why = f"the gate's job failed: {outcome.error}{log_hint(log_of(files.gate))}"
     return _settled(files, _unmeasured(frozen, why, champion=champion))
 
 

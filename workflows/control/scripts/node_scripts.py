@@ -53,7 +53,7 @@ from trialfleet.workflows.facts.models.folders import why_not_latest
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
-from trialfleet.workflows.facts.runs.causes import see
+from trialfleet.workflows.facts.runs.causes import log_hint
 from trialfleet.workflows.facts.runs.storage import not_ours, ownership_of
 from trialfleet.workflows.rules.states import RunState, stage_of
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
@@ -202,7 +202,7 @@ class NodeScripts:
             self._turns.catch_up()
         if self._studies.ask_ahead():
             return True
-        return self._stopping.due() and not self._other_owner() and self._stopping.look()
+        return self._stopping.due() and not self._other_owner() and self._stopping.poll()
 
     def due(self) -> bool:
         """Whether it is time to look at the trials' reports."""
@@ -281,7 +281,7 @@ class NodeScripts:
         nodes = read_node_status(files.dag_files.node_status).items()
         details = [f"{name}: {node.details}" for name, node in nodes if node.failed]
         said = next(iter([*errors, *details]), "no reason given")
-        return f"{said}{see(str(files.scripts_log))}"
+        return f"{said}{log_hint(str(files.scripts_log))}"
 
     def _other_owner(self) -> Owner | None:
         """Return who else owns the run, if so; forget what was read if another has owned it."""

@@ -60,7 +60,7 @@ class RegionStudies:
         """Suggest ahead for one region; False if there is nothing to suggest."""
         return any(study.ask_ahead() for study in self._opened.values())
 
-    def of(self, slug: str) -> RegionStudy:
+    def of_region(self, slug: str) -> RegionStudy:
         """Return the study of a region."""
         if slug not in self._opened:
             region = self.regions[slug]

@@ -69,14 +69,16 @@ class TrialScripts:
         chosen = self.choose(slug, node)
         if isinstance(chosen, Reply):
             return chosen
-        avoid = node_faults.to_avoid(self._study, self._studies.of(slug).failures(chosen.name))
+        avoid = node_faults.to_avoid(
+            self._study, self._studies.of_region(slug).failures(chosen.name)
+        )
         self._studies.files(slug, chosen.name, chosen.answer, avoid=avoid).write()
         what = f"trial {chosen.answer.number}: {chosen.answer.params}"
         return Reply(EXITS["done"], f"{chosen.name}: {what}")
 
     def _ask_lane(self, slug: str, node: str) -> Reply:
         """Write the files of a lane's job, unless there is nothing for it to train."""
-        study = self._studies.of(slug)
+        study = self._studies.of_region(slug)
         name = self._under_way(slug, node)
         found = study.stopped() or name or self._next(slug, node)
         if isinstance(found, Refused):
@@ -95,13 +97,13 @@ class TrialScripts:
         if name is None or self._was_told(slug, name):
             return None
         if over := self._studies.over():
-            self._studies.of(slug).tell(name, GivenUp(error=over))
+            self._studies.of_region(slug).tell(name, GivenUp(error=over))
             return None
         return name
 
     def _next(self, slug: str, node: str) -> str | Refused:
         """The trial that begins next at a node, or why none does."""
-        study = self._studies.of(slug)
+        study = self._studies.of_region(slug)
         name = self._studies.regions[slug].next_trial(node, study.nodes())
         if name is None:
             return Refused("all of its trials are finished")
@@ -122,7 +124,7 @@ class TrialScripts:
 
         The trial `beside` has ended, and is yet to be told.
         """
-        study = self._studies.of(slug)
+        study = self._studies.of_region(slug)
         name = self._under_way(slug, node, beside) or self._next(slug, node)
         if isinstance(name, Refused):
             return self._refused(slug, node, name)
@@ -184,7 +186,7 @@ class TrialScripts:
         Returns:
             done: the trial is told; retry: another attempt is to follow; stop: the region ends.
         """
-        study, place = self._studies.of(slug), self._folder.region(slug).trial(name)
+        study, place = self._studies.of_region(slug), self._folder.region(slug).trial(name)
         outcome: Outcome
         code, outcome = self._studies.judged(place, code)
         # One that was told to stop is over however it left. A result counts all the same: it came
@@ -216,7 +218,7 @@ class TrialScripts:
 
     def _tell(self, slug: str, name: str, outcome: Outcome, execution: TrialExecution) -> Reply:
         """Store a trial's outcome for good, and answer with it."""
-        self._studies.of(slug).tell(name, outcome, **execution)
+        self._studies.of_region(slug).tell(name, outcome, **execution)
         metric = self._study.objective.metric
         match outcome:
             case Complete():
@@ -232,7 +234,7 @@ class TrialScripts:
 
     def _after(self, slug: str, node: str) -> Reply:
         """Say whether a node whose trials are all told gets another job."""
-        study, files = self._studies.of(slug), self._folder.region(slug)
+        study, files = self._studies.of_region(slug), self._folder.region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if files.stopped.exists():
@@ -243,7 +245,7 @@ class TrialScripts:
 
     def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """The first trial of a node that is asked and not told."""
-        running, own = self._studies.of(slug).running(), range_of(node)
+        running, own = self._studies.of_region(slug).running(), range_of(node)
         return next((name for name in running if own.has(name) and name != beside), None)
 
     def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:
@@ -266,7 +268,7 @@ class TrialScripts:
         Whether a trainer can be started is seen in its region alone. Any other error needs all of
         the run to have come to nothing.
         """
-        own = self._studies.of(slug).trials()
+        own = self._studies.of_region(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):
             return None
         if outcome.never_began:

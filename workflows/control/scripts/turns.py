@@ -166,7 +166,7 @@ class Turns:
             self._end(slug, node, said, why, None)
             return
         if running != said.trial:
-            study = self._studies.of(slug)
+            study = self._studies.of_region(slug)
             if said.trial in study.nodes().difference(study.running()):
                 self._next(slug, node, said)
             else:

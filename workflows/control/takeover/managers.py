@@ -57,7 +57,7 @@ class Managers:
         self.taken_from: Lease | None = None  # whose lease had lapsed without being given back
 
     @contextmanager
-    def turn(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
+    def hold_lease(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
         """Wait until the other manager doesn't work on the days, and be the one that does.
 
         Args:
@@ -101,7 +101,7 @@ class Managers:
         if self._lost.is_set():
             raise LeaseLostError(f"another manager may work on the days of {self._study.name!r}")
 
-    def own(self, run: Path) -> None:
+    def take_over_run(self, run: Path) -> None:
         """Be who writes a run's trials, whose manager the other may have been."""
         self._patiently(lambda: take_over(RunFolder(run)))
 

@@ -1,4 +1,4 @@
-"""The PRE and POST scripts that have not ended: facts for the rule of `rules/vain_attempts.py`."""
+"""PRE and POST scripts that have not ended: facts for `rules/hopeless_attempts.py`."""
 
 from __future__ import annotations
 

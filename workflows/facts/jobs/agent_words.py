@@ -45,7 +45,7 @@ class Ended:
     over: Over | None
 
     @staticmethod
-    def of(plain: dict[str, Any]) -> Ended:
+    def from_json(plain: dict[str, Any]) -> Ended:
         """Return it from what is JSON; raises what `read_ended` passes over."""
         return Ended(
             code=int(plain.get("code") or 0),
@@ -92,7 +92,7 @@ def read_said(place: TrialFolder) -> Said | None:
             turn=Turn(str(plain["token"]), int(plain["turn"])),
             say=_one_of(Say, plain["say"]),
             trial=str(plain.get("trial") or ""),
-            ended=Ended.of(plain),
+            ended=Ended.from_json(plain),
             wants=plain.get("wants") is not False,
             time=_number(plain.get("time")) or 0.0,
         )
@@ -106,7 +106,7 @@ def read_ended(place: TrialFolder) -> Ended | None:
     What has come of it is in its folder already.
     """
     try:
-        return Ended.of(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
+        return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
     except _NONE:
         said = read_said(place)
         return said.ended if said and said.tells_of(place.root.name) else None

@@ -357,7 +357,7 @@ def _unix_seconds(written: str) -> float:
 
 def mark_of(event: JobEvent) -> Mark | None:
     """Return the mark that an event is; None of any other event."""
-    return event.mark if isinstance(event, MarkEvent) else Mark.of(event)
+    return event.mark if isinstance(event, MarkEvent) else Mark.from_event(event)
 
 
 def _cpu_seconds(usage: str) -> float:

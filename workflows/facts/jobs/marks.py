@@ -62,7 +62,7 @@ class Mark:
     memory_mb: float | None = None
 
     @classmethod
-    def of(cls, event: JobEvent) -> Self | None:
+    def from_event(cls, event: JobEvent) -> Self | None:
         """Return the mark that an event is; None of any other event."""
         return cls.parsed(str(event.get("Info", ""))) if event.type.name == "GENERIC" else None
 

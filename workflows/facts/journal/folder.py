@@ -20,7 +20,7 @@ class DailyFolder:
     root: Path
 
     @staticmethod
-    def of(study: str) -> DailyFolder:
+    def for_study(study: str) -> DailyFolder:
         """Return that of the study of this name, below the working directory."""
         return DailyFolder(Path.cwd() / "runs" / study)
 

@@ -16,7 +16,7 @@ from trialfleet.files import object_or_empty, read_json, shell_quoted_anywhere, 
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     as_of_model,
-    model_in_force,
+    current_model,
     provenance_of,
     region_of,
     why_kept_out,
@@ -65,7 +65,7 @@ def awaiting(models_folder: Path) -> Awaiting | None:
     if not noted:
         return None
     run, model = str(noted["run"]), models_folder / str(noted["run"])
-    in_force = model_in_force(model)
+    in_force = current_model(model)
     times = [time for one in (model, in_force) if one and (time := as_of_model(one))]
     if (
         provenance_of(model).get("run") != run

@@ -55,7 +55,7 @@ class ExportFolder:
     _lock = file_in("lock")  # locked by whoever exports
 
     @staticmethod
-    def of(study: Study) -> ExportFolder:
+    def for_study(study: Study) -> ExportFolder:
         """Return the folder of a study's models, whose place is absolute."""
         return ExportFolder(Path(study.publish) / study.name / EXPORTS)
 
@@ -111,7 +111,7 @@ def unexported(study: Study) -> tuple[str, ...]:
     """Return what of a study's models can't be exported at the moment, a line for each target."""
     if study.export is None:
         return ()
-    problems = ExportFolder.of(study).problems()
+    problems = ExportFolder.for_study(study).problems()
     return tuple(f"export to {title}: {problem}" for title, problem in problems.items())
 
 

@@ -48,7 +48,7 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
     return models_folder
 
 
-def former_champions(models_folder: Path) -> list[str]:
+def previous_champions(models_folder: Path) -> list[str]:
     """Return the runs whose models `rollback` can go back through, the next one last."""
     formers = history.in_force(models_folder / LATEST)[:-1]
     return [run for run in formers if provenance_of(models_folder / run).get("run") == run]
@@ -107,7 +107,7 @@ def why_kept_out(published: Mapping[str, Any]) -> str | None:
     return str(why)
 
 
-def model_in_force(published: Path) -> Path | None:
+def current_model(published: Path) -> Path | None:
     """Return the model that a region's `latest` means, given any of them; None without one."""
     link = published.parent / LATEST
     return published.parent / link.resolve().name if link.exists() else None
@@ -155,7 +155,7 @@ def region_of(models_folder: Path) -> str:
     return _noted(models_folder, "region") or models_folder.name
 
 
-def called(models_folder: Path) -> str:
+def display_name(models_folder: Path) -> str:
     """Return STUDY/REGION of a folder of models: several studies may have a region of one name."""
     study = _noted(models_folder, "study") or models_folder.parent.name
     return f"{study}/{region_of(models_folder)}"

@@ -236,8 +236,9 @@ class RunFolder:
     # Who stopped the run; absent unless a person did, and once it goes on.
     stopped = file_in("stopped.json")
     failing = file_in(FAILING)  # why the report can't be written; absent until it couldn't be
-    hand = file_in("hand.lock")  # locked by whoever submits, stops or mends the run, one at a time
-    mends = file_in("mends.json")  # what was mended while the run went on, and when
+    # Held by the process that submits, stops or repairs the run; the file's old name stays.
+    run_lock = file_in("hand.lock")
+    repairs = file_in("mends.json")  # repairs of the run under way, with their times
     # The checksums of the data files that were read so far, a JSON line each.
     checksums = file_in("checksums.jsonl")
     # The AWS account of the fleet that the run scales, and the way to it; no secret.
@@ -256,7 +257,7 @@ class RunFolder:
     unpaid = file_in("unpaid.json")
     # That a full training left no model, and whose; absent until then.
     no_model = file_in("no-model.json")
-    # That the run is to be in the queue, from before it is handed over; `mend` writes it.
+    # That the run is to be in the queue, from before it is handed over; `repair` writes it.
     submission = file_in("submission.json")
     study_config = file_in("study.conf")  # the configuration of the whole graph's DAGMan
     region_config = file_in("region.conf")  # the configuration of the regions' DAGMans

@@ -36,7 +36,7 @@ _ENOUGH_LEFT = 0.4  # of the room: shorter beginnings of errors are no more than
 ENOUGH = 3  # attempts that fail alike, and none that doesn't, are no accident
 
 
-def see(log: str) -> str:
+def log_hint(log: str) -> str:
     """Return the end of a reason that names a log, as one can type it in a shell."""
     return f"{SEE}{shlex.quote(log)}"
 
@@ -87,8 +87,8 @@ class Cause:
     def __str__(self) -> str:
         """In a line."""
         if self.of == 1:
-            return f"an attempt failed: {self.error}{see(self.log)}"
-        return f"{self.attempts} of {self.of} failed attempts: {self.error}{see(self.log)}"
+            return f"an attempt failed: {self.error}{log_hint(self.log)}"
+        return f"{self.attempts} of {self.of} failed attempts: {self.error}{log_hint(self.log)}"
 
     @property
     def short(self) -> str:
@@ -204,7 +204,7 @@ def why_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> 
     folder = next(folder for own, folder in regions if first in failed_attempts(own))
     return (
         f"no trial has completed: all attempts so far failed alike: {first.error}"
-        f"{see(log_of(folder.trial(first.node)))}"
+        f"{log_hint(log_of(folder.trial(first.node)))}"
     )
 
 

@@ -24,7 +24,7 @@ _NEWEST = 5  # runs of a study that are looked at
 _LEAST_PART = 0.5  # of the trials of the fullest of those: a run that was broken off teaches little
 
 
-def former_tasks(study: Study) -> list[FormerTask]:
+def previous_tasks(study: Study) -> list[FormerTask]:
     """Return what the optimiser of a resolved study is to learn from.
 
     Raises:

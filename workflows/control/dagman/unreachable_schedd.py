@@ -19,7 +19,7 @@ NAME = "condor_schedd"
 log = logging.getLogger(__name__)
 
 
-class DeafSchedd:
+class UnreachableSchedd:
     """Ends the schedd beside this process that had no address at two looks.
 
     Where the process that starts both is no condor_master, as under systemd, no schedd is found,
@@ -29,7 +29,7 @@ class DeafSchedd:
     def __init__(self) -> None:
         self._before: set[int] = set()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """To be called while the schedd has no address."""
         found = [p for p in processes.living() if p.parent == os.getppid() and p.name == NAME]
         for process in found:

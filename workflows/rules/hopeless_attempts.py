@@ -4,7 +4,7 @@ HTCondor starts an evicted job again, for ever. That is right for an interruptio
 checkpoint, and wrong where every start ends in the same way. Two kinds of trouble are told:
 
 evictions   the job is evicted again and again for one reason, or has lost more work than it kept;
-            `MOST_VAIN` starts in a row that kept no work are an attempt that failed
+            `MOST_WASTED` starts in a row that kept no work are an attempt that failed
 stuck       a job, or a script of its node, stays in a state longer than that state ever takes, or a
             job's agent has no answer to its question;
             a job that stays `STUCK_TIMES` as long is an attempt that failed
@@ -29,7 +29,7 @@ from trialfleet.workflows.formatting import rough_duration
 
 # How the error of an attempt begins that ended at a bound.
 EVICTED, STUCK = "evicted too often", "stuck"
-MOST_VAIN = 5  # starts in a row that kept no work
+MOST_WASTED = 5  # starts in a row that kept no work
 STUCK_TIMES = 3
 _ALIKE, _WITHIN = 3, 600.0  # so many evictions for one reason within so many seconds
 _LEAST_LOST = 60.0  # seconds of lost work that are worth telling
@@ -110,11 +110,11 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
     if job.status in GONE or not (cuts := job.cuts):
         return None
     last, alike = cuts[-1], _alike(cuts)
-    vain = _vain(job, now)
+    wasted = _wasted_starts(job, now)
     is_often = len(alike) >= _ALIKE and now - alike[-_ALIKE].ended <= _WITHIN
     lost, kept = _lost(job, cuts), _kept(job, cuts, now)
     is_wasteful = len(alike) > 1 and lost > max(kept, _LEAST_LOST)
-    is_over = vain >= MOST_VAIN and not job.is_rank
+    is_over = wasted >= MOST_WASTED and not job.is_rank
     if not (is_often or is_wasteful or is_over):
         return None
     reason = last.reason or last.ended_by
@@ -124,9 +124,13 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
     if lost:
         saved = sum(map(job.kept, cuts))
         words.append(f"it lost {lost:.0f} s of work and kept {saved:.0f} s")
-    if vain and not job.is_rank:
-        words.append(f"{vain} start(s) in a row kept no work; after {MOST_VAIN} the attempt fails")
-    error = f"{EVICTED}: {vain} starts in a row kept no work, the last one ended {where}: {reason}"
+    if wasted and not job.is_rank:
+        words.append(
+            f"{wasted} start(s) in a row kept no work; after {MOST_WASTED} the attempt fails"
+        )
+    error = (
+        f"{EVICTED}: {wasted} starts in a row kept no work, the last one ended {where}: {reason}"
+    )
     return _trouble(
         job,
         "evictions",
@@ -143,17 +147,17 @@ def _alike(cuts: Sequence[Execution]) -> list[Execution]:
     return [cut for cut in cuts if _FIGURES.sub("#", cut.reason) == kind]
 
 
-def _vain(job: JobFacts, now: float) -> int:
+def _wasted_starts(job: JobFacts, now: float) -> int:
     """Return how many starts in a row kept no work; none once an execution has outlived them."""
-    vain: list[Execution] = []
+    wasted: list[Execution] = []
     for cut in reversed(job.cuts):
         if job.kept(cut):
             break
-        vain.append(cut)
-    longest = max((cut.seconds for cut in vain), default=0.0)
+        wasted.append(cut)
+    longest = max((cut.seconds for cut in wasted), default=0.0)
     executing = job.executing
     has_outlived = executing is not None and now - executing.began > max(longest, _LEAST_LOST)
-    return 0 if has_outlived else len(vain)
+    return 0 if has_outlived else len(wasted)
 
 
 def _lost(job: JobFacts, cuts: Iterable[Execution]) -> float:

@@ -15,12 +15,12 @@ from trialfleet.infra.pool import schedd
 from trialfleet.workflows.facts.dagman.job_queue import Ad
 from trialfleet.workflows.facts.jobs.job_facts import may_fail, read_jobs
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.rules.vain_attempts import job_troubles
+from trialfleet.workflows.rules.hopeless_attempts import job_troubles
 
 log = logging.getLogger(__name__)
 
 
-def fail_vain_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
+def fail_hopeless_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
     """Remove the jobs whose attempts are to fail, with the reason that their POST scripts read."""
     known = {run.root: run for run in runs}
     for ad in ads:

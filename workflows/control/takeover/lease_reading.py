@@ -11,7 +11,7 @@ from trialfleet.workflows.study.daily import lasting
 from trialfleet.workflows.study.loading import load_whole
 
 
-def look_at_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
+def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
     """Bring the journal's copy here up to date.
 
     Returns:

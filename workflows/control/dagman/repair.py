@@ -30,7 +30,7 @@ from trialfleet.workflows.status.health import Fault, Remedy, Submission, dag_fi
 REMOVAL_SECONDS = 120.0  # for jobs to leave the queue: a trial has 60 to save its checkpoint
 ENDING_SECONDS = 20.0  # for a DAGMan's process to end after its job
 START_SECONDS = 30.0  # for a service to answer
-KEPT = 100  # mends that a run remembers
+KEPT_REPAIRS = 100  # mends that a run remembers
 
 
 class BusyError(Exception):
@@ -38,20 +38,20 @@ class BusyError(Exception):
 
 
 @contextmanager
-def alone(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
+def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
     """Keep everybody else from stopping, submitting or mending a run meanwhile.
 
     Raises:
         BusyError: somebody does, and `wait` is not set.
     """
-    with locked(folder.hand, wait=wait) as ours:
+    with locked(folder.run_lock, wait=wait) as ours:
         if not ours:
             raise BusyError("another process is changing this run")
         with closed_to_others():
             yield
 
 
-def mend(folder: RunFolder, fault: Fault) -> None:
+def repair(folder: RunFolder, fault: Fault) -> None:
     """Do what mends a fault, and note it in the run's folder. To be called `alone`."""
     _note(folder, fault)
     if fault.remedy is Remedy.SUBMIT:
@@ -207,4 +207,4 @@ def _note(folder: RunFolder, fault: Fault) -> None:
         "what": fault.what,
         "remedy": str(fault.remedy),
     }
-    write_json(folder.mends, [*mends(folder), noted][-KEPT:])
+    write_json(folder.repairs, [*mends(folder), noted][-KEPT_REPAIRS:])
