@@ -1,4 +1,4 @@
-"""The state of a file, and the checksum of what it holds in that state; each is read once.
+"""States of files and checksums of their content; each file is read once per state.
 
 While inode, size and both times of a file stay, so does its content: nobody sets back the time at
 which an inode changed last. So a checksum is valid for the state that the file had both before and
@@ -24,7 +24,7 @@ READS = 3  # of a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return what the copy of a frozen study in JSON holds, which lies beside its file.
+    """Return the content of a frozen study's JSON copy, which is stored next to its file.
 
     Raises one of `files.DAMAGED` where there is no copy of the file as it is.
     """
@@ -36,7 +36,7 @@ def read_copy(path: Path) -> dict[str, Any]:
 
 
 class FileState(NamedTuple):
-    """A file at one moment."""
+    """The state of a file at one moment."""
 
     inode: int
     bytes: int
@@ -54,7 +54,7 @@ class Checksums:
     """SHA-256 of files. Several processes may use one cache; one of them reads at a time."""
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Know what `cache` holds.
+        """Read the cache.
 
         Args:
             cache: a file of JSON lines, made when the first file is read.
@@ -118,7 +118,7 @@ class Checksums:
 
 
 def files_of(place: Path) -> list[Path]:
-    """Return the files at a path: itself, or what its folder holds."""
+    """Return the file at a path, or all files in the folder at that path."""
     return sorted(p for p in place.rglob("*") if p.is_file()) if place.is_dir() else [place]
 
 

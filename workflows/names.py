@@ -1,4 +1,4 @@
-"""Names that are safe in DAG files, submit files and file systems, made from names that aren't.
+"""Names that are safe in DAG files, submit files and file systems, made from other names.
 
 A region may be called anything a person would write (São Paulo, "the other" one). Its *slug* is
 what DAGMan, HTCondor and the file system see: ASCII letters, digits, `-` and `_`, at most 40
@@ -21,7 +21,7 @@ _RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report", "f
 
 
 def check_region_name(name: str) -> str:
-    """Return `name` when a region may have it.
+    """Return `name` if a region may have it.
 
     Raises:
         ValueError: it is empty, too long, has blanks at its ends or characters that don't print.

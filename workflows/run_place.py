@@ -1,4 +1,4 @@
-"""The place of a run's folder: a path that DAGMan takes.
+"""The check of a run's folder: a path that DAGMan can use.
 
     python3 -m trialfleet.workflows.run_place FOLDER
 
@@ -36,7 +36,7 @@ def usable_place(out: Path) -> Path:
 
 
 def warning_about(place: Path) -> str | None:
-    """Return what a user should know of a usable place; None where there is nothing."""
+    """Return a warning about a usable place; None if there is none."""
     if not place.is_relative_to(_TEMPORARY):
         return None
     return (
@@ -46,7 +46,7 @@ def warning_about(place: Path) -> str | None:
 
 
 def main() -> None:
-    """Check the place of a run of the clone's own example, whose data are sent from there."""
+    """Check the place for a run of the clone's example, whose data is sent from there."""
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Secrets that a study names by a file or an environment variable, read anew each time."""
+"""Secrets that a study names by a file or an environment variable, read again each time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def secret(file: str | None, variable: str | None = None) -> str:
-    """Return the first line of a file or else of a variable, without blanks around it.
+    """Return the stripped first line of a file, or else of a variable.
 
     Raises:
         ValueError: it can't be read, or is empty; the message has nothing of it.

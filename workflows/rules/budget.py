@@ -1,4 +1,4 @@
-"""What counts against a budget in USD, by which `may_begin` decides on one more trial. Pure.
+"""The amounts that count against a budget in USD, for `may_begin` to decide on a trial. Pure.
 
     b     the budget
     c_i   cost of a job that is over: of a trial with all its attempts, a full training, a gate
@@ -23,7 +23,7 @@ from trialfleet.optimizer.may_begin import UsdBudget
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What jobs will probably cost, in USD.
+    """The expected costs of jobs, in USD.
 
     Attributes:
         trial: e.
@@ -36,7 +36,7 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """What a region has cost, in USD.
+    """The spending of a region, in USD.
 
     Attributes:
         trials: c_i of each trial that is over.
@@ -59,18 +59,18 @@ class Spending:
         return sum(self.trials) + over + self.others
 
     def ended(self) -> Spending:
-        """Return the same where nothing goes on: what was under way has cost what it has."""
+        """Return the same without jobs under way: these have cost what they have."""
         trials = (*self.trials, *self.under_way)
         return replace(self, trials=trials, under_way=(), full_is_over=True)
 
     def bound(self, expected: Expected) -> float:
-        """Return the probable cost of the jobs under way and of the full training to come."""
+        """Return the expected cost of jobs under way and of the coming full training."""
         full = 0.0 if self.full_is_over else max(self.full or 0.0, expected.full)
         return full + sum(max(so_far, expected.trial) for so_far in self.under_way)
 
 
 def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
-    """Return what jobs will probably cost: the means of those that are over.
+    """Return the expected costs of jobs: the means of those that are over.
 
     Args:
         spendings: of regions, those like the one asked for alone, or else all.
@@ -89,7 +89,7 @@ def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -
 def usd_budget(
     name: str, usd: float, spendings: Sequence[Spending], expected: Expected
 ) -> UsdBudget:
-    """Return a budget b with what counts against it in the regions that it is for."""
+    """Return a budget b with the amounts that count against it in its regions."""
     return UsdBudget(
         name=name,
         usd=usd,

@@ -1,4 +1,4 @@
-"""Costs as a list of items, and their sums by what they have in common. Pure."""
+"""Costs as a list of items, and their sums by common keys. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BY = ("study", "run", "day", "team", "region", "kind")
 
 
 class Kind(StrEnum):
-    """What was paid for."""
+    """The purpose of a cost."""
 
     TRIAL = "trials"
     BETWEEN = "between trials"  # jobs that train several, while they were at none
@@ -31,7 +31,7 @@ OVERHEAD = frozenset({Kind.BOOT, Kind.IDLE})
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """What one job cost on one node, or a node's time without a job.
+    """The cost of one job on one node, or of a node's time without a job.
 
     Attributes:
         study: the study's name; this and what follows are empty where nobody can be charged.
@@ -59,7 +59,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class CostSum:
-    """Items added up.
+    """A sum of items.
 
     Attributes:
         key: what they have in common, by the names asked for.
@@ -88,7 +88,7 @@ class CostSum:
 
 
 def sums(items: Iterable[Item], by: Sequence[str]) -> list[CostSum]:
-    """Return the sums of items that are alike in `by`, names of `BY`; sorted by them.
+    """Return the sums of items that share the keys `by`, names of `BY`; sorted by them.
 
     A run is STUDY/RUN unless its study is among the names: several studies may have a run of an id.
     """

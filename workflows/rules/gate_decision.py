@@ -1,4 +1,4 @@
-"""The gate's rule: whether a new model, the challenger, takes the place of the champion.
+"""The gate's rule: whether a new model, the challenger, replaces the champion.
 
 The champion is kept when the challenger is worse by more than the tolerance *and* that is more than
 chance: a criterion in two parts, relevance and significance, as Roychoudhury, Scheuer and
@@ -70,7 +70,7 @@ SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}  # on what the 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What a study's gate asks for."""
+    """The gate's settings of a study."""
 
     metric: str
     direction: Direction
@@ -82,7 +82,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What the gate's job found of a model.
+    """The gate's measurement of a model.
 
     Attributes:
         losses: its loss in each row, if known.
@@ -96,7 +96,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Passed:
-    """A model that the gate has let pass, past a champion.
+    """A model that passed the gate against a champion.
 
     Attributes:
         why: the verdict's reason.
@@ -107,14 +107,14 @@ class Passed:
     is_worse: bool
 
     def __str__(self) -> str:
-        """What to tell a person, behind the region's name."""
+        """Return the message for a person, after the region's name."""
         if self.is_worse:
             return f"the gate let a model pass that measured worse: {self.why}"
         return f"the gate let it pass: {self.why}"
 
 
 def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
-    """Return what there is to tell of a verdict that let a model pass; None of others."""
+    """Return the message about a verdict that let a model pass; None of others."""
     if not verdict.promoted or verdict.champion is None:
         return None
     worse = _worse_by(rule, verdict.challenger.metrics, verdict.champion.metrics)
@@ -122,7 +122,7 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Say of a new model that another stays in force, by its run where that is known."""
+    """Return the text that another model stays current, with its run if known."""
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
@@ -170,7 +170,7 @@ def decide(
 def _decision(
     rule: Rule, measured: Mapping[str, Measured]
 ) -> tuple[bool, str, tuple[float, float] | None]:
-    """Whether the challenger is promoted, why, and the interval of the losses' difference."""
+    """Return whether the challenger is promoted, why, and the interval of the differences."""
     for name in (CHALLENGER, CHAMPION):
         if rule.metric not in measured[name].metrics:
             there = ", ".join(sorted(measured[name].metrics)) or "none"
@@ -207,7 +207,7 @@ def _beyond(rule: Rule) -> str:
 
 
 def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
-    """What to say where the difference is no chance, and yet next to nothing."""
+    """Return a hint if the difference is no chance but very small."""
     if worse > _LITTLE * abs(champion.metrics[rule.metric]):
         return ""
     unit = 10.0 ** math.floor(math.log10(worse))  # rounded up to one digit that isn't zero
@@ -216,7 +216,7 @@ def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
 
 
 def _unequal(measured: Mapping[str, Measured]) -> str:
-    """What to say of losses that can't be paired."""
+    """Return a text about losses that can't be paired."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""
@@ -241,7 +241,7 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
 
 
 def _doubt(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
-    """Return why a challenger that is better on all rows may owe it to values new to the champion.
+    """Return why a challenger may be better only by values that are new to the champion.
 
     None where it passes on the rows that the champion can know, too.
     """
@@ -270,12 +270,12 @@ def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
 
 
 def _worse_by(rule: Rule, new: Mapping[str, float], old: Mapping[str, float]) -> float:
-    """How much worse a model's metric is than another's; below 0 where it is better."""
+    """Return how much worse a model's metric is than another's; below 0 if it is better."""
     return loss(new[rule.metric], rule.direction) - loss(old[rule.metric], rule.direction)
 
 
 def _differences(challenger: Measured, other: Measured) -> Losses | None:
-    """How much higher the challenger's losses are, row by row; None where they can't be paired."""
+    """Return the challenger's additional loss, row by row; None if rows can't be paired."""
     one, two = challenger.losses, other.losses
     if one is None or two is None or len(one) != len(two) or len(one) < 2:
         return None

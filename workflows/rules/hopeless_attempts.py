@@ -1,4 +1,4 @@
-"""The rule for trials that get nowhere although nothing has failed. Pure: facts in, troubles out.
+"""The rule for hopeless trials, although nothing failed. Pure: facts in, troubles out.
 
 HTCondor starts an evicted job again, for ever. That is right for an interruption that saved a
 checkpoint, and wrong where every start ends in the same way. Two kinds of trouble are told:
@@ -43,7 +43,7 @@ Kind = Literal["evictions", "stuck"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobTrouble:
-    """A trial that gets nowhere.
+    """A hopeless trial.
 
     Attributes:
         region: the slug of its region.
@@ -69,7 +69,7 @@ class JobTrouble:
 
     @property
     def cause(self) -> str:
-        """What stays the same of it from look to look, but for figures."""
+        """The key of the trouble, the same at each look but for numbers."""
         return f"{self.kind} {self.reason or self.what}"
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class JobTrouble:
 def job_troubles(
     jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
 ) -> list[JobTrouble]:
-    """Return which of a run's trials get nowhere, by its jobs in the queue and nodes' scripts."""
+    """Return a run's hopeless trials, by its jobs in the queue and its nodes' scripts."""
     of_jobs = (_unanswered(job, now) or _stuck(job, now) or _evicted(job, now) for job in jobs)
     return [*filter(None, of_jobs), *_of_scripts(scripts, now)]
 
@@ -142,13 +142,13 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _alike(cuts: Sequence[Execution]) -> list[Execution]:
-    """The evictions for the reason of the last one."""
+    """Return the evictions with the reason of the last one."""
     kind = _FIGURES.sub("#", cuts[-1].reason)
     return [cut for cut in cuts if _FIGURES.sub("#", cut.reason) == kind]
 
 
 def _wasted_starts(job: JobFacts, now: float) -> int:
-    """Return how many starts in a row kept no work; none once an execution has outlived them."""
+    """Return the number of starts in a row without kept work, unless one has outlived them."""
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
         if job.kept(cut):
@@ -165,7 +165,7 @@ def _lost(job: JobFacts, cuts: Iterable[Execution]) -> float:
 
 
 def _kept(job: JobFacts, cuts: Iterable[Execution], now: float) -> float:
-    """Seconds of work that were saved, or go on."""
+    """Return the seconds of work that were saved or continue."""
     executing = max(0.0, now - job.executing.began) if job.executing else 0.0
     return executing + sum(map(job.kept, cuts))
 
@@ -190,7 +190,7 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:
-    """The state of a job that is about to pass, and how many seconds it may take."""
+    """Return a job's temporary state, and the seconds that it may take."""
     of_input = LONG + job.input_mb / _MB_PER_SECOND
     states: dict[int, tuple[str, float]] = {
         JobStatus.REMOVED: ("removed and still in the queue", LONG),
@@ -209,6 +209,6 @@ def _clock(moment: float) -> str:
 
 
 def _trouble(job: JobFacts, kind: Kind, what: str, **more: str) -> JobTrouble:
-    """Return what is told of a job."""
+    """Return the trouble of a job."""
     of = {"region": job.region, "node": job.node, "job": job.job, "log": job.log}
     return JobTrouble(kind=kind, what=what, **of, **more)

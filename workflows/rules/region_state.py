@@ -1,4 +1,4 @@
-"""Where one region of a run stands: decided by its records, its DAGMan and the queue."""
+"""The state of one region, decided by its records, its DAGMan and the queue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def state_of(
     node: NodeStatus | None,
     run_state: RunState,
 ) -> RunState:
-    """Return where a region stands in a run that stands at `run_state`."""
+    """Return the state of a region in a run of state `run_state`."""
     if records.is_done:
         return RunState.DONE
     has_ended = run_state in {RunState.STOPPED, RunState.FAILED}
@@ -57,7 +57,7 @@ def state_of(
 
 
 def is_hopeless(reason: str | None) -> bool:
-    """Whether a region is over for what is as it was when the run goes on.
+    """Return whether a region is over for a cause that a resume does not change.
 
     All of its attempts failed alike, or its trainer leaves no model.
     """
@@ -69,7 +69,7 @@ def is_hopeless(reason: str | None) -> bool:
 def why_over(
     reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
 ) -> str | None:
-    """Return why a region that has no model gets no further trial, however often its run goes on.
+    """Return why a region without a model gets no more trials, however often it is resumed.
 
     Args:
         reason: why it ended early, if it did.
@@ -89,14 +89,14 @@ def why_over(
 
 
 def _was_removed(node: NodeStatus) -> bool:
-    """Return whether a region's DAGMan failed because somebody removed it, or the run's."""
+    """Return whether a region's DAGMan failed because it, or the run's, was removed."""
     return node.was_cut_off or _REMOVED in node.details
 
 
 def reason_of(
     records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
 ) -> str | None:
-    """Return why a region ended early: its own words, else the last error of its scripts.
+    """Return why a region ended early: its own record, else the last error of its scripts.
 
     Args:
         records: the region's.
@@ -122,7 +122,7 @@ def reason_of(
 def last_error(
     records: RegionRecords, node: NodeStatus | None, log: Path, trouble: str, service_log: Path
 ) -> str:
-    """Return why a region has failed that could not note it itself.
+    """Return why a region has failed that could not note the reason itself.
 
     Args:
         records: the region's.
@@ -145,7 +145,7 @@ def phase_of(
     finished: int,
     ends: Callable[[], EndFiles],
 ) -> str:
-    """Return what a region is at: waiting, trials, best, gate, publish or done.
+    """Return the phase of a region: waiting, trials, best, gate, publish or done.
 
     `ends` reads what is left behind its trials, where it is that far.
     """
@@ -168,13 +168,13 @@ def phase_of(
 
 
 def gate_of(records: RegionRecords, study: Study) -> Passed | None:
-    """Return what the gate found of a published model that it let pass, past a champion."""
+    """Return the gate's finding on a published model that passed it against a champion."""
     if study.gate is None or records.verdict is None:
         return None
     return passed_of(rule_of(study), records.verdict)
 
 
 def kept_by_gate(records: RegionRecords) -> str | None:
-    """Return why the gate kept the model in force instead of the region's own, if it did."""
+    """Return why the gate kept the current model instead of the region's own, if it did."""
     verdict = records.verdict
     return verdict.why if verdict and not verdict.promoted else None

@@ -1,4 +1,4 @@
-"""The words for where runs, regions and trials stand: every view of a run uses these and no others.
+"""The state words of runs, regions and trials; every view of a run uses only these.
 
 `trialfleet status`, `trials`, `best`, the report, their JSON and the Python API say the same of the
 same moment; docs/states.md lists the words.
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run, or a region of it, stands."""
+    """The state of a run or a region."""
 
     PLANNED = "planned"  # never submitted
     WAITING = "waiting"  # a region whose turn has not come
@@ -25,17 +25,17 @@ class RunState(StrEnum):
 
     @property
     def can_resume(self) -> bool:
-        """Whether a person who wants more of the run types `trialfleet resume`."""
+        """True if `trialfleet resume` would continue the run."""
         return self in {RunState.FAILED, RunState.STOPPED, RunState.LOST}
 
     @property
     def is_well(self) -> bool:
-        """Whether nobody has to look at the run: what `trialfleet status` exits with 0 for."""
+        """True if the run needs no attention: `trialfleet status` exits with 0."""
         return self in {RunState.PLANNED, RunState.RUNNING, RunState.DONE}
 
 
 class Stage(StrEnum):
-    """What a region is at, or how it ended: its state, said more exactly."""
+    """The stage of a region, or how it ended: a more exact state."""
 
     PLANNED = "planned"
     WAITING = "waiting"
@@ -56,17 +56,17 @@ class Stage(StrEnum):
 
     @property
     def is_good(self) -> bool:
-        """Whether the region has what the study asked for."""
+        """True if the region has what the study asked for."""
         return self in {Stage.PUBLISHED, Stage.KEPT, Stage.TUNED}
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is done for the region as things stand."""
+        """True if nothing more is done for the region at present."""
         return self.is_good or self in {Stage.FAILED, Stage.STOPPED}
 
     @property
     def has_model(self) -> bool:
-        """Whether its model is in the publish folder, in force or not."""
+        """True if its model is in the publish folder, current or not."""
         return self in {Stage.PUBLISHED, Stage.KEPT}
 
 
@@ -97,7 +97,7 @@ def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False
 
 
 class TrialState(StrEnum):
-    """Where a trial stands. Those of Optuna by its names; of RUNNING, the queue knows more."""
+    """The state of a trial: Optuna's states, and those of RUNNING by the queue."""
 
     COMPLETE = "complete"
     FAILED = "failed"  # for good: it is not tried again
@@ -111,7 +111,7 @@ class TrialState(StrEnum):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the trial is over, whatever became of it."""
+        """True if the trial is over, with whatever result."""
         return self in _FINISHED
 
 
@@ -145,7 +145,7 @@ def trial_state(
 
 
 def unfinished_state(region: RunState, *, running: bool, held: bool) -> TrialState:
-    """Return the word for a trial that was asked and not told.
+    """Return the word for a trial that has been asked but has no result.
 
     Args:
         region: where its region stands.

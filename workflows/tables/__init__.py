@@ -1,4 +1,4 @@
-"""Tables for `trainer: tabular`: from a CSV or Parquet file to the arrays that its trials read.
+"""Tables for `trainer: tabular`: from a CSV or Parquet file to the arrays for its trials.
 
     options        the study's `table:` section
     fetching       a region's file, from S3 where it lies there

@@ -28,7 +28,7 @@ _MARKED = r"^[^\w#]*[0-9]+(?:[.,][0-9]+)?[^\w\-.,/:]+[^\W\d]{0,2}[^\w\-.,/:]*$"
 
 
 def amounts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a text column's numbers as Float64, null where a cell is none; see `DECIMAL_SIGNS`."""
+    """Return a text column's numbers as Float64, null if a cell is none; see `DECIMAL_SIGNS`."""
     decimal = DECIMAL_SIGNS[kind]
     thousands = "," if decimal == "." else "."
     bare = values.str.replace_all("\u2212", "-").str.replace_all(_MONEY, "")
@@ -50,7 +50,7 @@ def amounts(values: pl.Series, kind: str) -> pl.Series:
 
 
 def as_people_write_numbers(values: pl.Series) -> str:
-    """Return what to do where a text column holds numbers that aren't read.
+    """Return what to do if a text column holds numbers that aren't read.
 
     Empty where it holds something else.
     """
@@ -71,7 +71,7 @@ def as_people_write_numbers(values: pl.Series) -> str:
 
 
 def with_units(values: pl.Series) -> str:
-    """Return what to do where many different texts are numbers with a unit or a mark.
+    """Return what to do if many different texts are numbers with a unit or a mark.
 
     Empty otherwise. Plain numbers may stand between those with a mark.
     """

@@ -44,7 +44,7 @@ _NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # bytes that are no UTF-8 are r
 
 
 class TableError(ValueError):
-    """A file is no table, or none for training; `problems` says why, without the file's name."""
+    """A file that is no table, or no training table; `problems` has no file name."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -53,7 +53,7 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class CsvRows:
-    """A CSV file that is being read.
+    """An open CSV file.
 
     Attributes:
         header: its cells as they stand, a line break within one as LF.
@@ -171,7 +171,7 @@ def _separator_of(head: list[str]) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """A row and the lines on which it stands."""
+    """A row and its lines in the file."""
 
     cells: list[str]
     first: int
@@ -199,7 +199,7 @@ def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Re
 
 
 def _names(header: list[str]) -> list[str]:
-    """Return the columns' names; those that have none are called as pandas calls them."""
+    """Return the columns' names; nameless ones get pandas' names."""
     if not any(map(str.strip, header)):
         raise TableError("has no header: its first line must name the columns")
     names = [name if name.strip() else f"Unnamed: {i}" for i, name in enumerate(header)]
@@ -232,7 +232,7 @@ def _of_another_length(record: _Record, width: int) -> str:
 
 
 def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
-    """Return the rows, or None where the file leaves a doubt; the other way tells what is wrong."""
+    """Return the rows, or None if the file is doubtful; then the other reader says why."""
     data = data.removeprefix(_UTF8).strip(b"\r\n")
     has_separator_line = _SEPARATOR_LINE.match(data[:8].decode(errors="replace"))
     if has_separator_line or not _is_plain(data, rows.separator, len(rows.names)):
@@ -246,7 +246,7 @@ def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
 
 
 def _is_plain(data: bytes, separator: str, width: int) -> bool:
-    """Tell whether every row has as many cells as it should, and quotes stand where they should."""
+    """Return whether every row has the right number of cells, and quotes are in their places."""
     if width < 2 or b"\0" in data or data.count(b"\r") != data.count(b"\r\n"):
         return False
     text = np.frombuffer(b"\n" + data + b"\n", np.uint8)

@@ -89,7 +89,7 @@ _PERHAPS = (  # a time of day; of .NET; a year before other numbers, without Lat
 
 
 def moments(values: pl.Series) -> pl.Series:
-    """Return a text column's moments in UTC, null where a cell is none."""
+    """Return a text column's moments in UTC, null if a cell is none."""
     found = _in_utc(values.str.strip_chars().str.replace("T", " ", literal=True))
     left = (found.is_null() & values.str.contains("[0-9]")).arg_true()
     sample = values.gather(left.head(_SAMPLE))
@@ -99,7 +99,7 @@ def moments(values: pl.Series) -> pl.Series:
 
 
 def by_form(values: pl.Series, form: str) -> pl.Series:
-    """Return a column's moments in UTC as the study says that they are written; 20260102 too."""
+    """Return a column's moments in UTC, read by the study's form; 20260102 too."""
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
     if "%Y" in form:  # a year of two digits is none of the first century
@@ -111,7 +111,7 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
 
 
 def as_people_write_dates(values: pl.Series) -> str:
-    """Return what to do where a text column holds dates in a form that isn't read.
+    """Return what to do if a text column holds dates in an unread form.
 
     Empty where it holds something else.
     """
@@ -132,7 +132,7 @@ def as_people_write_dates(values: pl.Series) -> str:
 
 
 def perhaps_moments(values: pl.Series) -> str:
-    """Return what to do where many different texts may be moments; empty otherwise."""
+    """Return what to do if many different texts may be moments; empty otherwise."""
     present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
     if len(alike) < max(MANY_TEXTS, (1 - FEW_TEXTS) * len(present)):
@@ -141,7 +141,7 @@ def perhaps_moments(values: pl.Series) -> str:
 
 
 def different_texts(values: pl.Series) -> pl.Series:
-    """Return the different texts of a column, without blanks around; none where it has no text."""
+    """Return the different, stripped texts of a column; none if it has no text."""
     present = values.drop_nulls() if values.dtype == pl.String else pl.Series(dtype=pl.String)
     return present.str.strip_chars().unique(maintain_order=True)
 

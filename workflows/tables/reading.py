@@ -1,4 +1,4 @@
-"""Reading the rows of a CSV or Parquet file."""
+"""Reading of the rows of a CSV or Parquet file."""
 
 from __future__ import annotations
 

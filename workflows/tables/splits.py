@@ -1,4 +1,4 @@
-"""Which rows are to train, to validate and to test."""
+"""The split of rows into training, validation and test."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _by_chance(rows: int, classes: Numbers | None, shares: Sequence[float], seed
 
 
 def _by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
-    """Rows of the same time are never dealt to two parts."""
+    """Return the parts of rows by time; rows of the same time are in one part."""
     kind, found = cells.recognise(values)
     if kind not in {"date", "number", "time"}:
         raise _unusable(values, _why_no_times(values, numbered))
@@ -83,7 +83,7 @@ def _unusable(values: pl.Series, why: str) -> TableError:
 
 
 def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
-    """Say which cell is neither date nor number, and how to write a date."""
+    """Return which cell is neither date nor number, and how to write a date."""
     if values.null_count() == len(values):
         return "has no values"
     if values.dtype != pl.String:
@@ -101,7 +101,7 @@ def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
 
 
 def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:
-    """Return from when on rows of a split by time are to validate and to test, as text."""
+    """Return when validation and test begin, in a split by time, as text."""
     kind, found = cells.recognise(values)
     times = cells.numbers(found, cells.kind_now(found, str(kind)))
     first = {}

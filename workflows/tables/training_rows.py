@@ -1,4 +1,4 @@
-"""Why a model can learn nothing of a column from the rows that are to train it."""
+"""Columns from whose training rows a model can learn nothing, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENOUGH = 20  # training rows; a value that one row of so many has teaches nothi
 
 
 def why_untaught(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:
-    """Return why a model learns nothing of a column; empty where it may."""
+    """Return why a model learns nothing of a column; empty if it may."""
     if role == "categorical":
         texts = cells.texts(values, kind)
         learned = texts.filter(trained)
@@ -42,7 +42,7 @@ def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> s
 
 
 def _why_unlike(learned: pl.Series, others: pl.Series) -> str:
-    """Return why numbers of the training rows say nothing of those of the others."""
+    """Return why numbers of the training rows don't cover those of the others."""
     present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
     spread = spread_of(present)
     width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0

@@ -1,4 +1,4 @@
-"""Ending the attempts that get nowhere: HTCondor would start or keep them for ever.
+"""Removal of hopeless jobs, which HTCondor would start or keep forever.
 
 The pool's supervisor decides that by the job's event log, not the submit file by an expression: no
 attribute of a job tells a start that a checkpoint took further from one that kept nothing.
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def fail_hopeless_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
-    """Remove the jobs whose attempts are to fail, with the reason that their POST scripts read."""
+    """Remove the jobs whose attempts must fail, with the reason for their POST scripts."""
     known = {run.root: run for run in runs}
     for ad in ads:
         run = known.get(Path(ad["TrialfleetFolder"]))

@@ -1,4 +1,4 @@
-"""Mending a run: its DAGMans replaced or submitted again, one hand at a time.
+"""Repair of a run: its DAGMans are replaced or submitted again, by one process at a time.
 
 All of it raises PoolError where HTCondor is out of reach or refuses.
 """
@@ -34,12 +34,12 @@ KEPT_REPAIRS = 100  # mends that a run remembers
 
 
 class BusyError(Exception):
-    """Somebody else stops, submits or mends the run at this moment, or has done so just before."""
+    """Another process stops, submits or repairs the run, or has just done so."""
 
 
 @contextmanager
 def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
-    """Keep everybody else from stopping, submitting or mending a run meanwhile.
+    """Keep other processes from stopping, submitting or repairing a run meanwhile.
 
     Raises:
         BusyError: somebody does, and `wait` is not set.
@@ -52,7 +52,7 @@ def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
 
 
 def repair(folder: RunFolder, fault: Fault) -> None:
-    """Do what mends a fault, and note it in the run's folder. To be called `alone`."""
+    """Repair a fault and note it in the run's folder. Call it with `run_locked`."""
     _note(folder, fault)
     if fault.remedy is Remedy.SUBMIT:
         submit(folder, fault.region)
@@ -72,7 +72,7 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def copy_files(fault: Fault) -> None:
-    """Have a job start that waits for its region's files in vain: they are sent with it.
+    """Start a job that waits for its region's files in vain, by sending the files with it.
 
     A hold takes the job from its machine. If this is cut off before the release, `health` finds the
     hold by its reason.
@@ -85,7 +85,7 @@ def copy_files(fault: Fault) -> None:
 
 
 def serve(folder: RunFolder, fault: Fault) -> None:
-    """Have the run's client find no service, and start one.
+    """Let the run's client find that no service runs, and start one.
 
     Raises:
         PoolError: it can't, or not soon; the run's service.trouble.json says why.
@@ -102,7 +102,7 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 
 
 def replace(folder: RunFolder, fault: Fault) -> None:
-    """Put another DAGMan, which recovers nothing, in the place of the one at fault.
+    """Replace the faulty DAGMan by another one, which recovers nothing.
 
     The whole graph's DAGMan starts another one of a region, as its scripts say, when that of the
     region is removed; where nothing waits for the one at fault, it is submitted again from here.
@@ -133,7 +133,7 @@ def _remove(fault: Fault) -> int:
 
 
 def submit(folder: RunFolder, region: str | None = None) -> str:
-    """Hand a run's graph, or a region's alone, to HTCondor as if no DAGMan had run it before.
+    """Submit a run's graph, or only a region's, as if no DAGMan had run it before.
 
     The study knows what is finished. What is noted first has the supervisor do it again, should
     this be cut off anywhere. Returns the job's id.
@@ -158,7 +158,7 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 
 
 def _clear(dags: Iterable[DagFiles]) -> None:
-    """Set aside what DAGMans without a job left, once their processes have ended, too."""
+    """Set aside the files of DAGMans without a job, once their processes have ended."""
     deadline = time.monotonic() + ENDING_SECONDS
     for files in dags:
         while is_locked(files):
@@ -169,7 +169,7 @@ def _clear(dags: Iterable[DagFiles]) -> None:
 
 
 def stop(folder: RunFolder) -> None:
-    """Remove a run's jobs and wait until they are gone; nothing is left that would be recovered.
+    """Remove a run's jobs and wait until they are gone; nothing is left to recover.
 
     Raises:
         PoolError: jobs are still there after two minutes.

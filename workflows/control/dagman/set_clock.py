@@ -1,4 +1,4 @@
-"""A clock that is set back makes HTCondor stand still; this has it go on.
+"""Repair of a pool whose clock was set back: without it, HTCondor does nothing for that time.
 
 Its daemons keep their appointments by the wall clock. Set back by ten minutes, they do for ten
 minutes nothing that isn't asked of them: no job is matched or started, no DAGMan looks at its log.
@@ -33,17 +33,17 @@ Command = Sequence[str]
 
 
 class ClockWatch:
-    """Notices that the wall clock was set back, also between one supervisor and the next."""
+    """Detector of a wall clock that was set back, also between two supervisors."""
 
     def __init__(self, file: Path) -> None:
-        """Go on from what the former supervisor noted in a file of this watch's own, if it did."""
+        """Continue from what the previous supervisor noted in this watch's file, if it did."""
         self._file = file
         self._left: list[Command] = []
         self._until = 0.0
         self._ahead, self._tick = self._read()
 
     def check(self, wall: float, tick: float) -> None:
-        """Have HTCondor go on if the clock was set back since the last look.
+        """Reset HTCondor's timers if the clock was set back since the last check.
 
         What fails is tried again at the next, until HTCondor would go on by itself.
 
@@ -62,7 +62,7 @@ class ClockWatch:
         self._note(wall, tick)
 
     def _set_back(self, wall: float, tick: float) -> float:
-        """By how many seconds; 0 if it wasn't."""
+        """Return by how many seconds the clock was set back; 0 if it wasn't."""
         if self._ahead is None or tick < self._tick:  # the machine was started since
             return 0.0
         back = self._ahead - (wall - tick)
@@ -87,7 +87,7 @@ class ClockWatch:
 
 
 def _commands_here() -> list[Command]:
-    """What has the daemons of this machine go on; a negotiator elsewhere has its own clock."""
+    """Return the commands that reset this machine's daemons."""
     import htcondor2
 
     with suppress(PoolError):  # else what this process was started with tells

@@ -1,4 +1,4 @@
-"""The supervisor of a pool's runs: what keeps a run from going on is mended without a person.
+"""The supervisor of a pool's runs, which repairs stalled runs without a person.
 
 The program `supervise`, with `--state FOLDER`, looks at the queue again and again, and at every run
 that it saw there once until that is over. It may be killed at any moment: it knows nothing but
@@ -49,7 +49,7 @@ Repair = Callable[[RunFolder, Fault], None]
 
 @dataclass
 class _Repair:
-    """The last mend of a DAG or a trial, and how long to wait for its effect before another."""
+    """The last repair of a DAG or a trial, and how long to wait for its effect."""
 
     at: float
     pause: float
@@ -57,7 +57,7 @@ class _Repair:
 
 @dataclass
 class Supervisor:
-    """Decides when a fault has lasted too long; `mend` acts. Not thread-safe.
+    """The decision when a fault has lasted too long; `repair` acts. Not thread-safe.
 
     Attributes:
         mend: does what a fault needs.
@@ -72,7 +72,7 @@ class Supervisor:
     def check(
         self, runs: Iterable[RunFolder], ads: Iterable[Ad], now: float, tick: float
     ) -> list[RunFolder]:
-        """Look at the runs once and mend what has lasted.
+        """Check the runs once and repair faults that have lasted.
 
         Files and the queue have the time `now`, in unix seconds. Patience is measured by `tick`,
         the seconds of a clock that nobody sets.
@@ -101,7 +101,7 @@ class Supervisor:
         return going_on
 
     def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
-        """What is wrong with a run; None where that can't be read at the moment."""
+        """Return the faults of a run; None if they can't be read at the moment."""
         try:
             return faults(run, ads, now)
         except FileNotFoundError:  # the run's folder was removed
@@ -111,7 +111,7 @@ class Supervisor:
             return None
 
     def _crashing(self, ads: list[Ad], tick: float) -> set[int]:
-        """The DAGMan jobs that ended by themselves again and again within a few minutes."""
+        """Return the DAGMan jobs that ended by themselves several times in a few minutes."""
         counts = {ad["ClusterId"]: ad.get("NumJobCoolDowns", 0) for ad in ads if is_dagman(ad)}
         for job, count in counts.items():
             if tick - self._cool_downs.get(job, (0, -CRASH_SECONDS))[1] >= CRASH_SECONDS:
@@ -120,7 +120,7 @@ class Supervisor:
         return {job for job, count in counts.items() if count - self._cool_downs[job][0] >= CRASHES}
 
     def _repair(self, run: RunFolder, fault: Fault, tick: float) -> bool:
-        """Repair, unless that was tried just before; returns whether it was tried now."""
+        """Repair a fault unless that was just tried; return whether it was tried now."""
         if fault.remedy is Remedy.NONE:
             return False
         of = (run.root, fault.region, fault.node)
@@ -145,7 +145,7 @@ class Supervisor:
 
 
 def repair_locked(run: RunFolder, fault: Fault) -> None:
-    """Repair, unless somebody stops, resumes or mends the run at this moment.
+    """Repair a fault unless another process stops, resumes or repairs the run.
 
     Raises:
         BusyError: somebody does, or did since the look: the fault has passed.
@@ -162,7 +162,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
 
 
 def supervise(state: Path) -> None:
-    """Look at the runs of this pool for ever; which there are is kept in the folder `state`."""
+    """Supervise the runs of this pool forever; the folder `state` keeps the list of runs."""
     supervisor, watchers, file = Supervisor(repair_locked), Watchers(), state / "runs.json"
     known = _known(file)
     watch, schedd_watch, updates = ClockWatch(state / "clock.json"), UnreachableSchedd(), Updates()
@@ -189,7 +189,7 @@ def supervise(state: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder that a job names is a run of this user's."""
+    """Return whether the folder that a job names is a run of this user."""
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
     except FileNotFoundError:
@@ -199,7 +199,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _known(file: Path) -> set[Path]:
-    """The folders of the runs that were not over, as a supervisor before this one noted them."""
+    """Return the folders of unfinished runs that a previous supervisor noted."""
     return unless_damaged(lambda: {Path(folder) for folder in read_json(file)}, set())
 
 
@@ -211,7 +211,7 @@ def _note(file: Path, folders: Iterable[Path]) -> None:
 
 
 def supervise_alone(state: Path) -> None:
-    """Supervise the runs of this pool; where somebody does, take their place when they end.
+    """Supervise the runs of this pool; while another process does, wait for its end.
 
     Raises:
         InputError: the folder can't be made or written.

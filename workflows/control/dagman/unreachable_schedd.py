@@ -1,4 +1,4 @@
-"""A schedd that nobody can reach is ended, so that its master starts another.
+"""An unreachable schedd is ended, so that its master starts another.
 
 One that is started in the second in which the shared port is, too, finds no address of that, and
 looks for it again a minute later: HTCondor's own constant. Another is there after some seconds.
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class UnreachableSchedd:
-    """Ends the schedd beside this process that had no address at two looks.
+    """Repair of a schedd of the same master that had no address at two checks.
 
     Where the process that starts both is no condor_master, as under systemd, no schedd is found,
     and the minute passes.
@@ -30,7 +30,7 @@ class UnreachableSchedd:
         self._before: set[int] = set()
 
     def check(self) -> None:
-        """To be called while the schedd has no address."""
+        """End the schedd if it was there before. Call it while the schedd has no address."""
         found = [p for p in processes.living() if p.parent == os.getppid() and p.name == NAME]
         for process in found:
             if process.pid in self._before:

@@ -1,4 +1,4 @@
-"""One attempt at a day, from its record in the journal to an outcome of each of its regions.
+"""One attempt at a day, from its record in the journal to an outcome of each region.
 
 It may be killed at any moment and started again: the journal has what is decided, the run's folder,
 which comes to be in one step, what is planned, and HTCondor what runs. To be worked on by one
@@ -60,7 +60,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Work:
-    """What a day's work is done with: the study's file, the folder of its runs and what follows."""
+    """The work on days: the study's file, the folder of its runs, and what follows a day."""
 
     file: Path
     folder: DailyFolder
@@ -72,7 +72,7 @@ class Work:
     managers: Managers | None = None  # where another may have worked on the day, or may go on
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
-        """Bring an attempt to its end, step by step: each of its regions gets its outcome.
+        """Finish an attempt step by step: each of its regions gets its outcome.
 
         Regions for whose data it waits are left to another attempt: see `come`.
 
@@ -96,7 +96,7 @@ class Work:
         self.journal.end(attempt, self.clock())
 
     def take_arrived(self, attempt: Attempt) -> list[str]:
-        """Return the regions of an attempt whose data came after its run was planned.
+        """Return the regions of an attempt whose data arrived after its run was planned.
 
         Once it waits no longer these are all regions for whose data it has waited.
         """
@@ -110,11 +110,11 @@ class Work:
         return [region for region in late if region not in still]
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
-        """Record that regions have failed for which no run is made."""
+        """Record that regions without a run have failed."""
         self._record(attempt, Ending.FAILED, whys)
 
     def left(self, attempt: Attempt) -> list[str]:
-        """Return the regions of an attempt that have no outcome yet, and no later attempt."""
+        """Return the regions of an attempt that have neither an outcome nor a later attempt."""
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
         for other in self.journal.attempts(attempt.date):
@@ -122,23 +122,23 @@ class Work:
         return [region for region in attempt.regions if region not in gone]
 
     def _not_in(self, run: Run, attempt: Attempt) -> list[str]:
-        """The regions of an attempt that have no outcome and aren't in its run."""
+        """Return the regions of an attempt that have no outcome and aren't in its run."""
         planned = load_frozen(RunFolder(run.folder).study).study.region_table
         return [region for region in self.left(attempt) if region not in planned]
 
     def _has_late_regions(self) -> bool:
-        """Whether regions may be in no run because their data is late: the study waits for data."""
+        """Return whether regions may be missing from the run because their data is late."""
         daily = load_whole(self.file).daily
         return daily is not None and daily.wait_for_data is not None
 
     def _is_waiting(self, attempt: Attempt) -> bool:
-        """Whether an attempt still waits for data; a run of a study that never does has all."""
+        """Return whether an attempt still waits for data; its run has all regions if not."""
         now = self.clock()
         is_over = attempt.deadline is not None and now >= attempt.deadline
         return not is_over and is_awaited(load_whole(self.file).daily, attempt.date, now)
 
     def _awaited(self, attempt: Attempt, regions: Iterable[str]) -> dict[str, str]:
-        """Those of some regions whose data can't be used yet, and why."""
+        """Return the given regions whose data can't be used yet, with the reasons."""
         found = load_day(self.file, attempt.date)
         late = not_ready(found, attempt.date, found.whole.daily)
         return {region: late[region] for region in regions if region in late}
@@ -146,7 +146,7 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _run_of(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """The attempt's run, planned if it isn't there; None if no region needs one."""
+        """Return the attempt's run, planned if it is missing; None if no region needs one."""
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
             if not (left := self.left(attempt)):
@@ -165,7 +165,7 @@ class Work:
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
-        """Record what needs no run, and plan a run of the other regions, if any."""
+        """Record the outcomes that need no run, and plan a run of the other regions, if any."""
         study = self._to_train(attempt, left) if left else None
         if study is None:
             return
@@ -180,7 +180,7 @@ class Work:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """The study with the regions that are to be trained; the others get their outcomes."""
+        """Return the study with the regions to train; record the outcomes of the others."""
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
         missing = absent(found, attempt.date, found.whole.daily)
@@ -194,7 +194,7 @@ class Work:
         return study.without(unchanged) if len(unchanged) < len(study.region_table) else None
 
     def _unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record the regions whose models would come out as they did, and return them."""
+        """Record and return the regions whose models would be the same as their last ones."""
         if study.daily is None or study.daily.unchanged == "train":
             return []
         checksums = Checksums(self.folder.checksums)
@@ -241,7 +241,7 @@ class Work:
     # -- the run ---------------------------------------------------------------------------------
 
     def _watch(self, run: Run, attempt: Attempt) -> Iterator[float]:
-        """Bring a run to its end, whatever it stands at, and record how its regions ended."""
+        """Bring a run to its end from any state, and record how its regions ended."""
         frozen = load_frozen(RunFolder(run.folder).study)
         endings = RunsEndings(attempt, RunFolder(run.folder), frozen)
         resumer = _Resumer(run, self.say)
@@ -272,20 +272,20 @@ class Work:
         return self.managers is None or self.managers.is_safe(one)
 
     def _away(self, error: Exception) -> float:
-        """Say what is out of reach; return the seconds until it is tried again."""
+        """Say which service is out of reach; return the seconds until the next try."""
         self.say(f"tried again in {AWAY_SECONDS:.0f} s: {error}")
         return AWAY_SECONDS
 
 
 class _OutcomeReporter:
-    """Says of each region, once, how it has ended and what its best trial reached."""
+    """Reporter of each region's outcome and best trial, once per region."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._reported: set[str] = set()
 
     def report(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
-        """Say what was not said yet."""
+        """Report the outcomes that have not been reported."""
         regions = {region.name: region for region in status.regions}
         for one in outcomes:
             if one.region not in self._reported:
@@ -299,14 +299,14 @@ class _OutcomeReporter:
 
 
 def _ended(one: Outcome, status: RunStatus) -> str:
-    """How a region ended, in words: a stop by a person is no failure of the region's own."""
+    """Return how a region ended, in words; a region that a person stopped did not fail."""
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
     return "stopped before it had a model" if is_stopped else str(one.ending)
 
 
 class _Resumer:
-    """Has a run go on that is planned, was stopped before we looked, or lost its DAGMan."""
+    """Starter of a run that is planned, that was stopped before, or that lost its DAGMan."""
 
     def __init__(self, run: Run, say: Say) -> None:
         self._run = run
@@ -315,7 +315,7 @@ class _Resumer:
         self._lost_since: float | None = None
 
     def is_over(self, status: RunStatus) -> bool:
-        """Whether the run has ended; it is started, or started again, where it has to be."""
+        """Return whether the run has ended; start or resume it if necessary."""
         is_first, self._is_first = self._is_first, False
         if status.state is not RunState.LOST:
             self._lost_since = None

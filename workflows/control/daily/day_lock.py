@@ -1,4 +1,4 @@
-"""One day at a time: who works on a day of a study holds its lock, and says which day it is."""
+"""The lock of a study's days: its holder works on one day, and the file names the day."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL_SECONDS = 1.0
 def day_lock(
     folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]
 ) -> Iterator[bool]:
-    """Wait until nobody else works on a day of the study, and be the one who does.
+    """Wait until no other process works on a day of the study, then hold the lock.
 
     `gives_up` is asked again and again with the day that another works on, while one does.
 

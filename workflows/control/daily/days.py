@@ -1,4 +1,4 @@
-"""The days of a study, one at a time: today's, those that were missed, and backfills."""
+"""The days of a study, one at a time: today, missed days, and backfills."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
 
 
 def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
-    """Return a study, the folder of its days and their journal, to look at.
+    """Return a study, the folder of its days and their journal, for reading.
 
     Raises:
         StudyError: the study can't be read; or it has no `daily:` table, and never had a day.
@@ -90,7 +90,7 @@ class Days:
         self._sender: Sender | None = None
 
     def run(self, day: date | None = None) -> list[date]:
-        """Bring a day to its end, begun or not; return the days that were worked on.
+        """Run a day to its end, started or not; return the days that were worked on.
 
         Args:
             day: default: what the clock says: today and, as the study wants it, the days that were
@@ -114,7 +114,7 @@ class Days:
     def backfill(
         self, first: date, last: date, *, only_missing: bool, however_many: bool = False
     ) -> list[date]:
-        """Make up for days, oldest first; return those on which there was something to do.
+        """Backfill days, oldest first; return those that had something to do.
 
         Only regions are trained that have no outcome of the day, or failed on it. Without
         `only_missing` there must be no others, and without `however_many` no more days than
@@ -145,7 +145,7 @@ class Days:
     def tell(
         self, planned: Attempt | None = None, awaited: Mapping[str, str] | None = None
     ) -> None:
-        """Tell those whom the study names what there is to tell, beside the work.
+        """Send alerts to the people that the study names, in the background.
 
         So also of an attempt that was planned just now the regions whose data is `awaited`, and
         why. What fails is only said.
@@ -170,13 +170,13 @@ class Days:
             self._sender.start()
 
     def _share_what_was_told(self, outbox: Outbox) -> None:
-        """Tell nobody what another manager has told, and have that know what we have."""
+        """Skip alerts that another manager has sent, and share those sent here."""
         if self._managers:
             outbox.skip(self._managers.told)
             self._managers.note_told(outbox.settled())
 
     def finish_telling(self) -> None:
-        """Send what there is to tell; what doesn't arrive within one try is left to a job."""
+        """Send the alerts; leave those that fail once to a job."""
         self.tell()
         if self._sender is None:
             return
@@ -215,7 +215,7 @@ class Days:
     # -- one day -----------------------------------------------------------------------------------
 
     def _bring_to_its_end(self, day: date) -> None:
-        """Work on a day's first attempt, alone; whoever comes second finds it done."""
+        """Work on a day's first attempt alone; a second process finds it done."""
         if self._managers is None:
             self._first_attempt(day)
             reopen(self.folder, self.journal, self._clock())
@@ -237,7 +237,7 @@ class Days:
         self.tell()
 
     def _worked_on(self, day: date) -> bool:
-        """Work on a day, or wait until another manager has; whether none took over meanwhile."""
+        """Work on a day or wait until another manager has; return False if one took over."""
         try:
             with self._lease(day) as ours:
                 if not ours:
@@ -252,7 +252,7 @@ class Days:
         return True
 
     def _give_up(self, day: date, before: str) -> None:
-        """Record that a day's regions failed, as its deadline was over before its turn came."""
+        """Record that a day's regions failed because its deadline was over before its turn."""
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
             why = f"its deadline was over before {before} ended"
@@ -264,7 +264,7 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, to_make_up: bool = False) -> Iterator[bool]:
-        """Wait until no other manager works on the days, and have here what it did.
+        """Wait until no other manager works on the days, and copy its results here.
 
         Waiting is given up once the day has ended, unless something of it is to be made up for.
         """
@@ -295,7 +295,7 @@ class Days:
             self.tell()
 
     def _make_up_for(self, day: date, place: str) -> bool:
-        """Work on what is missing of a day, alone; return whether anything was."""
+        """Backfill the missing regions of a day, alone; return whether any were missing."""
         patient = _patient(BusyDayWatch(self._say))
         with day_lock(self.folder, day, patient), self._lease(day, to_make_up=True):
             self._finish_open()
@@ -314,13 +314,13 @@ class Days:
         return True
 
     def _finish_open(self) -> None:
-        """Finish what was begun, the oldest first: a day never overlaps another."""
+        """Finish the open attempts, oldest first: days never overlap."""
         reopen(self.folder, self.journal, self._clock())
         while open_days := [one.date for one in self.journal.attempts() if not one.ended]:
             self._finish(min(open_days))
 
     def _finish(self, day: date) -> None:
-        """Finish what was begun of a day, and what of its data comes late: side by side."""
+        """Finish the open attempts of a day together with its late data."""
         steps: dict[int, Iterator[float]] = {}
         due: dict[int, float] = {}
         begun = time.monotonic()  # the last attempt
@@ -341,7 +341,7 @@ class Days:
             time.sleep(max(0.0, min(due[one.attempt] for one in open_ones) - time.monotonic()))
 
     def _come_since(self, day: date) -> list[str]:
-        """The regions that failed a day for want of data which is there now, or is another."""
+        """Return the regions that failed for lack of data and have new data now."""
         found = load_day(self._file, day)
         late = not_ready(found, day, self._daily)
         ended = latest_of(self.journal.outcomes(day, day))
@@ -355,13 +355,13 @@ class Days:
         ]
 
     def _missing(self, day: date) -> list[str]:
-        """The regions of a day that have no outcome, or failed."""
+        """Return the regions of a day that have no outcome or failed."""
         endings = latest_of(self.journal.outcomes(day, day))
         ended = {o.region for o in endings.values() if o.ending is not Ending.FAILED}
         return [region for region in self._regions(day) if region not in ended]
 
     def _still_absent(self, day: date, regions: list[str]) -> list[str]:
-        """Why regions of a day failed, if their data wasn't there and still isn't; else nothing."""
+        """Return why regions of a day failed, if their data is still missing; else nothing."""
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
         ended = latest_of(self.journal.outcomes(day, day))
@@ -378,7 +378,7 @@ class Days:
         return known[0] if known else self._begin(day, self._regions(day))
 
     def _begin(self, day: date, regions: list[str]) -> Attempt:
-        """Record another attempt at a day; beside one that goes on it has its deadline."""
+        """Record another attempt at a day; it shares the deadline of an open one."""
         now, known = self._clock(), self.journal.attempts(day)
         number = max((one.attempt for one in known), default=0) + 1
         going_on = [one.deadline for one in known if not one.ended]
@@ -394,7 +394,7 @@ class Days:
         )
 
     def _free_run(self, day: date, number: int) -> str:
-        """The run's id: the date, with a number behind it where that has been taken."""
+        """Return the run's id: the date, with a number if that id is taken."""
         study = load_day(self._file, day).study
         taken = {attempt.run for attempt in self.journal.attempts()}
         while True:
@@ -406,12 +406,12 @@ class Days:
 
 
 def _all_ended(attempts: list[Attempt]) -> bool:
-    """Whether there were attempts at a day, and all have ended."""
+    """Return whether there were attempts at a day and all have ended."""
     return bool(attempts) and all(one.ended for one in attempts)
 
 
 def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
-    """Return what never gives up waiting, and says for what it waits."""
+    """Return a callback that never gives up waiting and says what it waits for."""
 
     def gives_up(busy: date | None) -> bool:
         waits.update(busy)
@@ -421,7 +421,7 @@ def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
 
 
 def _has_other_data(one: Outcome, study: Study) -> bool:
-    """Whether a region that failed by its data has others now: none was there, or a file is new."""
+    """Return whether a region that failed by its data has new data: added or replaced."""
     if one.why.startswith(f"data of {one.date} "):
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0

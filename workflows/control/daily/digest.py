@@ -1,4 +1,4 @@
-"""The events of a study's days: a table of each day at its end, and regions that had no run."""
+"""Events of a study's days: a table of each day at its end, and regions without a run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def awaited_event(
     awaited: Mapping[str, str],
     until: datetime | None,
 ) -> Event:
-    """Return that a day waits for the data of some regions, by their names with the reason."""
+    """Return the event that a day waits for the data of some regions, with the reasons."""
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {first_of([*awaited], _NAMED)}{when}"
     return Event(
@@ -97,7 +97,7 @@ def awaited_event(
 
 
 def takeover_event(study: str, journal: Journal, day: date, former: Lease) -> Event:
-    """Return that this manager goes on with a day whose manager has not been heard of."""
+    """Return the event that this manager continues a day of an unresponsive manager."""
     host = socket.gethostname()
     silent = duration(former.age)
     return Event(
@@ -119,7 +119,7 @@ def _without_run(
     attempt: Attempt,
     outcomes: list[Outcome],
 ) -> Iterator[Event]:
-    """The regions that failed before there was a run, which would have reported it.
+    """Yield the events of regions that failed before a run existed.
 
     The run of the attempt's other regions is named, where there is one.
     """
@@ -145,14 +145,14 @@ def _again(one: Outcome, folder: DailyFolder) -> str:
 
 @dataclass(frozen=True)
 class DaysCosts:
-    """What a day's run has cost; by region where it can be put to one."""
+    """The cost of a day's run, and by region where it belongs to one."""
 
     total: CostSum
     regions: Mapping[str, CostSum]
 
 
 def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
-    """What a day's run has cost; None where there is no run, or nobody knows a price."""
+    """Return the cost of a day's run; None without a run or without known prices."""
     place = folder.run(attempt.run)
     if not RunFolder(place).study.exists():
         return None
@@ -166,7 +166,7 @@ def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
 
 
 def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, BesideEarlier]:
-    """What was measured of each region's new model, and of the one before it."""
+    """Return the measurements of each region's new model and of its previous one."""
     found = {}
     for one in outcomes:
         run = RunFolder(folder.run(one.run)) if one.run else None
@@ -179,7 +179,7 @@ def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, Bes
 
 
 def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, Change]]:
-    """The models that people put in force since the attempt before this one ended, by region."""
+    """Return the models that people promoted since the attempt before this one ended, by region."""
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
     since = max(ends, default=attempt.started)
@@ -258,7 +258,7 @@ def _digest(
 
 
 def _waits(study: Study, one: Outcome) -> bool:
-    """Whether the model of a region's day waits for approval."""
+    """Return whether the model of a region's day waits for approval."""
     if one.ending is not Ending.KEPT or not study.publishes:
         return False
     found = awaiting(models_folder_of(study, region_slug(one.region)))
@@ -266,7 +266,7 @@ def _waits(study: Study, one: Outcome) -> bool:
 
 
 def _to_approve(study: Study, waiting: Iterable[Outcome]) -> Iterator[str]:
-    """What puts the models that wait for approval in force."""
+    """Yield the commands that promote the models that wait for approval."""
     for one in waiting:
         model = models_folder_of(study, region_slug(one.region)) / str(one.run)
         yield f"{one.region}: its new model waits for approval: {promote_command(model)}"
@@ -288,7 +288,7 @@ def digest_table(
     costs: DaysCosts | None = None,
     measured: Mapping[str, BesideEarlier] | None = None,
 ) -> str:
-    """Return what became of each region, in columns; what somebody may have to look at first."""
+    """Return the outcome of each region in columns, those that need attention first."""
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
     amounts = [_usd(costs, one.region) for one in rows]
@@ -304,7 +304,7 @@ def digest_table(
 
 
 def _beside(both: BesideEarlier | None) -> str:
-    """A new model's value and that of the one before: `loss 0.21, before 0.24`."""
+    """Return a new model's value and that of the previous one: `loss 0.21, before 0.24`."""
     if both is None or both.value is None:
         return ""
     before = "" if both.value_before is None else f", before {number(both.value_before)}"
@@ -312,7 +312,7 @@ def _beside(both: BesideEarlier | None) -> str:
 
 
 def _usd(costs: DaysCosts | None, region: str) -> str:
-    """What a region has cost; empty where it had no job, or nobody knows its price."""
+    """Return the cost of a region; empty without a job or a known price."""
     known = costs.regions.get(region) if costs else None
     if costs is None or known is None or known.usd is None:
         return ""
@@ -320,12 +320,12 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
 
 
 def _money(amount: float | None, total: CostSum) -> str:
-    """An amount with as many decimals as all others of the day."""
+    """Return an amount with as many decimals as all others of the day."""
     return usd(amount or 0.0, decimals_of(total.usd or 0.0))
 
 
 def _spent(total: CostSum) -> str:
-    """What the day has cost, and how much of that led to nothing."""
+    """Return the cost of the day, and the part of it that led to nothing."""
     parts = [
         f"{_money(amount, total)} USD {what}"
         for what, amount in (("lost", total.lost), ("boot", total.boot), ("idle", total.idle))

@@ -1,4 +1,4 @@
-"""The days of a study as they stand now: what `daily status` and the Python API show."""
+"""Overview of a study's days, for `daily status` and the Python API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trialfleet.workflows.views.terminal.days import DaysOverview, overview
 
 
 def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
-    """Return what became of the days of a study, and of each region on them.
+    """Return the outcomes of a study's days and of their regions.
 
     A study's days lie below the folder in which they are run, and are looked for in this one.
 
@@ -36,7 +36,7 @@ def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
 
 
 def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
-    """Return a study, the folder of its days, and what became of them."""
+    """Return a study, the folder of its days, and their outcomes."""
     whole, folder, journal = journal_of(file)
     lease, away = read_lease(file, folder)
     now = wall_clock.real_time()
@@ -48,7 +48,7 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
 
 
 def _awaiting(file: Path) -> dict[str, Awaiting]:
-    """The models of a study that wait for approval, by region; none where it has no file."""
+    """Return the models of a study that wait for approval, by region; none without its file."""
     try:
         return awaiting_of(load_published(file))
     except (TrialfleetError, OSError):

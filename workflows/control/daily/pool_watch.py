@@ -1,4 +1,4 @@
-"""Says what a day waits for: HTCondor, where that is out of reach, or another day."""
+"""Messages on what a day waits for: HTCondor out of reach, or another day."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _LOOK_EVERY = 10.0  # seconds
 
 
 class PoolWatch:
-    """Says, once, that HTCondor is out of reach while a day goes on, and that it is back."""
+    """Messages, each once, that HTCondor is out of reach and that it answers again."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._is_away = False
 
     def update(self, status: RunStatus) -> None:
-        """Say what has changed by where the day's run stands."""
+        """Report a change in the state of the day's run."""
         is_away = status.state is RunState.UNKNOWN
         self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
     def note_outage(self, why_away: str) -> None:
-        """Say what has changed; an empty reason: HTCondor answers."""
+        """Report a change; an empty reason means that HTCondor answers."""
         if why_away and not self._is_away:
             up = start_command()
             self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
@@ -37,7 +37,7 @@ class PoolWatch:
 
 
 class BusyDayWatch:
-    """Says, once, for which other day one waits, and what keeps that one from going on."""
+    """Messages, each once, on the day that is waited for and on what blocks it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -46,7 +46,7 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Say what has changed, given the day that somebody else works on."""
+        """Report a change, given the day that another process works on."""
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy

@@ -1,4 +1,4 @@
-"""Sending the events of a study's days: beside the work, and then by a job while any of them wait.
+"""Sending of day events: in the background, then by a job while any are waiting.
 
 The job is of HTCondor's local universe: it runs on the access point, and is started again if it
 dies.
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Sender(threading.Thread):
-    """Sends what waits in an outbox while a command works; a channel that hangs delays nothing."""
+    """A thread that sends waiting alerts while a command works."""
 
     def __init__(self, outbox: Outbox, channels: Sequence[Channel]) -> None:
         super().__init__(name="alerts", daemon=True)
@@ -36,7 +36,7 @@ class Sender(threading.Thread):
         self._ends = threading.Event()
 
     def run(self) -> None:
-        """Send what waits, again and again, until nothing does or the command ends."""
+        """Send waiting alerts until none is left or the command ends."""
         while True:
             is_last = self._ends.is_set()
             try:
@@ -52,13 +52,13 @@ class Sender(threading.Thread):
             self._ends.wait(LOOK_SECONDS)
 
     def finish(self) -> None:
-        """Try once more what is due, for no longer than one try may take."""
+        """Try due alerts once more, within the time of one try."""
         self._ends.set()
         self.join(SECONDS)
 
 
 def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Have a job send what waits until none does, unless there is one; return its id.
+    """Submit a job that sends waiting alerts, unless there is one; return its id.
 
     Raises:
         InputError: a path can't be written into a submit file.
@@ -75,7 +75,7 @@ def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
 
 
 def left_over(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Have a job go on with what still waits; return a line on that, empty where nothing waits."""
+    """Let a job send what still waits; return a line about it, empty if nothing waits."""
     waiting = len(outbox.waiting())
     if not waiting:
         return ""

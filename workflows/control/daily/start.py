@@ -1,4 +1,4 @@
-"""Programs that are started later: a command of trialfleet, where and as the days are run."""
+"""Start programs: shell scripts that run a trialfleet command later, in the same place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEPT = (
 
 
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
-    """Write the program that a clock starts, `trialfleet daily run STUDY`, and return its text.
+    """Write the program that the schedule starts, `trialfleet daily run STUDY`; return it.
 
     Raises:
         InputError: as `start_text` does.
@@ -38,7 +38,7 @@ def write_start(folder: DailyFolder, study: str, file: Path) -> str:
 
 
 def start_text(folder: DailyFolder, study: str, *words: str | Path) -> str:
-    """Return the text of a program that gives a command of trialfleet these words.
+    """Return the text of a program that runs a trialfleet command with these words.
 
     Raises:
         InputError: a path can't be written into units and submit files.

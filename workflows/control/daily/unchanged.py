@@ -1,4 +1,4 @@
-"""Whether a region is unchanged: its model would come out as it did, by its data and all else."""
+"""Unchanged regions: their data and settings would give the same model again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ELSEWHERE = {
 def unchanged_regions(
     data: Mapping[str, str | None], settings: Mapping[str, str], last: Mapping[str, Outcome]
 ) -> list[str]:
-    """Return the regions whose models would come out as their last ones did.
+    """Return the regions whose models would be the same as their last ones.
 
     Args:
         data: the fingerprint of each region's data, None where it isn't known.
@@ -38,7 +38,7 @@ def unchanged_regions(
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
-    """Return what identifies the content of a region's data, wherever it is.
+    """Return the fingerprint of a region's data, wherever it is stored.
 
     Reads each file once per change.
 
@@ -56,7 +56,7 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 
 
 def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return what identifies the content of data, by its paths, which may have a date.
+    """Return the fingerprint of data, by its paths, which may contain a date.
 
     `entries` are its files with their checksums, as a model's provenance has them.
 
@@ -68,7 +68,7 @@ def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> s
 
 
 def _name(path: str, places: list[str]) -> str:
-    """The name of a file: its place, by number, and its path below that."""
+    """Return the name of a file: the number of its place, and its path below that."""
     for number, place in enumerate(places):
         if Path(path).is_relative_to(place):
             return f"{number}/{Path(path).relative_to(place)}"
@@ -76,7 +76,7 @@ def _name(path: str, places: list[str]) -> str:
 
 
 def settings_fingerprint(study: Study, region: str) -> str:
-    """Return what identifies all but the data that decides what a region trains.
+    """Return the fingerprint of everything but the data that affects a training.
 
     Raises:
         OSError: a file of the trainer can't be read.

@@ -1,4 +1,4 @@
-"""The trials of a model's region in MLflow: runs below the model's, where the study says `trials`.
+"""The trials of a model's region in MLflow: child runs, if the study says `trials`.
 
 Each is found by its parent and its number, and done once it has ended: so nothing is made twice.
 """
@@ -84,12 +84,12 @@ def tags_of(trial: Trial, parent: str) -> dict[str, object]:
 
 
 def status_of(trial: Trial) -> str:
-    """Return MLflow's word for how a trial ended."""
+    """Return MLflow's status of a trial."""
     return _STATUS.get(trial.state, _STOPPED)
 
 
 def points_of(trial: Trial, metric: str) -> Iterator[Point]:
-    """Yield a trial's learning curve, and what it reported at its end."""
+    """Yield the points of a trial's learning curve and its final metrics."""
     begun = trial.started or 0.0
     ended = max(trial.ended or 0.0, begun + _MOMENT)
     for step, value in trial.curve:

@@ -51,7 +51,7 @@ class S3Mirror:
     """The copy of a publish folder below a prefix of a bucket."""
 
     def __init__(self, client: S3Client, url: str) -> None:
-        """Take the client; nothing is asked yet.
+        """Take the client, without a request.
 
         Args:
             client: of an account that may list the bucket, and get, put and delete its objects.
@@ -63,7 +63,7 @@ class S3Mirror:
         self.title = url.rstrip("/")
 
     def check(self) -> None:
-        """List what lies there: the bucket exists, and may be read.
+        """List the prefix to test that the bucket exists and can be read.
 
         Raises:
             ExportError: S3 refuses or is out of reach.
@@ -71,7 +71,7 @@ class S3Mirror:
         self._list(self._prefix, delimiter="/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Bring the copy of a region up to date; return lines on what was done.
+        """Update the copy of a region; return lines on what was done.
 
         Raises:
             ExportError: S3 refuses or is out of reach, or a model can't lie there.
@@ -96,17 +96,17 @@ class S3Mirror:
     # -- the way back --------------------------------------------------------------------------
 
     def pointer(self, region: str) -> Pointer:
-        """Return which model of STUDY/REGION is in force here; empty where none is."""
+        """Return the current model of STUDY/REGION there; empty if there is none."""
         return _plain(self._get(f"{self._prefix}{region}/{POINTER}")[0])
 
     def has(self, region: str, run: str) -> bool:
-        """Whether a run's model of STUDY/REGION is here, whole."""
+        """Return whether a run's model of STUDY/REGION is complete there."""
         root = f"{self._prefix}{region}/{run}"
         names = {key.removeprefix(root) for key in self._list(f"{root}.")}
         return _MANIFEST in names and _REMOVED not in names
 
     def fetch(self, region: str, run: str, folder: Path) -> None:
-        """Copy a whole model of STUDY/REGION into a new folder.
+        """Copy a complete model of STUDY/REGION into a new folder.
 
         Raises:
             ExportError: it isn't whole, or what arrives is not what its manifest says.
@@ -131,7 +131,7 @@ class S3Mirror:
             sync(path)
 
     def remove_part(self, region: str, run: str) -> None:
-        """Remove what was copied of a model that isn't whole."""
+        """Remove an incompletely copied model."""
         root = f"{self._prefix}{region}/"
         if self._list(f"{root}{run}/"):
             self._remove(root, run)
@@ -139,7 +139,7 @@ class S3Mirror:
     # -- models --------------------------------------------------------------------------------
 
     def _upload(self, root: str, model: LocalModel) -> bool:
-        """Copy a model; return whether it was there to be copied."""
+        """Copy a model; return whether it existed here."""
         folder = f"{root}{model.run}/"
         try:
             self._claim(folder, model)
@@ -181,7 +181,7 @@ class S3Mirror:
     # -- the pointer ---------------------------------------------------------------------------
 
     def _point(self, root: str, published: Published) -> list[str]:
-        """Let the pointer follow `latest`, unless another manager's switch comes before ours."""
+        """Update the pointer to `latest`, unless another manager switched it before."""
         champion, change = published.champion, published.change
         if champion is None or change is None:
             return []
@@ -214,7 +214,7 @@ class S3Mirror:
     def _remove_superfluous(
         self, root: str, published: Published, keep: Keep, others: set[str]
     ) -> list[str]:
-        """Remove models that lie here alone and that the rule doesn't keep."""
+        """Remove models that exist only there and that `keep` does not keep."""
         ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
         for run in others:
             if as_of := _plain(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
@@ -227,7 +227,7 @@ class S3Mirror:
         return [f"removed, by keep: {', '.join(going)}"] if going else []
 
     def _remove(self, root: str, run: str) -> None:
-        """Remove a model: whole no longer first, and what says so last."""
+        """Remove a model: its manifest first, its removal mark last."""
         marker = f"{root}{run}{_REMOVED}"
         self._put_bytes(marker, b"")
         with self._asking(f"removing {run}"):
@@ -239,7 +239,7 @@ class S3Mirror:
     # -- requests ------------------------------------------------------------------------------
 
     def _list(self, prefix: str, delimiter: str = "") -> dict[str, int]:
-        """The objects below a prefix, and their sizes."""
+        """Return the objects below a prefix, with their sizes."""
         with self._asking(f"listing {prefix}"):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=prefix, Delimiter=delimiter
@@ -247,7 +247,7 @@ class S3Mirror:
             return {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", [])}
 
     def _get(self, key: str) -> tuple[bytes | None, str]:
-        """An object's content and its ETag; None where there is none."""
+        """Return an object's content and ETag; None if there is none."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"reading {key}"):
@@ -291,7 +291,7 @@ class S3Mirror:
 
 
 def goes_before(ours: Pointer, theirs: Pointer) -> bool:
-    """Whether our switch replaces the one that the pointer tells.
+    """Return whether our switch replaces the pointer's.
 
     Our own folder's next switch always does. Another manager's publication is replaced by that of
     a newer model, or by a later switch of a person's; a person's only by a later one.
@@ -310,7 +310,7 @@ def _moment(text: str | None) -> datetime:
 
 
 def _plain(content: bytes | None) -> Pointer:
-    """What a JSON object holds; empty for anything else: it is written anew."""
+    """Return the content of a JSON object; empty for anything else, which is rewritten."""
     return object_or_empty(lambda: json.loads(content or b"{}"))
 
 

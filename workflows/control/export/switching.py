@@ -1,4 +1,4 @@
-"""A person's word on which model is in force: `latest` is switched, and its exports follow."""
+"""A person's choice of the current model: `latest` is switched, and its exports follow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """A region's model in force, which a person has chosen.
+    """A region's current model, chosen by a person.
 
     Attributes:
         folder: the region's folder of models.
@@ -42,7 +42,7 @@ class Switch:
     former: str | None
 
     def __str__(self) -> str:
-        """In a line."""
+        """Return the switch in one line."""
         return f"{display_name(self.folder)}: latest is {latest.switched(self.run, self.former)}"
 
 
@@ -68,7 +68,7 @@ def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
 
 
 def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "") -> Switch:
-    """Make the model the latest of a region that was in force before the present one.
+    """Make the previous model of a region its latest again.
 
     Once more goes one further back.
 
@@ -117,7 +117,7 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
 
 
 def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
-    """Roll a region back, and leave its exports as they are; the arguments as `rollback`'s."""
+    """Roll a region back without its exports; the arguments are those of `rollback`."""
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
@@ -133,7 +133,7 @@ def _switch(folder: Path, run: str, former: str | None) -> Switch:
 
 @contextmanager
 def _told(place: Path) -> Iterator[None]:
-    """Tell what can't be written without a traceback."""
+    """Report files that can't be written as an error without a traceback."""
     try:
         yield
     except OSError as error:
@@ -141,7 +141,7 @@ def _told(place: Path) -> Iterator[None]:
 
 
 def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
-    """Let the exports of models follow a switch of `latest` that has taken place.
+    """Update the exports of models after a switch of `latest`.
 
     What is out of reach follows later; where models are being exported at the moment, that sees the
     switch by itself.
@@ -174,7 +174,7 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
 
 @contextmanager
 def _alone(folder: ExportFolder) -> Iterator[bool]:
-    """Give whether this process may export; it waits a little for who does."""
+    """Give whether this process may export, after a short wait for another one."""
     for _ in range(_TRIES):
         with folder.alone(wait=False) as ours:
             if ours:
@@ -185,6 +185,6 @@ def _alone(folder: ExportFolder) -> Iterator[bool]:
 
 
 def enter(targets: Targets) -> None:
-    """Take the variables that were frozen with a run where this shell has none of its own."""
+    """Set the variables that were frozen with a run, unless this shell sets them."""
     for name, value in targets.variables.items():
         os.environ.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""The program `keep-gangs`, whose argument is a run's folder: keeps the rosters of its gangs.
+"""The program `keep-gangs`, whose argument is a run's folder: it writes the rosters of its gangs.
 
 Each region's graph has one as its SERVICE node; one of a run's holds the lock and keeps them all,
 and another takes over when it ends. It may be killed at any moment: all that it knows stands in the
@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Keeps the gangs of one run.
+    """Keeper of the gangs of one run.
 
     Their checkpoints lie in the `store` in S3, else on the access point. After so many `seconds`,
     by its region's slug, a gang begins no other trial.
@@ -85,7 +85,7 @@ class Keeper:
         self._looked = time.monotonic()
 
     def step(self) -> bool:
-        """Look at the queue once and decide for each gang; return whether there is any."""
+        """Check the queue once and decide for each gang; return whether there are any."""
         constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = schedd.query(constraint, _PROJECTION)
@@ -162,7 +162,7 @@ class Keeper:
 
 
 def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
-    """Names in a gang's folder; None where its jobs put more there than they may: it is removed."""
+    """Return the names in a gang's folder; None if it exceeded its limit and was removed."""
     try:
         sizes = job_files.sizes_in(place.gang)
         total = sum(sizes.values())
@@ -194,7 +194,7 @@ def _said(place: TrialFolder, proc: int) -> Member | None:
 
 
 def _remove(cluster: int, procs: Iterable[int], why: str) -> None:
-    """Remove jobs that hold a gang's node up, or have lost their gang."""
+    """Remove jobs that block a gang's node or have lost their gang."""
     own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
     schedd.act("Remove", f"ClusterId == {cluster} && ({own})", why)
 
@@ -210,7 +210,7 @@ def _keeper_of(folder: RunFolder) -> Keeper:
 
 
 def keep(folder: RunFolder) -> None:
-    """Keep the gangs of a run, once no other process does, until a signal ends this one."""
+    """Keep the gangs of a run, once no other process does, until a signal."""
     updates = Updates()
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Where the checkpoints of large gangs lie in S3, and who may put and get them there.
+"""Storage of large gangs' checkpoints in S3, and the signed URLs to put and get them.
 
 gang/store.json   the prefix of an attempt at a trial; there where the study has one for its gangs
 gang/links.json   what the keeper has signed for the generation that trains, for some hours
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Issue:
-    """What was signed for a gang."""
+    """The URLs signed for a gang."""
 
     generation: int
     last: int
@@ -50,7 +50,7 @@ class _Issue:
 
 
 class _There(NamedTuple):
-    """Where an attempt's checkpoints lie; the folder's name ends with a slash."""
+    """The location of an attempt's checkpoints; the folder's name ends with a slash."""
 
     bucket: str
     folder: str
@@ -61,7 +61,7 @@ class _There(NamedTuple):
 
 
 class GangStore:
-    """Signs addresses for the gangs of a run, and removes what no generation starts from.
+    """Signer of URLs for a run's gangs, and remover of packages that are no longer needed.
 
     Without `keys` boto3 finds its own.
     """
@@ -77,11 +77,11 @@ class GangStore:
         self._ended: set[Path] = set()
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for requests under way."""
         self._thread.shutdown()
 
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
-        """Sign addresses for a generation that trains, before its roster is written.
+        """Sign URLs for a generation that trains, before its roster is written.
 
         The `files` are the packages that have been delivered.
         """
@@ -109,7 +109,7 @@ class GangStore:
     def _links(
         self, there: _There, generation: int, numbers: Iterable[int], get: Collection[str]
     ) -> dict[str, Any] | None:
-        """Addresses of checkpoints to be put and to be had; None where AWS gives none."""
+        """Return URLs to put and get checkpoints; None if AWS gives none."""
         from botocore.exceptions import BotoCoreError
 
         bucket = there.bucket
@@ -127,13 +127,13 @@ class GangStore:
             return None
 
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
-        """Remove packages from S3 that are pointers here, in a while; call it before they go."""
+        """Remove from S3, later, the packages that are pointers here. Call it before they go."""
         there, gone = _there(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove all that an attempt has in S3, in a while; what nothing points to is among it.
+        """Remove all objects of an attempt from S3, later, also those without a pointer.
 
         Once that is done the attempt has no place there any more: this may be called again.
         """
@@ -143,7 +143,7 @@ class GangStore:
             self._thread.submit(self._delete, there, None, place.gang_store)
 
     def _delete(self, there: _There, names: Iterable[str] | None, then: Path | None = None) -> None:
-        """Delete some of what lies there, or all, and then a file here; in the thread."""
+        """Delete some or all of an attempt's objects, then a file here; in the thread."""
         try:
             asked = self._clients.get(there.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None
@@ -156,7 +156,7 @@ class GangStore:
             log.warning("s3://%s/%s: can't be removed: %s", there.bucket, there.folder, error)
 
     def _client(self, bucket: str, patience: float) -> S3Client | None:
-        """A client where the bucket is; None while S3 is being asked, or can't be.
+        """Return a client for the bucket; None while S3 is being asked or out of reach.
 
         It is waited for so many seconds: a generation can't begin without.
         """
@@ -179,7 +179,7 @@ class GangStore:
 
 
 def _client(keys: S3Keys | None, bucket: str) -> S3Client:
-    """A client of the bucket's own AWS region: what another's signs is refused."""
+    """Return a client of the bucket's own AWS region; others sign URLs that S3 refuses."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

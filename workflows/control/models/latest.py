@@ -33,12 +33,12 @@ LOCK = ".lock"
 
 
 def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
-    """Be the only one who changes a region's folder of models; waits for who else does."""
+    """Lock a region's folder of models; wait for the present holder."""
     return locked(models_folder / LOCK, wait=True)
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
-    """Make a published model the latest, unless the model of a later run is there.
+    """Make a published model the latest, unless a later run's model is there.
 
     To be called with the folder's lock, once the gate, where there is one, has let the model pass.
     `as_of` is how new it is, as its run's `FrozenStudy` has it.
@@ -53,7 +53,7 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def why_not_newest(published: Path, as_of: datetime) -> str | None:
-    """Return why a model doesn't become the latest by being published, if it doesn't.
+    """Return why publishing a model doesn't make it the latest, if it doesn't.
 
     The model of a later run is there. The arguments are those of `switch_to_newest`.
     """
@@ -74,7 +74,7 @@ def why_not_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
-    """Say why one model counts as newer: by their days where these decide, else by their plans.
+    """Return why one model counts as newer: by their days, else by their plans.
 
     Returns:
         One of them, and what is to be said of it.
@@ -114,7 +114,7 @@ def promote(model: Path, why: str = "") -> str | None:
 
 
 def restore(model: Path) -> None:
-    """Make a model the latest that another manager has put in force.
+    """Make the model that another manager chose the latest.
 
     Raises:
         OSError: its folder can't be written.
@@ -124,7 +124,7 @@ def restore(model: Path) -> None:
 
 
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
-    """Make the model the latest that was in force before the present one, or that of the run `to`.
+    """Make the previous model the latest, or the model of the run `to`.
 
     Former champions whose folder is gone are passed over. The region's history keeps the reason.
 
@@ -176,12 +176,12 @@ def _switch(link: Path, run: str, by: str, why: str = "") -> None:
 
 
 def switched(now: str, before: str | None) -> str:
-    """Return the model in force, and which one was before."""
+    """Return the current model and the previous one, in words."""
     return f"{now}, as before" if now == before else f"{now} (was {before or 'none'})"
 
 
 def point(link: Path, target: str) -> None:
-    """Point `link` at `target` so that a reader sees the old model or the new one, never none.
+    """Point `link` at `target` atomically: a reader sees the old model or the new one.
 
     To be called with the folder's lock.
     """

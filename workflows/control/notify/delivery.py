@@ -1,4 +1,4 @@
-"""Sending what waits in an outbox, with pauses that grow while a channel doesn't work."""
+"""Delivery of an outbox's events, with growing pauses while a channel fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Clock = Callable[[], float]  # returns the time in unix seconds
 
 
 def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
-    """Send what waits until nothing does, with others or alone.
+    """Send waiting events until none is left, in turns with other processes.
 
     What needs a secret from an environment variable that isn't set here is left to whoever has it.
     `channels` is asked before each look, as the study may be mended meanwhile.
@@ -48,7 +48,7 @@ def deliver(
     *,
     leave: Collection[str] = (),
 ) -> int:
-    """Send what is due; to be called by one process at a time, see `Outbox.alone`.
+    """Send due events; only one process may call it at a time, see `Outbox.alone`.
 
     What is for none of the study's channels is given up, and the channels `leave`, by their keys,
     are passed over.

@@ -1,4 +1,4 @@
-"""The events of a run, found in where it stands.
+"""The events of a run, found in its status.
 
 Whatever lasts is found at every look, under the same id: the outbox takes it once. What may pass by
 itself (a fleet without capacity, a service that starts again) is an event once it has lasted.
@@ -31,7 +31,7 @@ _SHARE = 0.8  # of a cap, at which there is still time to raise it
 
 
 class RunEvents:
-    """Looks at a run again and again, and says what there is to tell of it."""
+    """The events of a run, polled again and again."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Read the run's study.
@@ -46,7 +46,7 @@ class RunEvents:
         self.is_over = False
 
     def poll(self) -> list[Event]:
-        """Return the events that the run has now; those that were found before are among them."""
+        """Return the run's present events, including those found before."""
         status = self._reader.read()
         self.is_over = status.ended
         found = [*self._of_regions(status), *self._of_money(status)]
@@ -80,7 +80,7 @@ class RunEvents:
                 yield self._event("drift", what, text, same=region.drift, region=region)
 
     def _awaits(self, region: RegionStatus) -> Event:
-        """A model that the gate let pass, and that no publication puts in force."""
+        """Return the event of a model that passed the gate and waits for approval."""
         path = Path(region.published or "")
         why = f" ({region.gate.why})" if region.gate else ""
         text = (
@@ -105,7 +105,7 @@ class RunEvents:
         return self._event("region-failed", what, text, same=same, region=region)
 
     def _of_jobs(self, status: RunStatus) -> Iterator[Event]:
-        """The trials that get nowhere, once for each kind; and much lost work."""
+        """Yield the hopeless trials, once for each kind, and large losses of work."""
         text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
         for cause, trouble in {kind_of(each.cause): each for each in status.job_troubles}.items():
             data = {"node": trouble.node, "machine": trouble.machine, "log": trouble.log}
@@ -114,7 +114,7 @@ class RunEvents:
             yield self._event("attention", str(status.work), text, same="lost work")
 
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
-        """The budgets in USD of regions and run, by what their jobs cost; and the fleet's cap.
+        """Yield the events of budgets in USD and of the fleet's price cap.
 
         A budget counts what is bound by jobs under way, too, so it may be used up before 80% of it
         are spent: of one that is used up nobody hears that it soon will be.
@@ -189,7 +189,7 @@ class RunEvents:
         ]
 
     def _lasting(self, kind: EventKind, troubles: Iterable[str]) -> Iterator[Event]:
-        """The troubles that have lasted, an event for each kind of them."""
+        """Yield an event for each kind of trouble that has lasted."""
         now = time.monotonic()
         kinds = {kind_of(trouble): trouble for trouble in troubles}
         keys = {(kind, each) for each in kinds}
@@ -237,7 +237,7 @@ class RunEvents:
         region: RegionStatus | None = None,
         data: dict[str, Any] | None = None,
     ) -> Event:
-        """An event of the run, or of one of its regions; two of a kind are one where `same` is."""
+        """Return an event of the run or of a region; two of a kind with one `same` are one."""
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()
         called = f"{study} {run}: {region.name}" if region else f"{study} {run}"
@@ -255,7 +255,7 @@ class RunEvents:
 
 
 def _troubles(status: RunStatus) -> list[str]:
-    """What a person may have to do something about."""
+    """Return the troubles that may need a person."""
     held = [f"{job.node or job.job}: its job is on hold: {job.reason}" for job in status.held]
     notice = [status.notice] if status.notice else []
     state = [] if status.state.is_well or status.ended else [f"the run is {status.state}"]

@@ -1,4 +1,4 @@
-"""How an event leaves: a program that is run, a POST, a mail. Each by the standard library.
+"""Senders of events: a program, a POST, a mail. Each uses the standard library.
 
 An error never repeats an address or a password: it stands in logs and in `status`.
 """
@@ -35,7 +35,7 @@ _MOST_TEXT = 100_000  # characters of one event in a mail
 
 
 class SendError(Exception):
-    """A try that failed.
+    """A failed try.
 
     Attributes:
         is_final: whether another try would fail, too.
@@ -47,7 +47,7 @@ class SendError(Exception):
 
 
 def send(channel: Channel, events: Sequence[Event]) -> None:
-    """Send events of one kind: a message for all of them, or one each where programs read.
+    """Send events of one kind: one message for all, or one event each for programs.
 
     Raises:
         SendError: not all of them have arrived.
@@ -65,7 +65,7 @@ def send(channel: Channel, events: Sequence[Event]) -> None:
 
 
 def takes_many(channel: Channel) -> bool:
-    """Whether several events of a kind go in one message."""
+    """Return whether several events of a kind are sent in one message."""
     return channel.mail is not None or (
         channel.webhook is not None and channel.webhook.shape == "slack"
     )

@@ -1,4 +1,4 @@
-"""The checks of a day's tables, when its run is planned: before anything is spent."""
+"""Checks of a day's tables when its run is planned, before anything is spent."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trialfleet.workflows.tables.day_profile import profile_of
 
 
 class DayChecks:
-    """Checks the tables of one day of a study."""
+    """The checks of one day's tables."""
 
     def __init__(self, study: Study, day: date) -> None:
-        """Read what the tables of the past days were like.
+        """Read the profiles of past days' tables.
 
         Raises:
             TrialfleetError: the journal of the days can't be read.
@@ -34,7 +34,7 @@ class DayChecks:
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Note what a region's table is like, and what in it is unusual; return what fails its day.
+        """Note a region's table profile and what is unusual; return what fails its day.
 
         Raises:
             OSError: the notes can't be written.

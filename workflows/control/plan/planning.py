@@ -1,4 +1,4 @@
-"""From a study to a run's folder: `condor_submit_dag study.dag` in it is always enough.
+"""Writing of a run's folder from a study: `condor_submit_dag study.dag` in it is always enough.
 
 Deterministic: the same study, run id, time and place give the same bytes. The folder is written
 beside its place and renamed when it is whole, so a plan that was interrupted leaves nothing.
@@ -139,7 +139,7 @@ def _taken(place: Path) -> InputError:
 
 
 def _trainer_files(study: Study) -> list[Path]:
-    """The trainer's files, in the study's order, the helper not among them."""
+    """Return the trainer's files without the helper, in the study's order."""
     if isinstance(study.trainer, Trainer):
         return [Path(file) for file in study.trainer.files]
     files = [f"tabular/{name}" for name in tabular.FILES]
@@ -149,7 +149,7 @@ def _trainer_files(study: Study) -> list[Path]:
 
 
 def _check_settings(study: Study) -> None:
-    """Whether the reference trainer, where it is used, takes what each region's space gives it."""
+    """Check that the reference trainer, if used, accepts each region's search space."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.nodes.tabular.settings import SettingError, Settings
@@ -171,7 +171,7 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Each end of each range and each choice beside the defaults, by name; then these alone."""
+    """Yield each end of each range and each choice with the defaults, then these alone."""
     defaults = space.complete(space.defaults())
     for name, parameter in space.parameters.items():
         yield from ((name, {**defaults, name: value}) for value in parameter.outermost())
@@ -205,7 +205,7 @@ def _write_beside(
     aws: AwsEnvironment | None,
     former: Sequence[FormerTask],
 ) -> None:
-    """Write everything into a folder beside the run's, then rename it."""
+    """Write everything into a temporary folder next to the run's, then rename it."""
     parent, study = folder.root.parent, frozen.study
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -243,7 +243,7 @@ def _write_beside(
 
 
 def _write_variables(file: Path, *, needed: object) -> None:
-    """Note the way to AWS of whoever plans, for a process beside the run that needs it."""
+    """Note the planner's AWS settings for processes of the run that need them."""
     from trialfleet.infra.fleet.aws import account
 
     variables = account.variables() if needed else {}
@@ -251,12 +251,12 @@ def _write_variables(file: Path, *, needed: object) -> None:
 
 
 def _write_private(file: Path, content: object) -> None:
-    """Write what may hold a proxy's password."""
+    """Write a file that may hold a proxy's password."""
     write_atomic(file, json.dumps(content, indent=1) + "\n", mode=0o600)
 
 
 def _put(beside: Path, place: Path) -> None:
-    """Give a run's folder its name, which an empty folder may have: it keeps the name for us."""
+    """Rename a folder to the run's name, which an empty folder may reserve for it."""
     try:
         beside.replace(place)
     except OSError as error:
@@ -266,7 +266,7 @@ def _put(beside: Path, place: Path) -> None:
 
 
 def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsDay | None) -> None:
-    """Examine the data that the reference trainer is to read, where it is used."""
+    """Examine the data for the reference trainer, if it is used."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.workflows.control.plan.day_checks import DayChecks
@@ -282,13 +282,13 @@ def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsD
 
 
 def _check_space(place: Path) -> None:
-    """Whether trials could begin there at all."""
+    """Check that trials can start with the free disk space."""
     if words := lack_of_space(place):
         raise InputError(f"{words}; make room, or choose another folder with --out")
 
 
 def _write_texts(root: Path, texts: dict[Path, str], private: set[Path]) -> None:
-    """Write the files; those that are `private` are closed to others from their first byte."""
+    """Write the files; `private` ones are closed to others from their first byte."""
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -324,7 +324,7 @@ def _copy(file: Path, to: Path) -> None:
 
 
 def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:
-    """DAGMan enters a node's folder before its PRE script runs."""
+    """Make the nodes' folders: DAGMan enters them before their PRE scripts run."""
     for region in graph.regions:
         files = folder.region(region.slug)
         files.best.root.mkdir(parents=True)

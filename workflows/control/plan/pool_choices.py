@@ -1,4 +1,4 @@
-"""What a study leaves to the pool: whether its trials want GPUs, and which Python runs them.
+"""Choices that a study leaves to the pool: GPUs for its trials, and the Python that runs them.
 
 Decided when a run is planned, and frozen in it: each choice with a word on why.
 """
@@ -33,7 +33,7 @@ _SECONDS = 20.0  # for a Python to start
 
 @dataclass(frozen=True, kw_only=True)
 class PoolFacts:
-    """What a plan knows of the pool.
+    """Facts about the pool for a plan.
 
     Attributes:
         slots: its slots; none where it is out of reach.
@@ -49,7 +49,7 @@ class PoolFacts:
 
 
 def inspect_pool() -> PoolFacts:
-    """Return what is to be known of the pool that this process would talk to."""
+    """Return the facts about the pool that this process would talk to."""
     try:
         environment = connect()
         use(environment)
@@ -71,7 +71,7 @@ def _job_path() -> str:
 
 
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with what it left open decided, and a line on each such choice.
+    """Return the study with its open choices decided, and a line on each.
 
     Raises:
         UnusableStudyError: the study's own Python can't run trials.
@@ -83,7 +83,7 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Whether a study is `study`, with what that left open decided, by whatever pool."""
+    """Return whether a study is `study` with its open choices decided, by whatever pool."""
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":
         decided["accelerator"] = settled.accelerator
@@ -116,7 +116,7 @@ def _accelerator(study: Study, pool: PoolFacts) -> tuple[str, str]:
 
 
 def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
-    """The Python that trials get, and a line that names it."""
+    """Return the Python of trials, and a line about it."""
     if study.image:
         return study.python, _python_of_image(study.python or PYTHONS[0], study.image)
     if not pool.on_this_machine:
@@ -136,7 +136,7 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """A line that names the Python of an image, which is asked where apptainer is on this machine.
+    """Return a line about the Python of an image, which apptainer asks if it is here.
 
     Raises:
         UnusableStudyError: it isn't in the image, or is too old.
@@ -173,7 +173,7 @@ def _why_not(python: str, pool: PoolFacts) -> str:
 
 
 def _version(python: str) -> str:
-    """A Python's version, once it has said so itself.
+    """Return a Python's version, as it prints it.
 
     Raises:
         UnusableStudyError: it doesn't run, or is too old.
@@ -192,7 +192,7 @@ def _version(python: str) -> str:
 
 
 def _recent(python: str, version: str) -> str:
-    """Return a version that a Python has said, which trials can do with."""
+    """Return the version that a Python printed, if trials can use it."""
     try:
         parts = tuple(int(part) for part in version.split("."))
     except ValueError as error:

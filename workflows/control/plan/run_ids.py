@@ -1,4 +1,4 @@
-"""Ids of runs: a run is called as its folder, and that by default as the time to the second.
+"""Ids of runs: a run's id is its folder's name, by default the time to the second.
 
 A number stands behind it where another run has that. An id names a run's folder and its models'
 folders, so both are claimed, each by what only one process can make: of any number of plans in one
@@ -30,7 +30,7 @@ _CLAIM_SECONDS = 86_400.0  # an hour comes twice when summer time ends
 
 
 def is_run_id(text: str) -> bool:
-    """Whether a run may be called so: its folder, and its models', lie beside files of ours."""
+    """Return whether a run may have this id: it names folders next to trialfleet's files."""
     return _RUN_ID.fullmatch(text) is not None and not _OURS.fullmatch(text)
 
 
@@ -40,7 +40,7 @@ def new_run_id(now: datetime | None = None) -> str:
 
 
 def default_folder(study: Study, run: str) -> Path:
-    """Return where a run lies if nobody says otherwise: `runs/STUDY/RUN-ID` here."""
+    """Return the default folder of a run: `runs/STUDY/RUN-ID` here."""
     return Path.cwd() / "runs" / study.name / run
 
 
@@ -54,7 +54,7 @@ def published_already(study: Study, run: str) -> Path | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """An id that no other run of its study has or gets.
+    """An id that no other run of its study has or can get.
 
     Attributes:
         made: what was made to claim it, innermost first.
@@ -65,7 +65,7 @@ class Claim:
     made: tuple[Path, ...]
 
     def release(self) -> None:
-        """Remove what was made if no run came of it; what isn't empty stays."""
+        """Remove what was made for the claim if the run was not written; keep other files."""
         if RunFolder(self.place).study.exists():
             return
         for path in self.made:
@@ -100,7 +100,7 @@ def claim_run(study: Study, out: Path | None) -> Claim:
 
 
 def _absent(folder: Path) -> list[Path]:
-    """The folder and those above it, as far as they aren't there."""
+    """Return the missing ones of a folder and its parents."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 

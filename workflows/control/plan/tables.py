@@ -1,4 +1,4 @@
-"""The tables of all regions, examined before any job: all mistakes are reported together.
+"""The tables of all regions, examined before any job: all problems are reported together.
 
 The data of each region is read whole, once. What a CSV or Parquet file holds is written into the
 run's folder as the arrays that trials read, so all of them train on the same rows with the same
@@ -52,7 +52,7 @@ _THREADS = 8  # polars has threads of its own; these overlap reading, hashing an
 
 
 class TablesError(UnusableStudyError):
-    """Some regions' data can't be trained on; `by_region` has what is wrong with each of those."""
+    """Data of regions that can't be trained on; `by_region` has the problems of each."""
 
     def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
         super().__init__(*problems)
@@ -103,14 +103,14 @@ def write_tables(
 
 
 class _Fault(NamedTuple):
-    """What is wrong with a region's data, after the key of the study that it is at odds with."""
+    """A problem of a region's data, after the key of the study that it conflicts with."""
 
     file: str
     text: str
 
 
 def _by_problem(faults: Iterable[_Fault]) -> list[Problem]:
-    """Each problem once, with the files that have it."""
+    """Return each problem once, with the files that have it."""
     files: dict[str, list[str]] = {}
     for fault in faults:
         files.setdefault(fault.text, []).append(fault.file)
@@ -127,7 +127,7 @@ def _problem(text: str, files: list[str]) -> Problem:
 def _problems_of(
     study: Study, folder: RunFolder, region: str, checks: DayChecks | None
 ) -> list[_Fault]:
-    """Write a region's table; return what is wrong with its data."""
+    """Write a region's table; return the problems of its data."""
     places = study.data_of(region)
     if len(places) != 1:
         count = len(places) or "none"
@@ -166,7 +166,7 @@ def _problems_of(
 def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
-    """Return the checksum of a file and what is in it; write the table where it needs another."""
+    """Return a file's checksum and description; write a table if trials need one."""
     before = FileState.of_file(path) if path.is_file() else None
     if before is None:
         raise TableError("is not a file; trainer: tabular reads one file per region")
@@ -199,7 +199,7 @@ def _examine_npz(study: Study, path: Path) -> Table:
 
 
 def _metric_problems(study: Study, found: Description) -> Iterator[str]:
-    """Say which of the study's metrics the trainer doesn't tell of such a table."""
+    """Yield the study's metrics that the trainer doesn't report for such a table."""
     kind = found.kind
     known = metrics_of(kind)
     slip = found.notes.get(found.target)  # one cell that is no number made classes of numbers
@@ -234,7 +234,7 @@ def _direction_of(metric: str) -> str:
 
 
 def _why_not(metric: str, found: Description) -> str:
-    """What is wrong with a metric that the trainer doesn't tell of such a table, and what it does.
+    """Return why a metric is wrong for such a table, and the metrics that are possible.
 
     A metric of another kind of target, or a name that is near to one, is never answered with what
     is only spelt alike.
@@ -259,7 +259,7 @@ def _target(found: Description) -> str:
 
 
 def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
-    """Say so where a target is classes in one region and numbers in another."""
+    """Yield a problem if a target is classes in one region and numbers in another."""
     tasks: dict[str, list[str]] = {}
     for region in regions:
         found = found_in(folder.region(region_slug(region)))

@@ -1,4 +1,4 @@
-"""The files of a trial and of the job that trains it: its order, and its submit file."""
+"""Files of a trial and of its job: its order, and its submit file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}  # folders, bes
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """What one trial runs.
+    """The order for one trial.
 
     Attributes:
         models: in mode "evaluate", the folders in the sandbox of the models to measure, by what
@@ -64,7 +64,7 @@ class TrialOrder:
 
 @dataclass(frozen=True)
 class TrialFiles:
-    """Writes the files of a trial and of its job.
+    """Writer of a trial's files and of its job's.
 
     Attributes:
         study: the run's, resolved.
@@ -91,7 +91,7 @@ class TrialFiles:
                 job_files.write(words, "", within=self.place.node_root)
 
     def hand_out(self, turn: Turn | None = None) -> None:
-        """Write the trial's folder anew, and the order by which its job's agent begins it.
+        """Write the trial's folder again, and the order by which its job's agent starts it.
 
         It answers an agent's turn, or the job has not begun. Where there is a checkpoint of the
         trial, it goes on from that; `Attempts` removes one of an attempt that failed.
@@ -119,7 +119,7 @@ class TrialFiles:
         )
 
     def submit_text(self) -> str:
-        """Return the job's submit file; it is to be submitted in the folder of its node."""
+        """Return the job's submit file; submit it in the folder of its node."""
         study, folder, place, order = self.study, self.folder, self.place, self.order
         files = [d for d in self._data if not d.startswith(URL_PREFIXES)]
         sif = sif_of(study)
@@ -165,13 +165,13 @@ class TrialFiles:
 
     @cached_property
     def _gang(self) -> Gang | None:
-        """How many slots train together, where it is more than a job by itself."""
+        """The number of slots that train together, if more than one."""
         alone = self.order.alone or self.order.mode == "evaluate"
         return None if alone else self.study.nodes_of(self.order.region)
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Write a job's files around what the block writes.
+        """Write a job's files around those that the block writes.
 
         The submit file goes first and comes last: where it stands, all that it names stands too.
         """
@@ -190,7 +190,7 @@ class TrialFiles:
         job_files.write(place.submit, self.submit_text())
 
     def _begin_gang(self, gang: Gang) -> None:
-        """Forget a former gang's generations, and say where in S3 this one's checkpoints lie."""
+        """Delete a previous gang's generations, and set this gang's checkpoint prefix in S3."""
         job_files.make_empty(self.place.gang)
         if gang.checkpoints:
             node = self.place.node_root.relative_to(self.folder.root).parts
@@ -200,7 +200,7 @@ class TrialFiles:
             job_files.write_json(self.place.gang_store, {"schema": 1, "prefix": prefix})
 
     def _empty(self) -> None:
-        """Empty the trial's folder: nothing of a former attempt is in it but its checkpoint."""
+        """Empty the trial's folder, except for the checkpoint of the previous attempt."""
         place, mode = self.place, self.order.mode
         for file in (place.result, place.progress):
             job_files.write(file, "", durable=False)
@@ -216,7 +216,7 @@ class TrialFiles:
             job_files.write(place.stop, "", within=place.node_root, durable=False)
 
     def _contract(self) -> dict[str, Any]:
-        """What `trial.json` holds."""
+        """Return the content of `trial.json`."""
         study, order = self.study, self.order
         return {
             "schema": TRIAL_SCHEMA,
@@ -237,7 +237,7 @@ class TrialFiles:
         }
 
     def _reach(self, files: Iterable[str]) -> str:
-        """Return what of the access point a job with a proxy reaches, as HTCondor's prefix list.
+        """Return the paths that a job with a proxy may access, as HTCondor's prefix list.
 
         Its words. And, because HTCondor's own transfer keeps to the list, what it sends to the job
         and takes from it, file by file: each of them exists, for a new one needs all of its folder.
@@ -249,24 +249,24 @@ class TrialFiles:
 
 
 def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
-    """Have a job's agent leave with an exit code."""
+    """Order a job's agent to leave with an exit code."""
     _tell(place, turn, do="leave", code=code, why=why)
 
 
 def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
-    """Write the order of a job's agent, as an answer to its words if it has begun."""
+    """Write an order for a job's agent, as the answer to its message if it has started."""
     asked = turn or Turn(token="", number=0)
     order = {"schema": TRIAL_SCHEMA, "token": asked.token, "turn": asked.number, **words}
     job_files.write_json(place.order, order, within=place.node_root)
 
 
 def _prefix(path: Path) -> str:
-    """Return a path as an item of that list: as far as the list and ClassAds take its letters."""
+    """Return a path as an item of that list, as far as the list and ClassAds allow its letters."""
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 
 def are_large(paths: Iterable[Path]) -> bool:
-    """Return whether files, and those of folders, have more bytes than are sent with each job."""
+    """Return whether files and folders have more bytes than are sent with each job."""
     left = ONCE_BYTES
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:

@@ -1,4 +1,4 @@
-"""A check's job: submitted by itself, watched until it ends or its time is over, and removed."""
+"""A check's job: submitted by itself, watched until its end or a time limit, and removed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REMOVED = -1002  # as DAGMan has it
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What became of a job while it was watched.
+    """The result of watching a job.
 
     Attributes:
         code: its exit, as DAGMan would have it; None if it hadn't ended when the time was over.
@@ -42,7 +42,7 @@ def run_job(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Watched:
-    """Have a trial's job, whose files are written, in the queue until it ends, or for so long.
+    """Submit a trial's job, whose files are written, and watch it until it ends or time is up.
 
     `progress` takes a line, again and again: what the job waits for, or where it runs.
 

@@ -1,4 +1,4 @@
-"""A trainer started once before its run in each of its modes, as real jobs of the pool.
+"""A dry start: the trainer runs once in each mode before the run, as real jobs of the pool.
 
 What HTCondor makes of the trial's own submit file is the only sandbox like a trial's. The study
 isn't told: nothing of the budget is spent, and the jobs leave nothing but what a failure needs.
@@ -48,7 +48,7 @@ _WITH = {
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What became of the trainer's dry start.
+    """The result of the trainer's dry start.
 
     Attributes:
         region: the region whose default settings it trained.
@@ -69,7 +69,7 @@ class Checked:
     regions: int = 1
 
     def __str__(self) -> str:
-        """In a line for each thing to know."""
+        """Return the result, a line for each point."""
         if self.regions == 1:
             return self._found()
         alone = f"only {self.region} was tried, of {self.regions} regions"
@@ -96,7 +96,7 @@ class Checked:
 
 
 class TrainerFailsError(InputError):
-    """The trainer fails at its dry start.
+    """The trainer failed in its dry start.
 
     Attributes:
         place: what the trial received and left.
@@ -110,7 +110,7 @@ class TrainerFailsError(InputError):
         self._moved = (study, region, error), mode
 
     def moved(self, place: TrialFolder) -> TrainerFailsError:
-        """Return the same of a trial that lies elsewhere now."""
+        """Return the same error for a trial whose folder was moved."""
         told, mode = self._moved
         return TrainerFailsError(*told, place, mode)
 
@@ -121,7 +121,7 @@ def check(
     progress: Callable[[str], None] | None = None,
     region: str | None = None,
 ) -> Checked:
-    """Run a region's first trial as a job by itself, and return what became of it.
+    """Run a region's first trial as a separate job, and return the result.
 
     It has the seed of the trial that the run begins with, which so has the same result where the
     trainer is repeatable. Once it has trained in time, its full training is tried in the same way,
@@ -194,7 +194,7 @@ class _Check:
         return replace(found, modes=("tune", "final", "evaluate"), warning="")
 
     def _trains_in_full(self) -> bool:
-        """Whether the full training was seen to end."""
+        """Return whether the full training ended in time."""
         ended = self._run(replace(self.order, mode="final"))
         if ended.code is None:
             return False
@@ -204,7 +204,7 @@ class _Check:
         return True
 
     def _evaluates(self) -> bool:
-        """Whether the gate's job was seen to end; it measures the model just trained, twice."""
+        """Return whether the gate's job ended in time; it measures the new model twice."""
         from trialfleet.workflows.control.scripts.gate import measured, outcome_of_measurement
 
         place = self.folder.check
@@ -243,7 +243,7 @@ class _Check:
         return replace(ended, code=settled(self.folder.check, ended.code, most))
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
-        """What a training told; one that failed is the trainer's."""
+        """Return the metrics of a training; a failed one is the trainer's fault."""
         metric = self.frozen.study.objective.metric
         outcome = outcome_of(self.folder.check, code, metric, self.frozen.places)
         if isinstance(outcome, Failed):
@@ -257,7 +257,7 @@ class _Check:
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
-    """Return a region's first trial, as the run asks for it, under a node of the check's own."""
+    """Return a region's first trial as the run asks for it, under the check's node."""
     space = study.space_of(region.name)
     return TrialOrder(
         region=region.name,
@@ -271,7 +271,7 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 
 
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
-    """Return what is doubtful of the study's metrics by what a trial reported; empty: nothing.
+    """Return a warning about the study's metrics, given a trial's; empty if they fit.
 
     Raises:
         InputError: regions are to be compared by a metric that trials don't tell.
@@ -294,7 +294,7 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
 def failure_text(
     study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
 ) -> str:
-    """Return what to tell of a trainer that failed in `place`: why, its last words, a cure."""
+    """Return the message about a trainer that failed in `place`: why, its output, a fix."""
     said, mending = last_words(place.err), missing_module(place.err, study)
     words = f"; its last output, from {str(place.err)!r}:\n{said}" if said else ""
     return (
@@ -306,7 +306,7 @@ def failure_text(
 
 
 def last_words(error_file: Path) -> str:
-    """Return the last lines of standard error; empty where there is none.
+    """Return the last lines of standard error; empty if there are none.
 
     Where a library's frames fill them, the last frame of the trainer's own code stands before them.
     """
@@ -322,7 +322,7 @@ def last_words(error_file: Path) -> str:
 
 
 def missing_module(error_file: Path, study: Study) -> str:
-    """Return what to do about a module that the trainer's Python doesn't have; empty: nothing."""
+    """Return what to do about a module that the trainer's Python lacks; empty if none."""
     return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
 
 

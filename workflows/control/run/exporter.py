@@ -1,4 +1,4 @@
-"""The program `export`, whose argument is a run's folder: exports models as the run publishes them.
+"""The program `export`, whose argument is a run's folder: it exports models as they are published.
 
 The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
 its models are everywhere that the study wants them, or a day after the run's end: the next run, or
@@ -35,19 +35,19 @@ log = logging.getLogger(__name__)
 
 
 class Exporter:
-    """Exports a study's models whenever they change, and again when that failed."""
+    """Exporter of a study's models after each change and after each failure."""
 
     def __init__(
         self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
     ) -> None:
-        """`may` is asked before each pass: not where another manager has taken the run over."""
+        """Ask `may` before each pass: not if another manager has taken the run over."""
         self._folder, self._targets, self._may = folder, targets, may
         self._done: object = None
         self._pause = 0.0
         self._due = 0.0
 
     def poll(self, now: float) -> bool:
-        """Export what has changed, if it is due by a steady clock; return whether all is there."""
+        """Export changes if it is time by a steady clock; return whether all is exported."""
         before = self._folder.signature()
         if before == self._done:
             return True
@@ -66,7 +66,7 @@ class Exporter:
 
 
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-    """Export a run's models until it is over; at once where its study exports nothing.
+    """Export a run's models until it is over; return at once if its study exports nothing.
 
     Raises:
         TrialfleetError: the run's folder can't be read.

@@ -1,4 +1,4 @@
-"""A new run of a study: the pool's choices, what former runs know, and the run's folder."""
+"""A new run of a study: the pool's choices, previous results, and the run's folder."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def plan(
 def plan_day(
     study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
 ) -> Run:
-    """Write the folder of a day's run, as `plan` does; what is to be done next names the file."""
+    """Write the folder of a day's run, as `plan` does; next steps name the study's file."""
     return _plan(study, run, out, notice, places_of(file, resource_limits.KEYS), day)
 
 
@@ -122,7 +122,7 @@ def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFol
 
 
 def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
-    """What the pool decides of a study, once its trainer can start there."""
+    """Return the study with the pool's choices, once its trainer can start there."""
     pool = pool_choices.inspect_pool()
     study, notes = pool_choices.settle(study, pool)
     if pool.on_this_machine and not study.image:
@@ -131,7 +131,7 @@ def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
 
 
 def _check_export(study: Study) -> None:
-    """Whether the export to S3 will find keys, without a look at S3."""
+    """Check that the export to S3 will find keys, without asking S3."""
     if study.export and study.export.s3 and not study.s3:
         from trialfleet.infra.fleet.aws import account
 
@@ -139,7 +139,7 @@ def _check_export(study: Study) -> None:
 
 
 def _aws_environment(study: Study) -> AwsEnvironment | None:
-    """Where the run's autoscaler is to find AWS, as this process does; None where it has none."""
+    """Return this process's AWS settings for the run's autoscaler; None without one."""
     if study.fleet is None or autoscale_of(study) == "off":
         return None
     from trialfleet.infra.fleet.aws import account

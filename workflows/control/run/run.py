@@ -1,4 +1,4 @@
-"""A run: submit it, watch it, stop it, go on with it, read what it found."""
+"""A run: submit, watch, stop and resume it, and read its results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Run:
         return f"Run({str(self.folder)!r})"
 
     def _repr_html_(self) -> str:
-        """Where the run stands, as a notebook shows it."""
+        """Return the run's status, as a notebook shows it."""
         from trialfleet.workflows.views.terminal.status_view import as_html, run_view
 
         return as_html(run_view(self.status()))
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def report(self) -> Path:
-        """The report for people; it is there once the run has ended."""
+        """The report for people; it exists once the run has ended."""
         return self._files.report_page
 
     @property
@@ -85,17 +85,17 @@ class Run:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the plan chose where the study left it open, and why."""
+        """The choices that the plan made where the study left them open, and why."""
         return load_frozen(self._files.study).notes
 
     def check_pool(self) -> PoolCheck:
-        """Return what the pool, as it is now, has for the run's trials."""
+        """Return the check of the present pool for the run's trials."""
         return check_pool(self._files)
 
     def check(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> dry_start.Checked:
-        """Start the trainer once, as a job by itself that costs nothing of the budget.
+        """Start the trainer once, as a separate job that costs nothing of the budget.
 
         Args:
             progress: takes a line, again and again: what the job waits for, or where it runs.
@@ -173,7 +173,7 @@ class Run:
             return repair.submit(self._files)
 
     def resume(self) -> str:
-        """Have a run go on, whatever it stands at; finished trials stay finished.
+        """Resume a run from any state; finished trials stay finished.
 
         A run that goes on already is left alone, but for what is wrong with it: that is mended now.
         Regions that had failed the run's day are open again in the journal of its study's days.
@@ -197,7 +197,7 @@ class Run:
             down_note.lift(fleet.called)
 
     def _gone_on(self) -> str:
-        """Have the run go on; return the job id of its DAGMan."""
+        """Resume the run; return the job id of its DAGMan."""
         check_ours(load_frozen(self._files.study), self._files)
         queued = job_queue.look_up(self._files)  # whether the run is over is the queue's word
         if queued.root is None:
@@ -211,7 +211,7 @@ class Run:
         return job_queue.look_up(self._files).root or queued.root
 
     def _check_unfinished(self, status: RunStatus) -> None:
-        """Refuse to resume what would start nothing.
+        """Refuse to resume a run that has nothing to do.
 
         Raises:
             InputError: so it is, and why.
@@ -229,7 +229,7 @@ class Run:
             )
 
     def check_removable(self) -> RunStatus:
-        """Return where the run stands, if it may be removed.
+        """Return the run's status, if it may be removed.
 
         Raises:
             InputError: the run is under way, or may be.
@@ -244,7 +244,7 @@ class Run:
         return status
 
     def remove(self) -> None:
-        """Delete the run's folder; models that it has published stay.
+        """Delete the run's folder; its published models stay.
 
         Raises:
             InputError: the run is under way, or may be.
@@ -264,7 +264,7 @@ class Run:
                     of_study.rmdir()
 
     def stop(self) -> RunStatus:
-        """Remove the run's jobs, DAGMan writing what a resume needs, and write the report.
+        """Remove the run's jobs, so that it can be resumed, and write the report.
 
         Raises:
             InputError: the run isn't under way.
@@ -283,7 +283,7 @@ class Run:
         return self.status()
 
     def status(self) -> RunStatus:
-        """Return where the run stands.
+        """Return the run's status.
 
         Raises:
             OptimizerError: the study's storage can't be read.
@@ -291,7 +291,7 @@ class Run:
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
-        """Yield the status again and again, every so many seconds, the last when the run ended."""
+        """Yield the status every few seconds; the last one when the run has ended."""
         while True:
             status = self.status()
             yield status
@@ -300,7 +300,7 @@ class Run:
             time.sleep(every)
 
     def wait(self, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
-        """Wait until the run has ended and return how."""
+        """Wait until the run has ended and return its status."""
         for status in self.watch():
             if progress:
                 progress(status)
@@ -337,7 +337,7 @@ class Run:
         return [trial for trials in found for trial in trials]
 
     def cost(self, by: Sequence[str] = ()) -> Costs:
-        """Return what the run has cost, by region or by what `trialfleet.cost` takes.
+        """Return the cost of the run, by region or by the keys of `trialfleet.cost`.
 
         Raises:
             InputError: there is no such key.

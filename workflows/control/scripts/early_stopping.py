@@ -1,4 +1,4 @@
-"""Telling trials to stop while they run: the service's looks at their reports.
+"""Early stopping of running trials: the service reads their reports.
 
 A job's agent brings its trial's reports into its folder and takes `stop.json` from there. So a look
 reads files, asks no daemon of HTCondor, and its decision is one file: a service that is killed
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class EarlyStopping:
-    """Looks at the reports of a run's trials, one region at a time."""
+    """Reader of the reports of a run's trials, one region at a time."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies = studies
@@ -47,15 +47,15 @@ class EarlyStopping:
         self._changed: deque[str] = deque()  # regions with new reports
 
     def due(self) -> bool:
-        """Whether it is time for a look."""
+        """Return whether it is time to read reports."""
         return self._rule is not None and (bool(self._changed) or self._clock() >= self._next)
 
     def is_watching(self) -> bool:
-        """Whether trials report."""
+        """Return whether trials report."""
         return self._clock() - self._last_report < STAY_SECONDS
 
     def poll(self) -> bool:
-        """Look for new reports, or decide on one region that has some; whether there are more.
+        """Read new reports, or decide on one region; return whether there are more.
 
         Raises:
             OptimizerError: the storage can't be used.
@@ -83,7 +83,7 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Whether a decision on a region could be another than the last one."""
+        """Return whether a region's decision could differ from the last one."""
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # over, or not begun
             return False
@@ -120,7 +120,7 @@ class EarlyStopping:
         return Complete(curve, loss(trial.value, self._direction)) if curve else None
 
     def _order(self, decision: Decision) -> dict[str, Any]:
-        """What the trial is told; the study keeps it."""
+        """Write the stop order of a trial; the study keeps it."""
         return {
             "schema": 1,
             "step": decision.step,

@@ -1,4 +1,4 @@
-"""The fleet's autoscaler, joined to what it needs; as a node of a run's graph, or by hand.
+"""The autoscaler of the fleet with its dependencies: as a DAG node, or run by hand.
 
 The graph's node `fleet` is the program `autoscale`, whose argument is the run's folder.
 """
@@ -36,7 +36,7 @@ def loop(
     graph: Graph | None = None,
     progress: Progress = lambda _: None,
 ) -> Loop:
-    """Return the autoscaler of a fleet as a loop, not started yet; see `Loop`.
+    """Return the autoscaler of a fleet as a loop that is not started; see `Loop`.
 
     Args:
         aws: the account.

@@ -1,4 +1,4 @@
-"""What the nodes behind a region's trials ask and tell: a full training, or the end without one."""
+"""Scripts of the nodes after a region's trials: a full training, or the end without one."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from trialfleet.workflows.study.spec import URL_PREFIXES
 
 
 class FinalScripts:
-    """Handing out the best settings of a region, and judging their full training."""
+    """Assignment of a region's best settings, and judgement of their full training."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Hand out the best settings to a job of their own."""
+        """Assign the best settings to a separate job."""
         best, files = self._chosen(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
@@ -51,7 +51,7 @@ class FinalScripts:
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
-        """Whether the last job trained these very settings; a lane's, or one of their own.
+        """Return whether the last job trained these settings, in a lane or separately.
 
         That one's POST script may have been killed, and a lane's job after its package had come.
         """
@@ -66,7 +66,7 @@ class FinalScripts:
         return job_files.has_files(place.model)
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Hand out the best settings to the job that told a region's last result.
+        """Assign the best settings to the job that reported a region's last result.
 
         Its data and its trainer are there. Where it is lost, the node `best` has a job of its own.
 
@@ -92,7 +92,7 @@ class FinalScripts:
         return True
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Return how a full training in a lane's job ended, whose agent was lost after it."""
+        """Return the result of a full training in a lane's job whose agent was lost after it."""
         files = self._folder.region(slug)
         lane = self._lane_of(files.best)
         if lane is None or lane["done"] or lane["node"] != node:
@@ -101,12 +101,12 @@ class FinalScripts:
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
     def is_trained_in(self, slug: str, node: str) -> bool:
-        """Whether a lane's job has trained a region's best settings in full."""
+        """Return whether a lane's job has trained a region's best settings in full."""
         lane = self._lane_of(self._folder.region(slug).best)
         return lane is not None and lane["done"] and lane["node"] == node
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Note how a full training in a lane's job ended; return that in words."""
+        """Note the end of a full training in a lane's job; return it in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
         _, outcome = self._studies.judged(place, code)
@@ -122,13 +122,13 @@ class FinalScripts:
         return "the full training is retried in a separate job"
 
     def _lane_of(self, place: TrialFolder) -> dict[str, Any] | None:
-        """What is noted of the lane that has the full training."""
+        """Return the notes on the lane that has the full training."""
         if not job_files.size_of(place.by_lane):
             return None
         return job_files.read_record(place.by_lane, "node", "trial", "done")
 
     def _chosen(self, slug: str, node: str) -> Assignment | Reply:
-        """A region's best settings, to be trained now; or why not."""
+        """Return a region's best settings to train now, or why there are none."""
         best = self._best_of(slug)
         if isinstance(best, Reply):
             return best
@@ -151,12 +151,12 @@ class FinalScripts:
         return best
 
     def _begin_anew(self, files: RegionFolder) -> None:
-        """Forget what was found of the model of a training before this one."""
+        """Delete the results about the model of a previous training."""
         for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
             job_files.remove(left)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an attempt at the full training, say whether to try again."""
+        """Judge an attempt at the full training; say whether to try again."""
         place = self._folder.region(slug).best
         _, outcome = self._studies.judged(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
@@ -182,7 +182,7 @@ class FinalScripts:
         return Reply(EXITS["skip"], f"{node}: tuned: trial {best.number} is the best")
 
     def _best_of(self, slug: str) -> Assignment | Reply:
-        """A region's best settings, or the answer where there are none to go on with."""
+        """Return a region's best settings, or the reply if there are none."""
         study = self._studies.of_region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
@@ -193,7 +193,7 @@ class FinalScripts:
         return self._studies.stop(slug, why.removesuffix(": "))
 
     def without_model(self) -> str | None:
-        """The region whose full training left no model, where no region of the run has one.
+        """Return a region whose full training left no model, if no region has one.
 
         All have the same trainer: another's full training would end without a model, too.
         """
@@ -204,7 +204,7 @@ class FinalScripts:
         return str(read_record(self._folder.no_model, "region")["region"])
 
     def _stop_without_model(self, slug: str) -> Reply:
-        """End a region whose full training left no model: another would leave none, too."""
+        """End a region whose full training left no model: another would leave none."""
         write_json(self._folder.no_model, {"region": slug})
         return self._studies.stop(slug, NO_MODEL)
 

@@ -1,4 +1,4 @@
-"""The gate's node: which models its job measures, what the job left, and the verdict.
+"""The gate's node: the models that its job measures, the job's result, and the verdict.
 
 Its PRE script lays both models beside each other, or skips the node where no model is in force; its
 POST script says whether to try again. Whatever keeps the job from its end, the region goes on: the
@@ -59,7 +59,7 @@ _UNKNOWN_MODE = (
 
 
 class _NotMeasuredError(ValueError):
-    """A result that isn't one of mode `evaluate`; another attempt would leave the same."""
+    """A result that isn't one of mode `evaluate`; another attempt would give the same."""
 
 
 def prepare(
@@ -108,7 +108,7 @@ def prepare(
 
 
 def _with_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
-    """Lay both models into the gate's folder; return the order to measure them."""
+    """Copy both models into the gate's folder; return the order to measure them."""
     trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
     order = TrialOrder(
@@ -134,7 +134,7 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Have a lane's job measure the models, which its agent fetches; return why not, if so."""
+    """Let a lane's job measure the models, which its agent fetches; return why not, if so."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -149,7 +149,7 @@ def _hand_out(
 def outcome_of_measurement(
     frozen: FrozenStudy, place: TrialFolder, return_code: int
 ) -> Failed | Unpaid | None:
-    """Return what went wrong with the gate's job; None if it measured both models.
+    """Return the error of the gate's job; None if it measured both models.
 
     The `return_code` is as `outcome.outcome_of` has it.
     """
@@ -166,7 +166,7 @@ def outcome_of_measurement(
 
 
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
-    """Write the verdict where the models could not be measured, for good; return why."""
+    """Write the verdict for models that could not be measured; return the reason."""
     champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{log_hint(log_of(files.gate))}"
     return _settled(files, _unmeasured(frozen, why, champion=champion))
@@ -203,7 +203,7 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
 
 
 def _measured_champion(files: RegionFolder) -> str | None:
-    """The run of the model that the gate's job was given as the one in force."""
+    """Return the run of the model that the gate's job measured as the current one."""
     run = provenance_of(files.gate.champion).get("run")
     return None if run is None else str(run)
 
@@ -216,7 +216,7 @@ def _settled(files: RegionFolder, found: Verdict) -> str:
 def _unmeasured(
     frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
 ) -> Verdict:
-    """The verdict on a model that is not compared: the one in force is kept, if there is one."""
+    """Return the verdict on a model without comparison: the current one, if any, is kept."""
     return Verdict(
         verdict="promoted" if promoted else "kept",
         why=one_line(why),
@@ -232,7 +232,7 @@ def _unmeasured(
 
 
 def measured(place: TrialFolder) -> dict[str, Measured]:
-    """Return what the job found of each model.
+    """Return the job's measurements of each model.
 
     Raises:
         ValueError: it left something else, in words.
@@ -249,7 +249,7 @@ def measured(place: TrialFolder) -> dict[str, Measured]:
 
 
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return what the result says of each model; the decisive metric must be a number."""
+    """Return the result's values of each model; the deciding metric must be a number."""
     result = load_result(place.result)
     if result.get("status") != "complete":
         raise _NotMeasuredError(result.get("error") or "result.json has no status 'complete'")

@@ -1,4 +1,4 @@
-"""The program `publish`, of a region's node: copying and hashing a model takes no time of others'.
+"""The program `publish` of a region's node, which copies and hashes a model in its own process.
 
 Its arguments are a run's folder and a region's slug. It is a job of HTCondor's local universe.
 Doing it twice is doing it once. Exits 0, or with what stops the region's graph.

@@ -1,4 +1,4 @@
-"""The studies of a run's regions, and what the scripts of trials and full trainings share."""
+"""The studies of a run's regions, shared by the scripts of trials and full trainings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RegionStudies:
         self._clock = WallClock()
 
     def forget(self) -> None:
-        """Read the studies anew: somebody else has written them."""
+        """Read the studies again: another process has written them."""
         self._opened.clear()
 
     def ask_ahead(self) -> bool:
@@ -96,7 +96,7 @@ class RegionStudies:
         best: TrialFolder | None = None,
         avoid: tuple[str, ...] = (),
     ) -> TrialFiles:
-        """Return what writes the files of an attempt at a trial, or at a full training.
+        """Return a writer of the files of an attempt at a trial or full training.
 
         Args:
             slug: the region's.
@@ -120,7 +120,7 @@ class RegionStudies:
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
     def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
-        """Return an attempt's code and outcome, with what it left in its place.
+        """Return an attempt's code and outcome, with its files in their place.
 
         Its job ended with `code`, or its agent told that.
         """
@@ -128,7 +128,7 @@ class RegionStudies:
         return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def ended(self, place: TrialFolder) -> Ended | None:
-        """Return how a trial ended, with what it left in its place; None: it has not ended.
+        """Return how a trial ended, with its files in place; None: it has not ended.
 
         Its agent may have been lost when the package had come. So may have been who was to judge
         it, when it had been unpacked. The job's log has a mark of the end from then on.
@@ -140,7 +140,7 @@ class RegionStudies:
         return ended
 
     def facts(self) -> Facts:
-        """Return what may keep anything of the run from beginning, but for want of space."""
+        """Return the facts that may keep the run from starting anything, except disk space."""
         return Facts(
             unpaid=spending.read_unpaid(self.folder),
             deadline=self.frozen.day.deadline if self.frozen.day else None,
@@ -148,36 +148,36 @@ class RegionStudies:
         )
 
     def over(self) -> str | None:
-        """Return why no attempt at a trial may begin any more, if so."""
+        """Return why no attempt at a trial may start any more, if so."""
         refused = refusal("attempt", self.facts())
         return refused.reason if refused else None
 
     def no_space(self) -> str:
-        """Return why nothing may begin until there is room on the disk; empty where it may."""
+        """Return why nothing may start until the disk has room; empty if it may."""
         return lack_of_space(self.folder.root)
 
     def go_on(self, slug: str) -> None:
-        """Take back that the region stopped: a resume goes on with it."""
+        """Delete the record that the region stopped: a resume continues it."""
         self.folder.region(slug).stopped.unlink(missing_ok=True)
 
     def stop(self, slug: str, reason: str) -> Reply:
-        """Note why a region stops, and answer so."""
+        """Note why a region stops; return the reply."""
         write_json(self.folder.region(slug).stopped, {"reason": reason})
         return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
 
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
-    """Note in the log of a job, such as 12.0, that it has ended a trial, and how."""
+    """Note in the log of a job, such as 12.0, that it ended a trial, and how."""
     when = job_files.stamp_of(place.ended)[1] or job_files.stamp_of(place.said)[1]
     note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 
 class NotTaken(Reply):
-    """The answer for a job that HTCondor refused: it is submitted again."""
+    """The reply for a job that HTCondor refused; it is submitted again."""
 
 
 def without_job(node: str, job: JobEnd) -> Reply | None:
-    """The answer for a node that had no job; None for one that had.
+    """Return the reply for a node that had no job; None for one that had.
 
     What its PRE script said counts for a node without a job alone: a DAGMan that was started again
     does not know that of running nodes. Where HTCondor did not take the job, DAGMan has

@@ -1,4 +1,4 @@
-"""The program `report`, whose argument is a run's folder: writes the run's report.
+"""The program `report`, whose argument is a run's folder: it writes the run's report.
 
 The graph's last node runs this after everything else, whatever happened.
 """
@@ -25,7 +25,7 @@ from trialfleet.workflows.views.report.reading import read_report
 
 
 def write_report(folder: RunFolder, finished: datetime | None) -> Report:
-    """Write report.html and report.json and return the report, of a run that `finished` or goes on.
+    """Write and return the report of a run that `finished` or continues, as HTML and JSON.
 
     Raises:
         OptimizerError: as `read_report`; a page that is there stays as it is.

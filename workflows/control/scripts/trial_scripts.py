@@ -1,4 +1,4 @@
-"""What the nodes of trials ask and tell."""
+"""Scripts of the nodes of trials."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from trialfleet.workflows.status.run_trials import RunTrials
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial that is to be trained now, by its name."""
+    """A trial to train now, by its name."""
 
     name: str
     answer: Assignment
 
 
 class TrialScripts:
-    """Choosing a trial's parameters, and judging its attempts."""
+    """Choice of a trial's parameters, and judgement of its attempts."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
@@ -60,7 +60,7 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Choose the parameters of the trial that a node's job begins with, and write its files."""
+        """Choose the parameters of a job's first trial and write its files."""
         told = self.settle(slug, node)
         if told and told.exit_code == EXITS["stop"]:
             return told
@@ -77,7 +77,7 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{chosen.name}: {what}")
 
     def _ask_lane(self, slug: str, node: str) -> Reply:
-        """Write the files of a lane's job, unless there is nothing for it to train."""
+        """Write the files of a lane's job, unless it has nothing to train."""
         study = self._studies.of_region(slug)
         name = self._under_way(slug, node)
         found = study.stopped() or name or self._next(slug, node)
@@ -89,7 +89,7 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """The first trial of a node that is asked and not told, nor told to stop.
+        """Return the first asked trial of a node without a result or a stop order.
 
         It is given up once no attempt at it may begin any more.
         """
@@ -102,7 +102,7 @@ class TrialScripts:
         return name
 
     def _next(self, slug: str, node: str) -> str | Refused:
-        """The trial that begins next at a node, or why none does."""
+        """Return the next trial of a node, or why there is none."""
         study = self._studies.of_region(slug)
         name = self._studies.regions[slug].next_trial(node, study.nodes())
         if name is None:
@@ -114,13 +114,13 @@ class TrialScripts:
         return refused or name
 
     def _refused(self, slug: str, node: str, refused: Refused) -> Reply:
-        """The answer for a node that gets no trial."""
+        """Return the reply for a node that gets no trial."""
         if isinstance(refused, Stopped):
             return self._studies.stop(slug, refused.reason)
         return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
 
     def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
-        """Return the trial that a node's job is to train now, or why it trains none.
+        """Return the trial that a node's job is to train now, or why there is none.
 
         The trial `beside` has ended, and is yet to be told.
         """
@@ -136,7 +136,7 @@ class TrialScripts:
         return Chosen(name, answer)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge what a node's job left untold; say whether another job follows."""
+        """Judge the unrecorded trials of a node's job; say whether another job follows."""
         name = self.unfinished(slug, node) or (node if is_trial(node) else None)
         has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
         if name is None and not has_asked:
@@ -160,7 +160,7 @@ class TrialScripts:
         return self._after(slug, node) if is_done and place.is_shared else reply
 
     def settle(self, slug: str, node: str) -> Reply | None:
-        """Judge the trial that is under way at a node, if it has ended: its package has come.
+        """Judge the trial under way at a node if it has ended, by its package.
 
         Who brought it may be lost, and nobody may have listened.
         """
@@ -173,7 +173,7 @@ class TrialScripts:
     def judge(
         self, slug: str, name: str, code: int, job: str, job_end: JobEnd | None = None
     ) -> Reply:
-        """Tell the study how an attempt at a trial ended.
+        """Record in the study how an attempt at a trial ended.
 
         Args:
             slug: the region's.
@@ -217,7 +217,7 @@ class TrialScripts:
         return told or attempts.try_again(name, outcome, noted)
 
     def _tell(self, slug: str, name: str, outcome: Outcome, execution: TrialExecution) -> Reply:
-        """Store a trial's outcome for good, and answer with it."""
+        """Store a trial's final outcome, and reply with it."""
         self._studies.of_region(slug).tell(name, outcome, **execution)
         metric = self._study.objective.metric
         match outcome:
@@ -233,7 +233,7 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{name}: {words}")
 
     def _after(self, slug: str, node: str) -> Reply:
-        """Say whether a node whose trials are all told gets another job."""
+        """Say whether a node whose trials are all recorded gets another job."""
         study, files = self._studies.of_region(slug), self._folder.region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
@@ -244,7 +244,7 @@ class TrialScripts:
         return Reply(EXITS["retry"], f"{node}: continues in another job")
 
     def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """The first trial of a node that is asked and not told."""
+        """Return the first asked trial of a node without a result."""
         running, own = self._studies.of_region(slug).running(), range_of(node)
         return next((name for name in running if own.has(name) and name != beside), None)
 
@@ -254,7 +254,7 @@ class TrialScripts:
         return told_to_stop(place, self._study.objective.metric)
 
     def _was_told(self, slug: str, name: str) -> bool:
-        """Tell the study of a trial that has an order to stop, whatever became of its job."""
+        """Record a trial that has a stop order, whatever its job's result; return if it had."""
         place = self._folder.region(slug).trial(name)
         outcome = self._told_to_stop(place)
         if outcome is None:
@@ -263,7 +263,7 @@ class TrialScripts:
         return True
 
     def _why_give_up(self, slug: str, outcome: Failed) -> str | None:
-        """Why none of a region's trials can succeed, if so.
+        """Return why none of a region's trials can succeed, if so.
 
         Whether a trainer can be started is seen in its region alone. Any other error needs all of
         the run to have come to nothing.

@@ -1,4 +1,4 @@
-"""A look at who works on a study's days, where two managers may."""
+"""Reading of the lease on a study's days, if two managers share them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialfleet.workflows.study.loading import load_whole
 
 
 def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
-    """Bring the journal's copy here up to date.
+    """Update the journal's copy here and read the lease.
 
     Returns:
         The lease, None where one manager alone runs the days, or none has begun; and why the

@@ -1,4 +1,4 @@
-"""Which of two managers works on a study's days; see `SharedRows`."""
+"""The choice of the manager that works on a study's days; see `SharedRows`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ T = TypeVar("T")
 
 
 class Managers:
-    """This manager's share in the days of a study; the other has one of its own."""
+    """This manager's part in the days of a study that two managers share."""
 
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
-        """Open the database, and wait for it while it is out of reach.
+        """Open the database; wait while it is out of reach.
 
         Args:
             study: a study with `daily.takeover_after`, as `load_published` returns it.
@@ -58,7 +58,7 @@ class Managers:
 
     @contextmanager
     def hold_lease(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
-        """Wait until the other manager doesn't work on the days, and be the one that does.
+        """Wait until the other manager doesn't work on the days, and hold the lease.
 
         Args:
             gives_up: whether to wait no longer, asked again and again.
@@ -93,7 +93,7 @@ class Managers:
                 self._rows.give_back()
 
     def check(self) -> None:
-        """Do nothing while it is our turn.
+        """Do nothing while this manager holds the lease.
 
         Raises:
             LeaseLostError: the other manager has taken over, or may have.
@@ -102,11 +102,11 @@ class Managers:
             raise LeaseLostError(f"another manager may work on the days of {self._study.name!r}")
 
     def take_over_run(self, run: Path) -> None:
-        """Be who writes a run's trials, whose manager the other may have been."""
+        """Become the owner of a run's studies, which the other manager may have owned."""
         self._patiently(lambda: take_over(RunFolder(run)))
 
     def is_safe(self, outcome: Outcome) -> bool:
-        """Whether the other manager could go on from an outcome: its model, if any, is in S3.
+        """Return whether the other manager could continue: an outcome's model is in S3.
 
         Raises:
             ExportError: S3 is out of reach.
@@ -116,7 +116,7 @@ class Managers:
         return self._models.has(outcome.region, outcome.run)
 
     def restore(self, regions: Iterable[str]) -> None:
-        """Have the models here that the other manager has put in force."""
+        """Copy here the models that the other manager made current."""
         self._patiently(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
@@ -124,7 +124,7 @@ class Managers:
         return self._patiently(lambda: self._models.outcomes(attempt, regions))
 
     def note_told(self, events: list[str]) -> None:
-        """Have the other manager know of which events people were told, by their ids."""
+        """Share the ids of events that people have been alerted of."""
         if new := set(events) - self.told:
             with suppress(OptimizerError):  # at the next event
                 self.journal.note_told(new)

@@ -1,4 +1,4 @@
-"""Make up one CSV file per region: parcels, and whether each arrived late.
+"""Generate one CSV file per region: parcels, and whether each arrived late.
 
     python prepare.py
 

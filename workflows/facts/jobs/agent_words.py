@@ -1,4 +1,4 @@
-"""What the agent of a trial's job says to the access point; docs/trial-jobs.md has the protocol."""
+"""Messages of a trial's job's agent to the access point; docs/trial-jobs.md has the protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeEr
 
 @dataclass(frozen=True)
 class Turn:
-    """Words of an agent that want an answer.
+    """The id of an agent's message that wants an answer.
 
     Attributes:
         token: names the agent's process.
@@ -30,7 +30,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a trial ended, as its agent says it: in its package, and in its words.
+    """The end of a trial, as its agent reports it, in its package and in its message.
 
     Attributes:
         code: the exit code, below 0 the signal's number.
@@ -46,7 +46,7 @@ class Ended:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Ended:
-        """Return it from what is JSON; raises what `read_ended` passes over."""
+        """Return the end in a JSON object; raise what `read_ended` ignores."""
         return Ended(
             code=int(plain.get("code") or 0),
             cpu_seconds=_number(plain.get("cpu_seconds")),
@@ -57,7 +57,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """An agent's last words.
+    """An agent's last message.
 
     Attributes:
         job: the HTCondor job, such as 12.0.
@@ -79,12 +79,12 @@ class Said:
     time: float
 
     def tells_of(self, name: str) -> bool:
-        """Return whether they tell the end of a trial."""
+        """Return whether the message reports the end of a trial."""
         return self.say == "told" and self.trial == name
 
 
 def read_said(place: TrialFolder) -> Said | None:
-    """Return what the agent of a trial's job said last; None where it has said nothing."""
+    """Return the last message of a trial's job's agent; None if there is none."""
     try:
         plain = job_files.read_json(place.said, job_files.MOST_ORDER, place.node_root)
         return Said(
@@ -101,7 +101,7 @@ def read_said(place: TrialFolder) -> Said | None:
 
 
 def read_ended(place: TrialFolder) -> Ended | None:
-    """Return how a trial ended, by its package or else by its agent's words; None: it has not.
+    """Return the end of a trial, by its package or its agent's message; None: not ended.
 
     What has come of it is in its folder already.
     """
@@ -113,7 +113,7 @@ def read_ended(place: TrialFolder) -> Ended | None:
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order of a job's agent; None where there is none."""
+    """Return the last order for a job's agent; None if there is none."""
     stamp = job_files.stamp_of(place.order)
     return _order(place, stamp) if stamp[0] else None
 
@@ -132,7 +132,7 @@ def is_answered(said: Said, order: Order) -> bool:
 
 
 def asked_since(place: TrialFolder) -> float | None:
-    """Return since when an agent has waited for an answer, in Unix seconds; None if it doesn't."""
+    """Return since when an agent has waited for an answer, in Unix seconds; None if it hasn't."""
     if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)

@@ -1,4 +1,4 @@
-"""What a trial left: from its agent's package to its place in the trial's folder."""
+"""Delivery of a trial's files: from its agent's package into the trial's folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 
 
 def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
-    """Put what a trial left into its folder; done again, it changes nothing.
+    """Put a trial's files into its folder; a repetition changes nothing.
 
     A package that can't be used becomes a result that says so; how the trial ended begins it. One
     that is missing was taken before. Its files may have `most` bytes together.
@@ -50,7 +50,7 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
 
 
 def _put(beside: Path, root: Path, names: Iterable[str]) -> None:
-    """Give each of these files and folders, where it came, its name in the trial's folder."""
+    """Give each of these received files and folders its name in the trial's folder."""
     for path in beside.rglob("*"):
         if path.parent != beside or path.name not in _MAY_BE_LOST:
             sync(path)

@@ -1,4 +1,4 @@
-"""The facts about a run's jobs that the rule for troubles reads: from the queue and their logs."""
+"""Facts about a run's jobs for the rule of troubles: from the queue and their logs."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ class JobFacts:
 
     @property
     def cuts(self) -> list[Execution]:
-        """The starts that were cut off."""
+        """The starts that were interrupted."""
         return [start for start in self.starts or () if start.end is End.EVICTED]
 
     @property
     def executing(self) -> Execution | None:
-        """The execution that goes on."""
+        """The present execution."""
         return next((start for start in self.starts or () if not start.is_over), None)
 
     def kept(self, start: Execution) -> float:
-        """Return for how many seconds of an execution the work was saved."""
+        """Return the seconds of an execution whose work was saved."""
         saved = start.saved if self.checkpointed else start.told
         return 0.0 if saved is None else max(0.0, saved - start.began)
 
@@ -120,7 +120,7 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 
 
 def may_fail(ad: Mapping[str, Any]) -> bool:
-    """Return whether a job may be one whose attempt is to fail, by its ad alone."""
+    """Return whether a job's attempt may have to fail, by its ad alone."""
     status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
     is_late = status != JobStatus.IDLE and time.time() - entered > LONG
     # in the slot that it has; after a reconnection its ad doesn't say so

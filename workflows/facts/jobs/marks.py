@@ -36,7 +36,7 @@ _SUBMITTED, _EXECUTES, _GENERIC = b"000 (", b"001 (", b"008 ("
 
 
 class MarkKind(StrEnum):
-    """What a mark tells of a trial."""
+    """The kind of a trial's mark."""
 
     BEGINS = "begins"
     SAVED = "saved"
@@ -45,7 +45,7 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What the access point noted of a trial.
+    """The access point's note of a trial.
 
     Attributes:
         trial: its name.
@@ -68,7 +68,7 @@ class Mark:
 
     @classmethod
     def parsed(cls, words: str) -> Self | None:
-        """Return the mark that an event's words are; None of any others."""
+        """Return the mark in an event's text; None of any other text."""
         found = _MARK.fullmatch(words.strip())
         if found is None:
             return None
@@ -82,7 +82,7 @@ class Mark:
         )
 
     def __str__(self) -> str:
-        """The words of its event."""
+        """Return the text of its event."""
         figures = {"code": self.code, "cpu": self.cpu_seconds, "memory": self.memory_mb}
         known = [f" {name}={value}" for name, value in figures.items() if value is not None]
         return f"{_WORD} {self.trial} {self.kind}{''.join(known)}"
@@ -91,7 +91,7 @@ class Mark:
 def note(
     place: TrialFolder, job: str, when: float, kind: MarkKind, ended: Ended | None = None
 ) -> None:
-    """Note in a job's log that it began a trial or goes on with it, saved or ended it.
+    """Note in a job's log that it started, continued, saved or ended a trial.
 
     Nothing where a begin or an end is noted already.
 
@@ -120,7 +120,7 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """What the log noted last of a trial in the execution that goes on: its begin or its end.
+    """Return the log's last note of a trial in the present execution: its begin or its end.
 
     A gang trains on while one of its jobs begins to execute again.
     """
@@ -136,7 +136,7 @@ def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
 
 
 def _figure(value: float | None, digits: int) -> float | None:
-    """A figure as it is noted; None of what measures nothing."""
+    """Return a number as it is noted; None if it measures nothing."""
     known = value is not None and math.isfinite(value) and value >= 0
     return round(value, digits) if known and value is not None else None
 

@@ -1,4 +1,4 @@
-"""The one place that knows what the daily runs of a study keep beside its runs.
+"""Names of the files of a study's daily runs, all in this module.
 
 In runs/STUDY, beside a folder for each day's run, which is called as the day; DATE-2 is another
 attempt at what failed in it.
@@ -21,7 +21,7 @@ class DailyFolder:
 
     @staticmethod
     def for_study(study: str) -> DailyFolder:
-        """Return that of the study of this name, below the working directory."""
+        """Return the folder of this study below the working directory."""
         return DailyFolder(Path.cwd() / "runs" / study)
 
     journal = file_in("daily.db")  # what became of each region on each day
@@ -38,11 +38,11 @@ class DailyFolder:
 
     @property
     def study_as_typed(self) -> str:
-        """The study's file as one types it in a shell; STUDY where that isn't known."""
+        """The study's file as typed in a shell; STUDY if it is unknown."""
         text = unless_damaged(lambda: self.study.read_text(encoding="utf-8"), "")
         path = text.removesuffix("\n")
         return shell_quoted_anywhere(Path(path)) if path else "STUDY"
 
     def run(self, run: str) -> Path:
-        """The folder of a run."""
+        """Return the folder of a run."""
         return self.root / run

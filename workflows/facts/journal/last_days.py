@@ -1,4 +1,4 @@
-"""How a study's regions stand by its days: how the last one ended, and how many failed in a row."""
+"""A study's regions by their days: how the last one ended, and how many failed in a row."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StudyDays:
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
-    """Return how a study stands by its days; None where none has begun, or none can be read."""
+    """Return a study's state by its days; None if none has begun or can be read."""
     if not folder.journal.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the tables of a region's past days were like, from the folders of their runs."""
+"""Profiles of a region's past tables, from the folders of their runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROFILE = TypeAdapter(DayProfile)
 
 
 def past_tables(folder: DailyFolder, day: date, most: int) -> dict[str, list[DayProfile]]:
-    """Return what the tables of each region's last days with a model were like, oldest first.
+    """Return the profiles of each region's last days with a model, oldest first.
 
     They are days before this one, no more than `most`; a day whose run has no note of its table, or
     whose run is gone, doesn't count.

@@ -46,7 +46,7 @@ class Awaiting:
 
 
 def note_awaiting(published: Path) -> None:
-    """Write down that a model waits, from now on; of one that is noted already the first stays.
+    """Note that a model waits for approval from now on; an existing note stays.
 
     To be called with the folder's lock.
     """
@@ -57,7 +57,7 @@ def note_awaiting(published: Path) -> None:
 
 
 def awaiting(models_folder: Path) -> Awaiting | None:
-    """Return the model of a region that waits for approval; None where none does.
+    """Return the model of a region that waits for approval; None if none does.
 
     None does that was in force, or whose folder is gone, or that is older than the one in force.
     """
@@ -84,7 +84,7 @@ def awaiting_of(study: Study) -> dict[str, Awaiting]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return since when a region's model waits, by what its `published.json` holds, if it does."""
+    """Return since when a region's model waits, by its `published.json`, if it does."""
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])
@@ -93,7 +93,7 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def why_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why a region's published model isn't the latest at this moment, if it isn't."""
+    """Return why a region's published model isn't the latest now, if it isn't."""
     why = why_kept_out(published)
     if why is None or "awaits_approval" not in published:
         return why
@@ -109,7 +109,7 @@ def why_kept_out_now(published: Mapping[str, Any]) -> str | None:
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Say of a model that passed the gate what it takes to put it in force: true at any time."""
+    """Return the text about a model that passed the gate and needs approval."""
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"
@@ -117,5 +117,5 @@ def passed_words(published: Path, why: str) -> str:
 
 
 def promote_command(published: Path) -> str:
-    """Return what puts a model in force, wherever it is typed."""
+    """Return the command that promotes a model, for any working directory."""
     return f"trialfleet promote {shell_quoted_anywhere(published)}"

@@ -1,4 +1,4 @@
-"""Where a region's models lie: a folder per run, and `latest`, in PUBLISH/STUDY/REGION."""
+"""Folders of a region's models: one per run, and `latest`, in PUBLISH/STUDY/REGION."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def models_folder_of(study: Study, slug: str) -> Path:
 
 
 def models_folder_in(publish: str, study: str, slug: str) -> Path:
-    """Return the folder of a region's models, of a study by its publish folder and its name.
+    """Return the folder of a region's models, given the publish folder and study's name.
 
     Raises:
         InputError: a published model lies where the folder is to be.
@@ -49,13 +49,13 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
 
 
 def previous_champions(models_folder: Path) -> list[str]:
-    """Return the runs whose models `rollback` can go back through, the next one last."""
+    """Return the runs to whose models `rollback` can return, the next one last."""
     formers = history.in_force(models_folder / LATEST)[:-1]
     return [run for run in formers if provenance_of(models_folder / run).get("run") == run]
 
 
 def models_in(models_folder: Path) -> list[Path]:
-    """Return the whole models of a region, in order of their runs' names."""
+    """Return the complete models of a region, by their runs' names."""
     return [
         model
         for model in sorted(models_folder.iterdir())
@@ -65,7 +65,7 @@ def models_in(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of a model that a run published, also where a link leads to it.
+    """Return the absolute path of a run's published model, also through a link.
 
     Raises:
         InputError: it is no such folder.
@@ -80,7 +80,7 @@ def check_published(model: Path) -> Path:
 
 
 def champion_of(models_folder: Path, study: str) -> Path | None:
-    """Return the folder of the model in force; None where there is none of this study."""
+    """Return the folder of the current model; None if this study has none."""
     run = history.target_of(models_folder / LATEST)
     if run is None:
         return None
@@ -89,7 +89,7 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
 
 
 def why_not_latest(record: Path) -> str | None:
-    """Return why a region's published model isn't the latest, if it isn't, by its `published.json`.
+    """Return why a region's published model isn't the latest, by `published.json`, if so.
 
     Raises:
         InputError: that file is damaged.
@@ -100,7 +100,7 @@ def why_not_latest(record: Path) -> str | None:
 
 
 def why_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return the same by what that file holds."""
+    """Return the same, given the file's content."""
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # a person may have moved
         return None
@@ -108,13 +108,13 @@ def why_kept_out(published: Mapping[str, Any]) -> str | None:
 
 
 def current_model(published: Path) -> Path | None:
-    """Return the model that a region's `latest` means, given any of them; None without one."""
+    """Return the target of a region's `latest`, given any of its models; None without one."""
     link = published.parent / LATEST
     return published.parent / link.resolve().name if link.exists() else None
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the newest model of the runs that were planned earlier; None without any.
+    """Return the newest model of runs that were planned earlier; None without any.
 
     Raises:
         OSError: the folder of the region's models can't be read.
@@ -127,13 +127,13 @@ def previous_model(published: Path) -> Path | None:
 
 
 def other_models(published: Path) -> dict[Path, datetime]:
-    """The region's other models that are whole, and when their runs were planned."""
+    """Return the region's other complete models, and when their runs were planned."""
     others = (model for model in models_in(published.parent) if model.name != published.name)
     return {model: time for model in others if (time := as_of_model(model)) is not None}
 
 
 def as_of_model(model: Path) -> datetime | None:
-    """How new a published model is; None where that isn't known.
+    """Return how new a published model is; None if unknown.
 
     That is when its run was planned, or the end of the run's day where that was before.
     """
@@ -141,7 +141,7 @@ def as_of_model(model: Path) -> datetime | None:
 
 
 def created_of(model: Path) -> datetime | None:
-    """When the run of a published model was planned, whatever day it is of; None: not known."""
+    """Return when the run of a published model was planned; None if unknown."""
     return _moment(model, "created")
 
 
@@ -151,12 +151,12 @@ def _moment(model: Path, key: str) -> datetime | None:
 
 
 def region_of(models_folder: Path) -> str:
-    """Return the name of the region whose models lie in a folder; the folder's where none says."""
+    """Return the name of the region whose models are in a folder, else the folder's name."""
     return _noted(models_folder, "region") or models_folder.name
 
 
 def display_name(models_folder: Path) -> str:
-    """Return STUDY/REGION of a folder of models: several studies may have a region of one name."""
+    """Return STUDY/REGION of a folder of models: several studies may share a region's name."""
     study = _noted(models_folder, "study") or models_folder.parent.name
     return f"{study}/{region_of(models_folder)}"
 
@@ -169,6 +169,6 @@ def _noted(models_folder: Path, key: str) -> str:
 
 
 def provenance_of(model: Path) -> dict[str, Any]:
-    """Return where a model comes from; empty for what no run published."""
+    """Return a model's provenance; empty if no run published it."""
     place = model / PROVENANCE
     return object_or_empty(lambda: job_files.read_json(place, job_files.MOST_NOTES))

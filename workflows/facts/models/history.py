@@ -1,4 +1,4 @@
-"""MODELS/STUDY/REGION/.history.json: which models of a region were in force, one after the other.
+"""MODELS/STUDY/REGION/.history.json: the current models of a region, one after the other.
 
 `latest` alone is the truth. The history is written first: a change whose process was killed between
 the two never took place, which shows by `latest` still being what the change names as `former`. To
@@ -22,7 +22,7 @@ _KEPT = 1000  # changes: nobody goes further back
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """`latest` became another model.
+    """A change of `latest` to another model.
 
     Attributes:
         run: whose model it became.
@@ -43,14 +43,14 @@ class Change:
 
     @property
     def how(self) -> str:
-        """What changed it, who and why: `rollback by anna: bad labels`."""
+        """The change's origin, person and reason: `rollback by anna: bad labels`."""
         return (
             self.by + (f" by {self.who}" if self.who else "") + (f": {self.why}" * bool(self.why))
         )
 
 
 def changes(link: Path) -> list[Change]:
-    """Return the changes of a region's `latest`, oldest first; the last is of what it is now.
+    """Return the changes of a region's `latest`, oldest first, up to the present one.
 
     A history that can't be read counts as none: it is no reason to publish nothing.
     """
@@ -64,13 +64,13 @@ def changes(link: Path) -> list[Change]:
 
 
 def last_move(link: Path, run: str) -> Change | None:
-    """Return what brought a run's model into force, or took it out, last; None: it never was."""
+    """Return the last change that made a run's model current, or replaced it; None: never."""
     own = [change for change in changes(link) if run in {change.run, change.former}]
     return own[-1] if own else None
 
 
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
-    """Write down that `latest` is about to become the model of a run, and which person wants it."""
+    """Note that `latest` is about to become the model of a run, and who wants it."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = "" if by in {"publish", "restore"} else _account()
     new = Change(run=run, former=target_of(link), time=now, by=by, who=who, why=why)
@@ -79,7 +79,7 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 
 
 def in_force(link: Path) -> list[str]:
-    """Return the champions that one can go back through, the present one last.
+    """Return the champions to which a rollback can return, the present one last.
 
     A model that was rolled back is none of them: going back twice leads two champions back, not
     there and back again.
@@ -95,7 +95,7 @@ def in_force(link: Path) -> list[str]:
 
 
 def target_of(link: Path) -> str | None:
-    """Return the run whose model a region's `latest` is; None where there is no such link.
+    """Return the run whose model a region's `latest` is; None if there is no such link.
 
     One that leads out of the region's folder is none: somebody made it by mistake.
     """
@@ -106,7 +106,7 @@ def target_of(link: Path) -> str | None:
 
 
 def _account() -> str:
-    """Whoever is at work here, behind sudo, too; empty for an account without a name."""
+    """Return the present user, also behind sudo; empty for an account without a name."""
     if asks := os.environ.get("SUDO_USER"):
         return asks
     try:
@@ -116,7 +116,7 @@ def _account() -> str:
 
 
 def _write(models_folder: Path, content: object) -> None:
-    """Write the history under one name beside it: what a killed process left is written over."""
+    """Write the history through a temporary file of a fixed name, which the next write replaces."""
     beside = models_folder / f"{HISTORY}.new"
     beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     sync(beside)

@@ -1,4 +1,4 @@
-"""The one place that knows the names in a run's folder.
+"""The names in a run's folder, all in this module.
 
 A path's comment says what lies there. The optimiser's client has some names of its own beside these
 (optimizer/client.py), and DAGMan (dag_files.py).
@@ -20,7 +20,7 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """A path in a folder, or in that attribute of it; {} stands for the folder's own name.
+    """Return a property for a path in a folder or in its named attribute; {} is the folder's name.
 
     It takes longer to make than to look at.
     """
@@ -28,7 +28,7 @@ def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
 
 
 def note_of(log: Path) -> Path:
-    """What was noted of a job's event log once the job was over."""
+    """Return the note of a job's event log, written once the job was over."""
     return log.with_name(f"{log.name}.json")
 
 
@@ -51,7 +51,7 @@ class TrialFolder:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the job trains other trials, too."""
+        """True if the job also trains other trials."""
         return self.node_root != self.root
 
     trial_json = file_in(nodes.TRIAL)  # the trial's order: its contract's input
@@ -96,7 +96,7 @@ class TrialFolder:
     gang_store = file_in("store.json", of="gang")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
-        """What the agents of a gang of so many jobs printed; None: that of a job by itself."""
+        """Return the logs of the agents of a gang of this many jobs; None: of a single job."""
         logs = [self.agent_log.with_suffix(f".log.{proc}") for proc in range(jobs or 0)]
         return logs or [self.agent_log]
 
@@ -119,7 +119,7 @@ class RegionFolder:
 
     @cached_property
     def dag_files(self) -> DagFiles:
-        """The region's graph and what HTCondor writes beside it."""
+        """The region's graph and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
     scripts_log = file_in("scripts.log")  # what the PRE and POST scripts printed
@@ -150,7 +150,7 @@ class RegionFolder:
 
     @property
     def is_done(self) -> bool:
-        """Whether the region has what the study asked for: nothing is left to do."""
+        """True if the region has what the study asked for: nothing is left to do."""
         return self.published.exists() or self.tuned.exists()
 
     @cached_property
@@ -160,7 +160,7 @@ class RegionFolder:
 
     @cached_property
     def gate(self) -> TrialFolder:
-        """The job that measures the model in force and the new one on the same rows."""
+        """The job that measures the current model and the new one on the same rows."""
         return TrialFolder(self.root / "gate")
 
     # Whether the new model takes the place of the one in force; absent until that is known.
@@ -168,7 +168,7 @@ class RegionFolder:
     trials = file_in(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
-        """The folder of a trial, by its name; or that of a node, with its job's files."""
+        """Return the folder of a trial by its name, or of a node, with its job's files."""
         if (known := self._known.get(name)) is None:
             known = self._trial(name)
             if known.of_job is not None:  # else its node's folder may be to come
@@ -185,7 +185,7 @@ class RegionFolder:
         return TrialFolder(own)
 
     def of_node(self, name: str) -> TrialFolder:
-        """The folder of any node or trial, the full training and the gate's job among them."""
+        """Return the folder of any node or trial, including the full training and the gate."""
         ends = {f"{self.root.name}.best": self.best, f"{self.root.name}.gate": self.gate}
         return ends.get(name) or self.trial(name)
 
@@ -212,7 +212,7 @@ class RunFolder:
 
     @cached_property
     def check(self) -> TrialFolder:
-        """The trial of the trainer's dry start; absent once that went well."""
+        """The trial of the trainer's dry start; absent after a success."""
         return TrialFolder(self.root / "check")
 
     study = file_in("study.yaml")  # the resolved study, frozen
@@ -270,17 +270,17 @@ class RunFolder:
     regions = file_in("regions")  # the folder of the regions' folders
 
     def region(self, slug: str) -> RegionFolder:
-        """The folder of one region."""
+        """Return the folder of one region."""
         if slug not in self._known:
             self._known[slug] = RegionFolder(self.regions / slug)
         return self._known[slug]
 
     @cached_property
     def dag_files(self) -> DagFiles:
-        """The whole graph and what HTCondor writes beside it."""
+        """The whole graph and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
     def all_dags(self) -> list[DagFiles]:
-        """The whole graph's files, then each region's."""
+        """Return the whole graph's files, then each region's."""
         regions = sorted(path.name for path in self.regions.iterdir())
         return [self.dag_files, *(self.region(slug).dag_files for slug in regions)]
