@@ -1,8 +1,8 @@
 """States of files and checksums of their content; each file is read once per state.
 
-While inode, size and both times of a file stay, so does its content: nobody sets back the time at
-which an inode changed last. So a checksum is valid for the state that the file had both before and
-after it was read.
+A file's content is unchanged as long as its inode, size and both times are: programs can't set the
+time of an inode's last change. So a checksum is valid for the state that the file had both before
+and after it was read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Checksums:
     """SHA-256 of files. Several processes may use one cache; one of them reads at a time."""
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Read the cache.
+        """Take the cache, which is read with the first file.
 
         Args:
             cache: a file of JSON lines, made when the first file is read.

@@ -59,7 +59,8 @@ def power_of_ten(exponent: int) -> str:
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
     """Return the decimals for a comparable column; None: each number needs its own form.
 
-    So many significant digits of the greatest, more where the values differ by less than that.
+    As many decimals as the largest number's significant digits need, more if the values differ by
+    less.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:

@@ -74,9 +74,9 @@ def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -
 
     Args:
         spendings: of regions, those like the one asked for alone, or else all.
-        before: what earlier runs say, for what isn't known yet. Where nobody knows, a full training
-            costs at least a trial, and a trial nothing: until the first is over, only what was
-            spent counts.
+        before: expected costs by earlier runs, for those still unknown. If unknown, too, a full
+            training costs at least a trial, and a trial nothing: until the first is over, only what
+            was spent counts.
     """
     known = list(spendings)
     before = before or Expected()

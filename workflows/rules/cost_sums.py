@@ -34,7 +34,7 @@ class Item:
     """The cost of one job on one node, or of a node's time without a job.
 
     Attributes:
-        study: the study's name; this and what follows are empty where nobody can be charged.
+        study: the study's name; this and the following keys are empty if unknown.
         run: the run's id.
         day: of a run of a day that day, else the day on which it was planned.
         team: the study's.
@@ -42,7 +42,7 @@ class Item:
         kind: what was paid for.
         seconds: how long a job held its slot; of a node without a job, as long as all of it had to
             be idle to cost as much.
-        usd: what it cost; None if nobody knows the node's price.
+        usd: its cost; None if the node's price is unknown.
         instance: the EC2 instance; None on other machines.
     """
 
@@ -68,8 +68,8 @@ class CostSum:
         lost: of it, attempts that failed and executions that were cut off.
         boot: of it, nodes on their way into the pool.
         idle: of it, nodes without a job.
-        hours: for how long jobs held slots, in work and in vain.
-        unpriced_hours: of these, on nodes whose price nobody knows: their cost is missing.
+        hours: for how long jobs held slots, with or without result.
+        unpriced_hours: of these, on nodes of unknown price: their cost is missing.
     """
 
     key: dict[str, str]

@@ -3,11 +3,11 @@
 The champion is kept when the challenger is worse by more than the tolerance *and* that is more than
 chance: a criterion in two parts, relevance and significance, as Roychoudhury, Scheuer and
 Neuenschwander describe it (Beyond p-values: a phase II dual-criterion design, Clinical Trials 15,
-2018). Two others were at hand:
+2018). Two alternatives were rejected:
 
 - *Not shown to be non-inferior: kept.* With a tolerance of 0 that asks for proof that the new model
-  is better. One that is as good would be blocked for ever, and most days' are: the model in force
-  would grow old, where the newest data are the reason to train every day.
+  is better. An equally good one, as on most days, would be blocked forever: the current model would
+  go stale, although the newest data are the reason to train every day.
 - *The metric is worse: kept.* Of two models that are equally good, half are, by chance.
 
 What is chance is asked of the losses per row, where the trainer leaves them, by a paired bootstrap
@@ -20,8 +20,8 @@ An interval that begins below zero is not enough for chance. A third of all samp
 given row: where one row makes the challenger worse, however much, the interval begins just below
 zero. What chance alone makes worse, it could as well have made better by as much. So the interval
 has to reach below zero by a quarter of the difference (`_AS_WELL`): one row can't do that,
-and of challengers as good as the champion 9 % are kept out in place of 5 %. A test by ranks
-or a trimmed mean would not do: to these, a challenger with one such row is as good as the champion.
+and of challengers as good as the champion 9 % are rejected instead of 5 %. A test by ranks
+or a trimmed mean does not help: by these, a challenger with one such row equals the champion.
 
 Shuffled labels spoil the rows to measure on as well: champion and challenger then look equally bad.
 So a challenger has to be better than a constant prediction, too, where the trainer measures one.
@@ -100,7 +100,7 @@ class Passed:
 
     Attributes:
         why: the verdict's reason.
-        is_worse: whether its metric is worse than the champion's all the same.
+        is_worse: whether its metric is nevertheless worse than the champion's.
     """
 
     why: str

@@ -1,7 +1,7 @@
 """The rule for hopeless trials, although nothing failed. Pure: facts in, troubles out.
 
-HTCondor starts an evicted job again, for ever. That is right for an interruption that saved a
-checkpoint, and wrong where every start ends in the same way. Two kinds of trouble are told:
+HTCondor restarts an evicted job forever. That is right after an interruption that saved a
+checkpoint, and wrong if every start ends in the same way. Two kinds of trouble are reported:
 
 evictions   the job is evicted again and again for one reason, or has lost more work than it kept;
             `MOST_WASTED` starts in a row that kept no work are an attempt that failed
@@ -31,7 +31,7 @@ from trialfleet.workflows.formatting import rough_duration
 EVICTED, STUCK = "evicted too often", "stuck"
 MOST_WASTED = 5  # starts in a row that kept no work
 STUCK_TIMES = 3
-_ALIKE, _WITHIN = 3, 600.0  # so many evictions for one reason within so many seconds
+_ALIKE, _WITHIN = 3, 600.0  # evictions for one reason, within these seconds
 _LEAST_LOST = 60.0  # seconds of lost work that are worth telling
 _MB_PER_SECOND = 1.0  # a slower transfer is no transfer
 _ANSWER_SECONDS = 30.0  # an answer takes milliseconds; a suggestion in a large study, seconds

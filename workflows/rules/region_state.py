@@ -26,14 +26,14 @@ NO_MODEL = (
     "model, plan with publish: none"
 )
 ALIKE = ": all attempts so far failed alike: "
-GAVE_UP = f"no trial can succeed{ALIKE}"  # how the reason of a region begins that was given up
-# What a person mends, or what passes, outside of the run, which has its own copy of trainer and
+GAVE_UP = f"no trial can succeed{ALIKE}"  # the beginning of an abandoned region's reason
+# Causes outside of the run, which has its own copy of trainer and
 # study: a data file, a program on the machines, room on the disk.
 _OUTSIDE = re.compile(
     r"^(Transfer input files failure|exit code 12[67]\b|.*No space left on device)"
 )
 BY_STOP = "stopped by trialfleet stop"  # a region's reason; begins with its state
-_REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody removed
+_REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job was removed
 
 
 def state_of(
@@ -101,7 +101,7 @@ def reason_of(
     Args:
         records: the region's.
         node: of the region in the whole run's graph.
-        state: where the region stands.
+        state: of the region.
         by_stop: whether `trialfleet stop` ended the run.
         error: what `last_error` says of the region.
     """

@@ -9,7 +9,7 @@ from trialfleet.nodes.job.words import Order
 from trialfleet.workflows.facts.jobs.agent_words import Ended
 
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file
-# (periodic_hold), memory, and the two time limits that somebody may have set in a submit file.
+# (periodic_hold), memory, and the two time limits that a person may set in a submit file.
 # HTCondor's manual, "Hold Reason Codes".
 BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT = 3, 34, 46, 47
 CODES = frozenset({BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT})

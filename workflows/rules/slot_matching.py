@@ -31,7 +31,7 @@ class Prospects:
     Attributes:
         slots: how many slots the pool has, those cut from others not counted.
         fit: how many of them have all that the job asks.
-        willing: how many of those would take it as things stand, by their own START.
+        willing: the number of those that would accept it now, by their START.
         concurrency: how many such jobs those can run at a time, once nothing else runs on them.
         lacking: what the others lack, in words; what most of them lack comes first.
         has_fleet: nodes of a fleet are in the pool, and others may come.

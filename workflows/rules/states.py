@@ -17,10 +17,10 @@ class RunState(StrEnum):
     WAITING = "waiting"  # a region whose turn has not come
     RUNNING = "running"
     HELD = "held"  # its DAGMan is on hold
-    LOST = "lost"  # the queue has no job of it, but nobody stopped it
+    LOST = "lost"  # the queue has no job of it, but it was not stopped
     DONE = "done"
     FAILED = "failed"  # ended by itself; a region has no model, or none of its trials completed
-    STOPPED = "stopped"  # ended by a person before its time; `resume` goes on
+    STOPPED = "stopped"  # ended early by a person; `resume` continues it
     UNKNOWN = "unknown"  # HTCondor is out of reach and no end was recorded
 
     @property
@@ -41,11 +41,11 @@ class Stage(StrEnum):
     WAITING = "waiting"
     TUNING = "tuning"  # its trials run
     TRAINING = "training"  # the best settings are trained in full
-    GATING = "gating"  # its new model and the one in force are measured on the same rows
+    GATING = "gating"  # its new model and the current one are measured on the same rows
     PUBLISHING = "publishing"
     PUBLISHED = "published"  # its model is in the publish folder
     KEPT = (
-        "kept"  # … and isn't in force: by the gate or a later run's model, or it waits for approval
+        "kept"  # … and isn't current: by the gate or a later run's model, or it waits for approval
     )
     TUNED = "tuned"  # its trials are done, and the study publishes nothing
     HELD = "held"
@@ -82,10 +82,10 @@ def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False
     """Return the word for a region.
 
     Args:
-        state: where it stands.
+        state: of the region.
         phase: as `RegionStatus` has it.
         published: whether it has published a model.
-        kept: whether another model is in force than the published one.
+        kept: whether the current model is another one than the published one.
     """
     if state is RunState.DONE:
         if published and kept:
@@ -102,7 +102,7 @@ class TrialState(StrEnum):
     COMPLETE = "complete"
     FAILED = "failed"  # for good: it is not tried again
     STOPPED_EARLY = "stopped early"  # its reports said that it would not be its region's best
-    PRUNED = "pruned"  # given up through no fault of its own
+    PRUNED = "pruned"  # abandoned through no fault of its parameters
     RUNNING = "running"
     QUEUED = "queued"  # its job waits for a slot, or for its lane's next turn
     HELD = "held"  # its job is on hold: it waits for a person
@@ -148,7 +148,7 @@ def unfinished_state(region: RunState, *, running: bool, held: bool) -> TrialSta
     """Return the word for a trial that has been asked but has no result.
 
     Args:
-        region: where its region stands.
+        region: the state of its region.
         running: whether its job runs.
         held: whether its job is on hold.
     """

@@ -1,7 +1,7 @@
 """Tables for `trainer: tabular`: from a CSV or Parquet file to the arrays for its trials.
 
     options        the study's `table:` section
-    fetching       a region's file, from S3 where it lies there
+    fetching       a region's file, also from S3
     reading        a file's rows
     csv_rows       those of CSV, for prediction too
     cells          what the cells of a column hold: numbers, dates, times, booleans or text

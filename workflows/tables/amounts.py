@@ -1,6 +1,6 @@
 """Numbers as people write them: 1.200,50 and 1,200.50, (3.50), € 4, 12%, 5K.
 
-None is read unless `table.columns` says which sign stands before decimals.
+None is read unless `table.columns` says which sign precedes decimals.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def as_people_write_numbers(values: pl.Series) -> str:
 def with_units(values: pl.Series) -> str:
     """Return what to do if many different texts are numbers with a unit or a mark.
 
-    Empty otherwise. Plain numbers may stand between those with a mark.
+    Empty otherwise. Plain numbers may be among those with a mark.
     """
     present = different_texts(values)
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()

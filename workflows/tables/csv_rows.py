@@ -1,7 +1,7 @@
 """The rows of a CSV file as text, read as pandas reads them.
 
 Training and prediction share one reader, Python's csv. Polars, ten times as fast, takes its place
-where the file leaves no doubt: each quote stands around a cell or is doubled within one, lines
+if the file is unambiguous: each quote encloses a cell or is doubled within one, lines
 end in LF or CR LF, and each row has as many cells as the header.
 """
 
@@ -56,9 +56,9 @@ class CsvRows:
     """An open CSV file.
 
     Attributes:
-        header: its cells as they stand, a line break within one as LF.
+        header: its cells unchanged, a line break within one as LF.
         names: the columns' names, each once.
-        separator: what stands between the cells.
+        separator: the character between the cells.
         frames: the rows as text, a batch at a time; empty cells are null.
     """
 

@@ -22,7 +22,7 @@ FEWEST_ROWS = 30
 _MOST_ROWS, _LEAST_ROWS = 4_000, 500
 _CELLS = 1_000_000  # of the sample, about
 _MOST_WORDS = 20  # the most frequent categories of a column, and classes
-_BLOCK = 256  # correlations with so many values of each row are taken at a time
+_BLOCK = 256  # values of each row that are correlated at a time
 Floats = npt.NDArray[np.floating[Any]]
 
 

@@ -1,7 +1,7 @@
 """Dates and moments as databases, programs and people write them.
 
-A form in which nobody takes the month for the day is read. Any other is pointed out, with the
-form that `table.columns` may give, as strftime writes it.
+An unambiguous form, in which month and day can't be confused, is read. Any other is reported, with
+the form that `table.columns` may give, as strftime writes it.
 """
 
 from __future__ import annotations

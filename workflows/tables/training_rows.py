@@ -13,7 +13,7 @@ from trialfleet.workflows.tables import cells
 
 _NARROW = 0.01  # of the spread of other rows: training rows that vary less teach nothing
 _RARE = 0.05  # of the share of other rows: the same of values that training rows seldom have
-_ENOUGH = 20  # training rows; a value that one row of so many has teaches nothing
+_ENOUGH = 20  # training rows; a value of only one of these teaches nothing
 
 
 def why_untaught(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:

@@ -30,7 +30,7 @@ from trialfleet.workflows.status.health import Fault, Remedy, Submission, dag_fi
 REMOVAL_SECONDS = 120.0  # for jobs to leave the queue: a trial has 60 to save its checkpoint
 ENDING_SECONDS = 20.0  # for a DAGMan's process to end after its job
 START_SECONDS = 30.0  # for a service to answer
-KEPT_REPAIRS = 100  # mends that a run remembers
+KEPT_REPAIRS = 100  # the newest repairs, which a run remembers
 
 
 class BusyError(Exception):
@@ -42,7 +42,7 @@ def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
     """Keep other processes from stopping, submitting or repairing a run meanwhile.
 
     Raises:
-        BusyError: somebody does, and `wait` is not set.
+        BusyError: another process does, and `wait` is not set.
     """
     with locked(folder.run_lock, wait=wait) as ours:
         if not ours:

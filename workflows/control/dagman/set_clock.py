@@ -21,7 +21,7 @@ from trialfleet.errors import PoolError
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.infra.pool.connection import connect, use
 
-NOTICED_SECONDS = 20.0  # set back by less, the daemons go on as soon as anybody could help
+NOTICED_SECONDS = 20.0  # after less, the daemons recover as fast by themselves
 _ANSWER_SECONDS = 60.0
 _DEAD = ("condor_on",)
 _SCHEDD = ("condor_restart", "-fast", "-schedd")
@@ -45,11 +45,11 @@ class ClockWatch:
     def check(self, wall: float, tick: float) -> None:
         """Reset HTCondor's timers if the clock was set back since the last check.
 
-        What fails is tried again at the next, until HTCondor would go on by itself.
+        A failed command is retried at the next check, until HTCondor would recover by itself.
 
         Args:
             wall: the time in unix seconds.
-            tick: seconds since the machine's start, which nobody sets.
+            tick: seconds of a clock that can't be set: since the machine's start.
         """
         if back := self._set_back(wall, tick):
             if not self._left:

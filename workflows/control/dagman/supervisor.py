@@ -38,10 +38,10 @@ from trialfleet.workflows.status.health import Fault, Remedy, faults
 
 LOOK_SECONDS = 5.0
 LONGEST_GAP = 3 * LOOK_SECONDS  # between two looks that show that a fault has lasted
-KICKS_PAUSE = 60.0  # seconds between two mends after which starting a DAGMan again is not enough
+KICKS_PAUSE = 60.0  # seconds; repairs that follow faster replace the DAGMan
 CRASHES = 2  # of a DAGMan within CRASH_SECONDS are no accident
 CRASH_SECONDS = 300.0
-FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds between two mends of one DAG; doubled each time
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds between two repairs of a DAG; doubled
 
 log = logging.getLogger(__name__)
 Repair = Callable[[RunFolder, Fault], None]
@@ -60,7 +60,7 @@ class Supervisor:
     """The decision when a fault has lasted too long; `repair` acts. Not thread-safe.
 
     Attributes:
-        mend: does what a fault needs.
+        repair: repairs a fault.
     """
 
     repair: Repair
@@ -75,7 +75,7 @@ class Supervisor:
         """Check the runs once and repair faults that have lasted.
 
         Files and the queue have the time `now`, in unix seconds. Patience is measured by `tick`,
-        the seconds of a clock that nobody sets.
+        the seconds of a clock that can't be set.
 
         Returns:
             The runs that are not over.
@@ -86,7 +86,7 @@ class Supervisor:
         crashing = self._crashing([ad for run in of_run.values() for ad in run], tick)
         before, self._since = self._since, {}
         if tick - self._looked > LONGEST_GAP:
-            before = {}  # nobody knows what was between
+            before = {}  # what happened in between is unknown
         self._looked = tick
         going_on = []
         for run in runs:
@@ -97,7 +97,7 @@ class Supervisor:
                 since = self._since[run.root, fault] = before.get((run.root, fault), tick)
                 has_lasted = tick - since >= fault.patience or fault.job in crashing
                 if has_lasted and self._repair(run, fault, tick) and not fault.has_parent:
-                    break  # the whole run begins anew
+                    break  # the whole run is submitted again
         return going_on
 
     def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
@@ -148,7 +148,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
     """Repair a fault unless another process stops, resumes or repairs the run.
 
     Raises:
-        BusyError: somebody does, or did since the look: the fault has passed.
+        BusyError: another process does, or did since the check: the fault is gone.
         PoolError: HTCondor is out of reach or refuses.
     """
     with run_locked(run, wait=False):

@@ -1,7 +1,7 @@
 """Processes that the supervisor keeps running for each run: for alerts and for exports.
 
-Each has a folder of its own in the run's, with its lock and its log; a run whose study doesn't
-want it lacks the folder.
+Each has its own folder in the run's, with its lock and its log. A run has the folder only if its
+study needs the process.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 2.0
 LATE_SECONDS = 15.0  # between two looks for data that comes late
 AWAY_SECONDS = 30.0  # between two tries while HTCondor or AWS is out of reach
-LOST_SECONDS = 60.0  # the pool's supervisor mends a run sooner, where there is one
+LOST_SECONDS = 60.0  # the pool's supervisor, if there is one, repairs a run sooner
 _UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.UNKNOWN}
 _ANOTHER_DAY = "the study no longer has this region"
 
@@ -69,7 +69,7 @@ class Work:
     say: Say  # takes a line for each event
     tell: Callable[[Attempt, Mapping[str, str]], None] = lambda _attempt, _awaited: None
     # tells people what is known once an attempt is planned, and for which regions' data it waits
-    managers: Managers | None = None  # where another may have worked on the day, or may go on
+    managers: Managers | None = None  # if another manager may work on the days
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
         """Finish an attempt step by step: each of its regions gets its outcome.
@@ -256,7 +256,7 @@ class Work:
                 if resumer.is_over(status) and all(map(self._is_safe, endings.all(status))):
                     break
             except InputError as error:  # it can't be started
-                if run.status().state not in _UNDER_WAY:  # by somebody else, just now
+                if run.status().state not in _UNDER_WAY:  # another process just started it
                     self.journal.record(endings.none(str(error)), self.clock())
                     return
             except (PoolError, FleetError, OptimizerError, ExportError) as error:

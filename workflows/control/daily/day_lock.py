@@ -24,7 +24,7 @@ def day_lock(
     `gives_up` is asked again and again with the day that another works on, while one does.
 
     Yields:
-        Whether it is our turn: not where waiting was given up.
+        Whether this process holds the lock; False if `gives_up` ended the wait.
     """
     with open_lock(folder.lock) as file:  # its end unlocks it, as any end of the process does
         descriptor = file.fileno()

@@ -266,7 +266,7 @@ class Days:
     def _lease(self, day: date, *, to_make_up: bool = False) -> Iterator[bool]:
         """Wait until no other manager works on the days, and copy its results here.
 
-        Waiting is given up once the day has ended, unless something of it is to be made up for.
+        The wait ends once the day has ended, unless it is a backfill.
         """
         managers = self._managers
         if managers is None:

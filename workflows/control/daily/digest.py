@@ -55,8 +55,7 @@ def tell_days(
 ) -> None:
     """Put the events of the days into their outbox, each once.
 
-    They are those of the days that have ended lately, and the regions that have failed meanwhile on
-    one that goes on.
+    They are of the days that have ended recently, and of failed regions of a day under way.
     """
     events = list(_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)

@@ -23,11 +23,11 @@ from trialfleet.workflows.views.terminal.days import DaysOverview, overview
 def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
     """Return the outcomes of a study's days and of their regions.
 
-    A study's days lie below the folder in which they are run, and are looked for in this one.
+    A study's days are stored below the folder in which they are run; this looks in the present one.
 
     Args:
         study: its file.
-        most: so many days, the newest.
+        most: the number of days, the newest ones.
 
     Raises:
         StudyError: the study can't be read; or it has no `daily:` table, and never had a day.

@@ -60,7 +60,7 @@ class RunsEndings:
         files = self._files.region(region.slug)
         outcome = self._outcome(region.name, *ending_with_model(files))
         if files.changed.exists() or not job_files.size_of(files.best.trained_on):
-            return outcome  # nobody knows what the model was trained on
+            return outcome  # the model's training data is unknown
         data = job_files.read_record(files.best.trained_on, "data")["data"]
         return replace(
             outcome,

@@ -50,7 +50,7 @@ def start_text(folder: DailyFolder, study: str, *words: str | Path) -> str:
                 "backslash, '$(', "
                 "'$$' or a character that does not print; move it"
             )
-    # htcondor2 sets CONDOR_CONFIG to /dev/null where nobody has
+    # htcondor2 sets CONDOR_CONFIG to /dev/null if it is not set
     given = {name: os.environ.get(name, "") for name in _KEPT}
     environment = {
         name: value

@@ -40,7 +40,7 @@ class Units:
 
     @staticmethod
     def for_study(study: str, folder: DailyFolder, *, system: bool) -> Units:
-        """Return the units of a study whose runs lie in a folder."""
+        """Return the units of a study with this folder of runs."""
         which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         place = _SYSTEM if system else home / "systemd" / "user"

@@ -123,7 +123,7 @@ class MlflowServer:
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
         """Return the registered version of a model; create it if it is missing.
 
-        Behind it stands what is to be said of its trials, if there is anything.
+        A note on its trials, if any, follows it.
         """
         identity = f"{study}/{region}/{model.run}"
         experiment = self._experiment_of(study)

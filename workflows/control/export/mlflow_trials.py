@@ -22,7 +22,7 @@ PARENT = "mlflow.parentRunId"
 NUMBER = "trialfleet.trial"
 _STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAILED: "FAILED"}
 _MOMENT = 0.001  # s; of two values of a step MLflow shows the later one
-_STOPPED = "KILLED"  # early, or given up
+_STOPPED = "KILLED"  # early, or abandoned
 
 
 class Point(NamedTuple):

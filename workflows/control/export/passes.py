@@ -1,7 +1,7 @@
 """One pass of an export: every target is updated to match the publish folder.
 
-What is compared is what lies there, never what was done before: so a pass may be killed anywhere,
-and the next one does the rest, whoever makes it.
+A pass compares the places, not a record of earlier passes. So it may be killed anywhere, and the
+next one, by any process, does the rest.
 """
 
 from __future__ import annotations

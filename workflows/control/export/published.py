@@ -47,9 +47,9 @@ class Published:
 
     Attributes:
         region: the region's, as its folder is called.
-        folder: where they lie.
+        folder: of the models.
         models: by run, oldest first.
-        change: by which the present model came into force; None: none is.
+        change: that made the present model current; None: there is none.
     """
 
     study: str

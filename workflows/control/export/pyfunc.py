@@ -1,7 +1,7 @@
 """Files by which MLflow loads a published model: `MLmodel`, its requirements and its code.
 
-The code is this library's own, as far as a prediction needs it, under a name of its own: it needs
-no trialfleet where the model is loaded, and stays as it is where there is another one.
+The code is the part of this library that a prediction needs, under a separate name. So the model
+can be loaded without trialfleet, and independently of an installed release.
 """
 
 from __future__ import annotations

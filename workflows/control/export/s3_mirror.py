@@ -1,11 +1,11 @@
 """A study's publish folder in S3, which follows the local one.
 
 PREFIX/STUDY/REGION/RUN-ID/…       a model's files, each put once
-PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: what has one is whole
-PREFIX/STUDY/REGION/RUN-ID.removed that the model is being removed
-PREFIX/STUDY/REGION/latest.json    the pointer: which model is in force
+PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: a model with one is complete
+PREFIX/STUDY/REGION/RUN-ID.removed a mark: the model is being removed
+PREFIX/STUDY/REGION/latest.json    the pointer to the current model
 
-A reader who goes by the pointer sees the former model or the new one, each whole. A model's
+A reader that follows the pointer sees the previous model or the new one, each complete. A model's
 provenance.json is put first, on the condition that there is none: it claims the run's id, so
 that two managers with runs of one id never mix their files. The pointer is replaced on the
 condition that it is still the one that was read: of two writers, one finds out and looks again.
@@ -74,7 +74,7 @@ class S3Mirror:
         """Update the copy of a region; return lines on what was done.
 
         Raises:
-            ExportError: S3 refuses or is out of reach, or a model can't lie there.
+            ExportError: S3 refuses or is out of reach, or can't store a model.
         """
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list(root, delimiter="/")} - {POINTER}

@@ -31,8 +31,8 @@ class Switch:
 
     Attributes:
         folder: the region's folder of models.
-        run: whose model is in force now.
-        former: whose was before; None: none was.
+        run: the run of the current model.
+        former: the run of the previous one; None: there was none.
     """
 
     study: str
@@ -55,7 +55,7 @@ def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
         why: the reason, for those who read the region's history and the day's digest.
 
     Returns:
-        What is in force now. Exports that are out of reach follow later.
+        The switches. Exports that are out of reach follow later.
 
     Raises:
         InputError: there is no such model, or one can't be promoted; the others are.
@@ -78,7 +78,7 @@ def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "
         why: the reason, for those who read the region's history and the day's digest.
 
     Returns:
-        What is in force now. Exports that are out of reach follow later.
+        The switches. Exports that are out of reach follow later.
 
     Raises:
         InputError: there is no such region, or no model to go back to.
@@ -92,7 +92,7 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
     """Make each model the latest of its region, and leave its exports as they are.
 
     Returns:
-        What is in force now; and a line for each of several that can't be promoted.
+        The switches, and a line for each of several that can't be promoted.
 
     Raises:
         InputError: there is no such model; or it is the only one, and can't be promoted.

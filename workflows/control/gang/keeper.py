@@ -1,7 +1,7 @@
 """The program `keep-gangs`, whose argument is a run's folder: it writes the rosters of its gangs.
 
-Each region's graph has one as its SERVICE node; one of a run's holds the lock and keeps them all,
-and another takes over when it ends. It may be killed at any moment: all that it knows stands in the
+Each region's graph has one as its SERVICE node. One process per run holds the lock and writes all
+rosters; another takes over when it ends. It may be killed at any moment: its whole state is in the
 rosters and in the queue, and HTCondor starts it again.
 """
 
@@ -42,7 +42,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 
 TICK = 0.25  # seconds between two looks at the queue
 QUIET_TICK = 1.0  # where no gang is in it
-POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
+POOL_SECONDS = 60.0  # between two checks which pool it is
 SILENT_SECONDS = 10.0  # an agent speaks every 3 s
 _MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
 LOST = "its gang can't continue"  # why jobs are removed
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 class Keeper:
     """Keeper of the gangs of one run.
 
-    Their checkpoints lie in the `store` in S3, else on the access point. After so many `seconds`,
+    Their checkpoints are in the `store` in S3, else on the access point. After `seconds`,
     by its region's slug, a gang begins no other trial.
     """
 
@@ -102,7 +102,7 @@ class Keeper:
         for cluster, own in clusters.items():
             try:
                 self._keep(cluster, own)
-            except Exception:  # the others go on
+            except Exception:  # the others continue
                 log.exception("%s", own[0].get("TrialfleetNode"))
         return bool(clusters)
 

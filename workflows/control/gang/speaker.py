@@ -1,8 +1,8 @@
 """Messages between a gang and the run's optimiser; the keeper speaks for the gang's agents.
 
 To the optimiser's service a gang is a job like any other, with one agent: docs/trial-jobs.md has
-the protocol. What was said stands in the files `agent.json` and `order.json` alone, so whoever
-keeps the gang next goes on from there.
+the protocol. All messages are in the files `agent.json` and `order.json`, from which the gang's
+next keeper continues.
 """
 
 from __future__ import annotations

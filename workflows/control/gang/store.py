@@ -3,8 +3,8 @@
 gang/store.json   the prefix of an attempt at a trial; there where the study has one for its gangs
 gang/links.json   what the keeper has signed for the generation that trains, for some hours
 
-The keeper asks S3 in a thread of its own: gangs don't wait for AWS. Until an address is there, or
-where AWS gives none, checkpoints go by the access point.
+The keeper asks S3 in a separate thread: gangs don't wait for AWS. Until there is a URL, or if AWS
+gives none, checkpoints are sent through the access point.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 VALID_SECONDS = 6 * 3600  # that a signature holds
-FRESH_SECONDS = 900.0  # after so many it is signed anew; a role's own keys may end within the hour
+FRESH_SECONDS = 900.0  # then URLs are signed again; a role's keys may expire within the hour
 AHEAD, LEAST_AHEAD = 8, 4  # checkpoints that may be put; with fewer, more are signed
-WAIT_SECONDS = 10.0  # for S3's answer, where ranks are to begin with what lies there
+WAIT_SECONDS = 10.0  # for S3's answer, if ranks start from a checkpoint there
 AGAIN_SECONDS = 60.0  # after AWS could not be asked
 
 log = logging.getLogger(__name__)
@@ -152,13 +152,13 @@ class GangStore:
                 client.delete_object(Bucket=there.bucket, Key=key)
             if then:
                 then.unlink(missing_ok=True)
-        except Exception as error:  # noqa: BLE001 - of a thread: nobody else would hear of it
+        except Exception as error:  # noqa: BLE001 - in a thread, which would hide it
             log.warning("s3://%s/%s: can't be removed: %s", there.bucket, there.folder, error)
 
     def _client(self, bucket: str, patience: float) -> S3Client | None:
         """Return a client for the bucket; None while S3 is being asked or out of reach.
 
-        It is waited for so many seconds: a generation can't begin without.
+        It waits at most this many seconds: a generation can't start without a client.
         """
         if self._clock() - self._failed.get(bucket, -AGAIN_SECONDS) < AGAIN_SECONDS:
             return None

@@ -1,11 +1,11 @@
-"""MODELS/STUDY/REGION/latest: a link to the model in force, beside those of all of its runs.
+"""MODELS/STUDY/REGION/latest: a link to the current model, next to the models of all runs.
 
-It goes forwards by itself and backwards only by a person: what publishes is made the latest unless
-the model of a run that was planned later, or of a later day, lies there already. So a run that is
-resumed a day late, or makes up for a former day, doesn't set production back, and one that a person
-went back to stays until a newer run publishes. A model whose run was planned in the future, by a
-clock that was set ahead, holds up none.
-Each change is noted before it is made (`history`), so that `rollback` knows the way back.
+It moves to newer models automatically and to older ones only by a person: a published model becomes
+the latest unless a model of a later run, or of a later day, is there. So a run that is resumed a
+day late, or a backfill of an earlier day, doesn't set production back. A model to which a person
+rolled back stays until a newer run publishes. A model that was planned in the future, by a clock
+that was set ahead, blocks no other. Each change is noted before it is made (`history`), so that
+`rollback` knows the previous model.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple
         The runs whose models are the latest now and were before.
 
     Raises:
-        InputError: there is none to go back to, or no model of that run; names those there are.
+        InputError: there is no previous model, or none of that run; the message names the others.
         OSError: the folder can't be written.
     """
     with models_lock(models_folder):

@@ -17,7 +17,7 @@ class Lacking(NamedTuple):
     """A region whose current model can't be measured on today's table."""
 
     region: str
-    run: str  # of the model in force
+    run: str  # of the current model
     columns: tuple[str, ...]
 
 

@@ -34,8 +34,8 @@ def predict(
     Args:
         folder: a published model, or a trial's `model`.
         rows: column name → value, of any type that a table may hold. Further columns are ignored;
-            what is missing or None stands for the training rows' mean; an unknown category has no
-            opinion.
+            a missing value or None counts as the training rows' mean; an unknown category has no
+            effect.
 
     Returns:
         Per row: the probability of the second class (two classes), the likeliest class (more), or

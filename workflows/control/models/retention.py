@@ -1,9 +1,9 @@
 """Retention of a region's published models, and removal of the others.
 
-A model stays if it is among the newest `count`, or no older than `days`, or in force, or the one
-that `rollback` would lead to, or waits for approval, or is of unknown age. The others get a hidden
-name first, in one step, so that no reader finds half a model; what a killed process leaves of them
-goes with the next publication.
+A model stays if it is among the newest `count`, or no older than `days`, or is the current model,
+or the target of a `rollback`, or waits for approval, or is of unknown age. The others are first
+renamed to a hidden name, so that no reader finds half a model. The next publication removes what a
+killed process leaves of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def remove_superfluous(
 ) -> list[str]:
     """Remove superfluous models; return their runs, oldest first.
 
-    To be called with the folder's lock. Those in force and those of `spared` stay in any case. The
+    To be called with the folder's lock. The current one and those of `spared` stay. The
     next publication removes folders whose names begin with `beside`.
 
     Raises:

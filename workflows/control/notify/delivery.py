@@ -23,8 +23,8 @@ Clock = Callable[[], float]  # returns the time in unix seconds
 def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
     """Send waiting events until none is left, in turns with other processes.
 
-    What needs a secret from an environment variable that isn't set here is left to whoever has it.
-    `channels` is asked before each look, as the study may be mended meanwhile.
+    Events that need a secret from an environment variable that isn't set here are left to others.
+    `channels` is asked each time, as the study may be corrected meanwhile.
     """
     while True:
         known = channels()
@@ -50,11 +50,11 @@ def deliver(
 ) -> int:
     """Send due events; only one process may call it at a time, see `Outbox.alone`.
 
-    What is for none of the study's channels is given up, and the channels `leave`, by their keys,
-    are passed over.
+    Deliveries to channels that the study no longer has are given up; the channels `leave`, by their
+    keys, are skipped.
 
     Returns:
-        How many deliveries still wait.
+        The number of deliveries that still wait.
     """
     by_key = {key_of(channel): channel for channel in channels}
     waiting = [one for one in outbox.waiting() if one.channel not in leave]

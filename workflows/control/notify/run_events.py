@@ -1,7 +1,7 @@
 """The events of a run, found in its status.
 
-Whatever lasts is found at every look, under the same id: the outbox takes it once. What may pass by
-itself (a fleet without capacity, a service that starts again) is an event once it has lasted.
+A lasting state is found at every poll under the same id; the outbox takes it once. A trouble that
+may pass by itself (a fleet without capacity, a restarting service) is an event once it has lasted.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class RunEvents:
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
         """Yield the events of budgets in USD and of the fleet's price cap.
 
-        A budget counts what is bound by jobs under way, too, so it may be used up before 80% of it
-        are spent: of one that is used up nobody hears that it soon will be.
+        A budget also counts the money reserved for running jobs, so it may be used up before 80% of
+        it are spent. Then there is no event at 80%.
         """
         budget = self._frozen.study.budget
         for region in status.regions:

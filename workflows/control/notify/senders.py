@@ -1,6 +1,6 @@
 """Senders of events: a program, a POST, a mail. Each uses the standard library.
 
-An error never repeats an address or a password: it stands in logs and in `status`.
+An error never contains an address or a password, as logs and `status` show it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _post(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
             answer.read(1)
     except urllib.error.HTTPError as error:
         with error:
-            # any other may be mended: a URL that is wrong, a service that is away
+            # any other may be corrected: a wrong URL, a service out of reach
             is_final = error.code in {400, 413, 422}
             raise SendError(f"answered {error.code} {error.reason}", is_final=is_final) from None
     except urllib.error.URLError as error:

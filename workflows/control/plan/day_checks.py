@@ -57,4 +57,4 @@ def _note(warnings: list[Finding], days: int) -> dict[str, Any]:
 
 def _refusal(one: Finding) -> str:
     accept = f"to train on it as it is: checks: {{{one.check}: warn}}"
-    return f"checks.{one.check}: {one.text}; mend the file, or {accept}"
+    return f"checks.{one.check}: {one.text}; correct the file, or {accept}"

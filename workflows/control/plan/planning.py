@@ -80,11 +80,11 @@ def write_plan(
         run: the run's id; it names the published models' folders.
         out: the run's folder; it must not exist, or be empty.
         created: when the run was planned; default: now.
-        notes: what was chosen for the study, and why, for people.
+        notes: the choices made for the study, and why, for people.
         places: where the study's file sets a trial's limits, as `FrozenStudy` has them.
         day: the day that the run is of, if any.
         costs: what jobs of its study cost before, if that is known.
-        former: results of former runs that the optimiser learns from.
+        former: previous results that the optimiser learns from.
 
     Raises:
         InputError: the run's id or folder can't be used, a model of that id is published

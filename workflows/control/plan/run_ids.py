@@ -1,8 +1,8 @@
 """Ids of runs: a run's id is its folder's name, by default the time to the second.
 
-A number stands behind it where another run has that. An id names a run's folder and its models'
-folders, so both are claimed, each by what only one process can make: of any number of plans in one
-second, each gets an id of its own.
+A number follows it if another run has that id. An id names a run's folder and its models' folders.
+So both are claimed, each by a file or folder that only one process can make: simultaneous plans get
+different ids.
 """
 
 from __future__ import annotations

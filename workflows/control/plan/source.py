@@ -9,7 +9,7 @@ from typing import Any
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Trainer
 
-_SECONDS = 10  # for git: a checkout may lie on a slow disk
+_SECONDS = 10  # for git: a checkout may be on a slow disk
 
 
 def source_of(frozen: FrozenStudy) -> dict[str, Any]:

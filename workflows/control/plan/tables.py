@@ -204,7 +204,7 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     known = metrics_of(kind)
     slip = found.notes.get(found.target)  # one cell that is no number made classes of numbers
     gate = study.gate
-    given = [  # how the keys begin, and what stands there
+    given = [  # the keys' prefixes, and their values
         ("objective.", study.objective.metric, study.objective.direction),
         ("report_", study.report_metric, study.report_direction),
         ("gate.", gate.metric if gate else None, gate.direction if gate else None),

@@ -28,7 +28,7 @@ from trialfleet.workflows.study.sections import Gang
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
-MOST_STARTS = 1000  # a gang's job that got a slot so often, and lost it, is given up
+MOST_STARTS = 1000  # starts of a gang's job, then it is removed
 MOST_VACATES, SHORT_SECONDS = 20, 120  # any other job: as often, after so short executions
 # Files with more are sent to a machine once for all jobs there. For that HTCondor makes a transfer
 # of its own, and no slot goes from one region's job to another's: 3 s. Less is sent in 0.1 s.
@@ -43,8 +43,8 @@ class TrialOrder:
     """The order for one trial.
 
     Attributes:
-        models: in mode "evaluate", the folders in the sandbox of the models to measure, by what
-            they are: champion, challenger.
+        models: in mode "evaluate", the models' folders in the sandbox, by their roles: champion,
+            challenger.
         avoid: machines that its job is not to run on while others may take it.
         alone: it is one job also where the study's trials are gangs.
         until: a job that has not begun by then does not begin any more.
@@ -94,7 +94,7 @@ class TrialFiles:
         """Write the trial's folder again, and the order by which its job's agent starts it.
 
         It answers an agent's turn, or the job has not begun. Where there is a checkpoint of the
-        trial, it goes on from that; `Attempts` removes one of an attempt that failed.
+        trial, it continues from that; `Attempts` removes one of an attempt that failed.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,8 @@ class TrialFiles:
     def _job(self) -> Iterator[None]:
         """Write a job's files around those that the block writes.
 
-        The submit file goes first and comes last: where it stands, all that it names stands too.
+        The submit file is removed first and written last: while it exists, so do the files that it
+        names.
         """
         place, gang = self.place, self._gang
         job_files.remove(place.submit)
@@ -194,7 +195,7 @@ class TrialFiles:
         job_files.make_empty(self.place.gang)
         if gang.checkpoints:
             node = self.place.node_root.relative_to(self.folder.root).parts
-            attempt = secrets.token_hex(4)  # nothing of a former one is ever written over
+            attempt = secrets.token_hex(4)  # a previous one is never overwritten
             bucket = gang.checkpoints.rstrip("/")
             prefix = "/".join([bucket, self.study.name, self.run, *node, attempt])
             job_files.write_json(self.place.gang_store, {"schema": 1, "prefix": prefix})

@@ -1,7 +1,7 @@
 """A dry start: the trainer runs once in each mode before the run, as real jobs of the pool.
 
-What HTCondor makes of the trial's own submit file is the only sandbox like a trial's. The study
-isn't told: nothing of the budget is spent, and the jobs leave nothing but what a failure needs.
+Only HTCondor's sandbox, made from the trial's submit file, is like a trial's. The results are not
+recorded in the study: the budget is not spent, and the jobs leave only the files of a failure.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def failure_text(
 def last_words(error_file: Path) -> str:
     """Return the last lines of standard error; empty if there are none.
 
-    Where a library's frames fill them, the last frame of the trainer's own code stands before them.
+    If a library's frames fill them, the last frame of the trainer's code precedes them.
     """
     lines = _lines(error_file)
     shown = lines[-_LINES:]

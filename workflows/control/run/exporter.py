@@ -1,8 +1,8 @@
 """The program `export`, whose argument is a run's folder: it exports models as they are published.
 
 The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
-its models are everywhere that the study wants them, or a day after the run's end: the next run, or
-`trialfleet export`, exports what is missing.
+its models are exported to all targets, or a day after the run's end: the next run, or `trialfleet
+export`, exports what is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 
 LOOK_SECONDS = 5.0
 ASK_SECONDS = 30.0  # between two questions whether the run is over
-FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries in vain; doubled each time
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two failed tries; doubled each time
 GIVEN_UP = 24 * 3600.0  # seconds after the run's end
 
 log = logging.getLogger(__name__)

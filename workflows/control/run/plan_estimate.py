@@ -33,14 +33,14 @@ class Estimate:
 
     Attributes:
         seconds: of all of it, from its submission to its report.
-        jobs_seconds: of its trials, full trainings and gates alone, so many at a time; the rest is
-            what lies between jobs, and publishing. The same as `seconds` where no run tells that.
+        jobs_seconds: of its trials, full trainings and gates, run in parallel; the rest is time
+            between jobs and for publishing. The same as `seconds` if no run has that.
         trial_seconds: the median of the trials that it is based on.
         full_seconds: that of the full trainings; None where there are none to come.
-        gate_seconds: that of the gates; None likewise, or where none was measured.
-        concurrency: so many jobs run at a time.
-        based_on: how many trials it is based on.
-        runs: in how many runs those were.
+        gate_seconds: that of the gates; None if there are none to come, or none was measured.
+        concurrency: the number of jobs that run at a time.
+        based_on: the number of trials that it is based on.
+        runs: the number of runs of those.
     """
 
     seconds: float
@@ -140,8 +140,8 @@ class _RunBefore:
     Attributes:
         complete: the trials that completed.
         over: what was noted of the jobs of all trials that are over.
-        fulls: likewise, of its full trainings.
-        gates: likewise, of its gates.
+        fulls: notes of the jobs of its full trainings.
+        gates: notes of the jobs of its gates.
     """
 
     folder: RunFolder
@@ -154,7 +154,7 @@ class _RunBefore:
     def busy_part(self) -> float | None:
         """The part of its time in which jobs ran, of as many at a time as ever ran in it.
 
-        The rest is what lies between jobs, and publishing. None where nobody knows: it hasn't
+        The rest is time between jobs and for publishing. None if unknown: it hasn't
         ended, or the times of its jobs are nowhere noted.
         """
         whole = self._seconds

@@ -1,8 +1,9 @@
 """A resumed run of a failed day: its regions get another attempt in the journal.
 
-Somebody stops a day's run, which ends the day for its unfinished regions, and resumes it. What is
-recorded stays; the run is another attempt at what failed, and that ends as any other does. It is
-found by what the run has come to, so it is not lost if whoever resumed the run was killed.
+A person stops a day's run, which ends the day for its unfinished regions, and then resumes it. The
+recorded outcomes stay. The run is another attempt at the failed regions, and ends like any other.
+It is found by the state of the run, so it is not lost if the process that resumed the run was
+killed.
 """
 
 from __future__ import annotations

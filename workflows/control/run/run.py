@@ -41,7 +41,7 @@ _POLL_SECONDS = 2.0
 
 
 class Run:
-    """One execution of a study over all its regions, in a folder of its own.
+    """One execution of a study over all its regions, with its own folder.
 
     Args:
         folder: the run's folder, made by `plan`.
@@ -137,7 +137,7 @@ class Run:
             shutil.rmtree(kept, ignore_errors=True)
             try:
                 error.place.root.rename(kept)
-            except OSError:  # another check's lies there already: this one's stays in its run
+            except OSError:  # another check's is there: this one's stays in its run
                 raise error from None
             self.remove()
             raise error.moved(TrialFolder(kept)) from None
@@ -175,7 +175,7 @@ class Run:
     def resume(self) -> str:
         """Resume a run from any state; finished trials stay finished.
 
-        A run that goes on already is left alone, but for what is wrong with it: that is mended now.
+        A run under way is left alone, but its faults are repaired now.
         Regions that had failed the run's day are open again in the journal of its study's days.
 
         Returns:
@@ -207,7 +207,7 @@ class Run:
             if fault.is_sure:
                 repair.repair(self._files, fault.by_person())
                 if not fault.has_parent:
-                    break  # the whole run begins anew
+                    break  # the whole run is submitted again
         return job_queue.look_up(self._files).root or queued.root
 
     def _check_unfinished(self, status: RunStatus) -> None:

@@ -68,7 +68,7 @@ class FinalScripts:
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
         """Assign the best settings to the job that reported a region's last result.
 
-        Its data and its trainer are there. Where it is lost, the node `best` has a job of its own.
+        Its data and its trainer are there. If it is lost, the node `best` has a separate job.
 
         Returns:
             Whether there was something to hand out.

@@ -1,9 +1,9 @@
 """The gate's node: the models that its job measures, the job's result, and the verdict.
 
-Its PRE script lays both models beside each other, or skips the node where no model is in force; its
-POST script says whether to try again. Whatever keeps the job from its end, the region goes on: the
-champion is kept, and the verdict says why. The publish node decides, in whose process nobody waits
-for 10,000 resamples; `rules/gate_decision.py` is its rule.
+Its PRE script copies both models, or skips the node if there is no current model. Its POST script
+says whether to try again. The region continues even if the job fails: the champion is kept, and the
+verdict says why. The publish node decides, as no other process waits for its 10,000 resamples;
+`rules/gate_decision.py` has the rule.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     """Return a region's verdict, taken once; None in a study without a gate.
 
     Raises:
-        InputError: a published model lies where the region's models are to lie.
+        InputError: a published model is in the place of the region's models.
         OSError: the disk is full.
     """
     if frozen.study.gate is None:

@@ -62,7 +62,7 @@ from trialfleet.workflows.status.reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
-# A service that nobody has asked anything for so long belongs to a run that is over.
+# A service without a request for this long belongs to a run that is over.
 IDLE_SECONDS = 900.0
 # What begins something new waits while the disk is nearly full: HTCondor must be able to write its
 # logs to the end of what runs.
@@ -243,7 +243,7 @@ class NodeScripts:
             files.failing,
         ):  # whether it fails again is for its nodes to say
             left.unlink(missing_ok=True)
-        self._folder.stopped.unlink(missing_ok=True)  # a person had it go on by hand
+        self._folder.stopped.unlink(missing_ok=True)  # a person continued it by hand
         if self._final.without_model() == slug:  # a person has it tried again
             self._folder.no_model.unlink()
         what = f", files of the last attempt are in {aside}" if aside else ""

@@ -53,7 +53,7 @@ class Publication:
     Attributes:
         path: its folder: the trainer's model files, metrics.json, provenance.json and card.json.
         not_latest: why `latest` is another run's model; None where it is this one.
-        awaits_approval: why the gate let it pass, where it is for a person to put it in force.
+        awaits_approval: why the gate let it pass, if a person has to approve it.
         removed: what became of models that the study doesn't keep, in a line; None: nothing.
     """
 
@@ -74,7 +74,7 @@ def publish(
 ) -> Publication:
     """Publish the model of the full training in `best`; a second call changes nothing.
 
-    `latest` is switched to it unless the gate keeps the model in force, or the model of a run that
+    `latest` is switched to it unless the gate keeps the current model, or the model of a run that
     was planned later is published, or a person has to approve it. In a study without a gate there
     is no `verdict`.
 
@@ -171,7 +171,7 @@ def check_model(model: Path) -> None:
     """Refuse a model's folder that can't be published.
 
     Raises:
-        InputError: something in it is no file of its own, or has a name of ours.
+        InputError: something in it is not a plain file, or has a name that trialfleet uses.
     """
     try:
         for _ in job_files.tree_of(model):

@@ -37,7 +37,7 @@ class RegionStudies:
         study: the same without what is the run's.
         storage: where the studies are.
         regions: the regions' graphs, by slug.
-        former: what its optimiser learns from.
+        former: the previous results that its optimiser learns from.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:

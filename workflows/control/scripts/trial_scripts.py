@@ -91,7 +91,7 @@ class TrialScripts:
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """Return the first asked trial of a node without a result or a stop order.
 
-        It is given up once no attempt at it may begin any more.
+        It is abandoned once no attempt at it may start any more.
         """
         name = self.unfinished(slug, node, beside)
         if name is None or self._was_told(slug, name):
@@ -162,7 +162,7 @@ class TrialScripts:
     def settle(self, slug: str, node: str) -> Reply | None:
         """Judge the trial under way at a node if it has ended, by its package.
 
-        Who brought it may be lost, and nobody may have listened.
+        The agent that sent it may be lost, and the service may not have run.
         """
         if (name := self.unfinished(slug, node)) is None:
             return None
@@ -189,7 +189,7 @@ class TrialScripts:
         study, place = self._studies.of_region(slug), self._folder.region(slug).trial(name)
         outcome: Outcome
         code, outcome = self._studies.judged(place, code)
-        # One that was told to stop is over however it left. A result counts all the same: it came
+        # One that was asked to stop is over however it left. A result still counts: it came
         # to its end before it heard. So do parameters that can't be trained.
         if isinstance(outcome, Failed) and code != EXIT_UNTRAINABLE:
             outcome = self._told_to_stop(place) or outcome

@@ -1,8 +1,8 @@
 """Assignment of trials to jobs that train several: answers to their agents' messages.
 
-The kernel tells of words as they come (inotify), so a thousand jobs that train cost nothing. An
-answer is a file that says which words it answers: whoever is killed before it is written answers
-them anew, which changes nothing that was told or asked. docs/trial-jobs.md has the protocol.
+The kernel reports new messages (inotify), so a thousand jobs that train cost nothing. An answer is
+a file that names the message that it answers. A service that is killed before it is written answers
+again, which changes no recorded result. docs/trial-jobs.md has the protocol.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Turns:
         if said is None or order is None:
             return
         trial = self._trained_by(slug, node, said.trial)
-        if trial is None:  # words become no path but those of its own trials
+        if trial is None:  # only names of its own trials become paths
             dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is none of its trials")
         elif said.say == "begun":
             note(trial, said.job, place.said.stat().st_mtime, MarkKind.BEGINS)

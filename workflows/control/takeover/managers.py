@@ -51,9 +51,9 @@ class Managers:
         self._rows = self._patiently(lambda: SharedRows(storage, name, own, lasts))
         self._models = ModelsInS3(study)
         self.journal = SharedJournal(folder.journal, self._rows, self._wait)
-        self.told = set(self._patiently(self.journal.pull))  # ids of events, and read anew
+        self.told = set(self._patiently(self.journal.pull))  # ids of events
         self._holder: Lease | None = None  # as it was looked up last
-        self.has_worked = False  # whether it was our turn: who only stood by tells nobody
+        self.has_worked = False  # whether this manager held the lease; only then it sends alerts
         self.taken_from: Lease | None = None  # whose lease had lapsed without being given back
 
     @contextmanager
@@ -66,7 +66,7 @@ class Managers:
                 as long as a lease lasts to begin: it has what the last days have taught.
 
         Yields:
-            Whether it is our turn: not where waiting was given up.
+            Whether this manager holds the lease; False if `gives_up` ended the wait.
         """
         self._lost.clear()
         begun, shown = time.monotonic(), ""

@@ -45,7 +45,7 @@ def main() -> None:
             with t.checkpoint() as folder:
                 state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
                 torch.save({**state, "step": step + 1}, folder / "state.pt")
-            if t.interrupted:  # this generation ends, another goes on from here
+            if t.interrupted:  # this generation ends, another one continues from here
                 t.yield_node()
     if t.mode == "final":
         torch.save(network.state_dict(), t.model / "network.pt")

@@ -37,7 +37,7 @@ def main() -> None:
         if t.rank == 0 and saves:
             with t.checkpoint() as folder:
                 torch.save({"layers": state, "step": step + 1}, folder / "state.pt")
-        if saves and t.interrupted:  # this generation ends, another goes on from here
+        if saves and t.interrupted:  # this generation ends, another one continues from here
             t.yield_node()
     state = model.gathered()
     distributed.destroy_process_group()

@@ -2,8 +2,8 @@
 
     python prepare.py
 
-writes data/lyon.csv and so on, always the same rows. It stands in for the files that you have; the
-study needs nothing of it. Parcels of a region come late for reasons of its own: `REASONS`.
+writes data/lyon.csv and so on, always the same rows. These replace your own files; the study itself
+doesn't need this program. Each region has its own reasons for late parcels: `REASONS`.
 """
 
 from __future__ import annotations

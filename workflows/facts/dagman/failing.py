@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.record_shapes import FailingScripts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 Cause = Literal["error", "storage", "space"]
-DATA_UNREADABLE = "the data can't be read"  # how the error begins that a person mends
+DATA_UNREADABLE = "the data can't be read"  # the beginning of an error that a person must fix
 TRIES = 12  # of a script that fails, 10 s apart, before its region has failed
 _LONGEST = 1000  # characters of an error
 _CLOCK = 1.0  # seconds between two files' times that say nothing
@@ -73,7 +73,7 @@ def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = 
     found = FailingScript(
         node=node, script=script, error=error, cause=cause, times=times + 1, since=since
     )
-    with suppress(OSError):  # a full disk is told by its own witnesses
+    with suppress(OSError):  # other sources report a full disk
         write_json(file, {"scripts": [asdict(each) for each in (noted | {node: found}).values()]})
     return found.times
 

@@ -24,7 +24,7 @@ _POST_ENDED = re.compile(
 )
 STOP_REASON = "trialfleet stop"  # with which it removes jobs
 _WAS = "Was STATUS_"  # how DAGMan's details of a node begin that had not ended when it was removed
-# DAG_STATUS_ERROR, _NODE_FAILED of a metrics file: DAGMan itself could not go on, or a node failed.
+# DAG_STATUS_ERROR, _NODE_FAILED of a metrics file: DAGMan itself failed, or a node failed.
 _ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 
 
@@ -82,7 +82,7 @@ def _metric(files: DagFiles, name: str) -> int | None:
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
     """Return the nodes of a node status file by name; empty while there is none.
 
-    DAGMan writes it anew every few seconds, most of it as it was.
+    DAGMan rewrites it every few seconds, most of it unchanged.
     """
     stamp = job_files.stamp_of(path)
     return _nodes_in(path, stamp) if any(stamp) else {}

@@ -1,8 +1,8 @@
 """Recovery files of a DAGMan that is gone, and a start without them.
 
 A DAGMan that finds its lock file replays the log of its nodes' events. Where that can't work (see
-docs/dagman-recovery.md), the files are set aside and another DAGMan begins: it asks for every node
-anew, and the study knows which trials are finished.
+docs/dagman-recovery.md), the files are set aside and another DAGMan starts: it asks for every node
+again, and the study knows which trials are finished.
 """
 
 from __future__ import annotations

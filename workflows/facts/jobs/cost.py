@@ -33,8 +33,8 @@ class End(StrEnum):
     """The end of an execution in a slot, as far as its cost depends on it."""
 
     DONE = "done"  # it led to a result
-    FAILED = "failed"  # its attempt did not: paid in vain
-    EVICTED = "evicted"  # it was cut off; its attempt went on elsewhere, from its last checkpoint
+    FAILED = "failed"  # its attempt did not: paid without result
+    EVICTED = "evicted"  # it was interrupted; its attempt continued elsewhere, from its checkpoint
     RUNNING = "running"
 
     @property

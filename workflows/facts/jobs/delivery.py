@@ -31,7 +31,7 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
     """
     if not os.path.lexists(package):
         return
-    beside = place.root / ".unpacked"  # no job reaches it: nobody changes it meanwhile
+    beside = place.root / ".unpacked"  # no job reaches it, so it can't change meanwhile
     job_files.make_empty(beside)
     try:
         with job_files.opened(package, place.node_root) as file:

@@ -50,7 +50,7 @@ class Execution(NamedTuple):
     Attributes:
         slot: as HTCondor names it: `slot1_1@host`; empty where the job did not begin to execute.
         began: in Unix seconds.
-        ended: likewise; of one that goes on, the last that was heard of it.
+        ended: in Unix seconds; of the present one, the time of its last event.
         cpu_seconds: processor time.
         proc: of a gang's jobs, which one.
         is_over: whether it has ended.
@@ -235,7 +235,7 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
     """Return the events that say when executions began and ended.
 
-    Of marks in a row the last is one: what goes on was heard of by then.
+    Of consecutive marks the last is included, as the execution was alive then.
     """
     return [
         event

@@ -24,7 +24,7 @@ def read_roster(place: TrialFolder) -> Roster | None:
 def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
     """Return the progress of a gang and its missing slots; empty for a trial without one.
 
-    So many of its jobs have `slots`; it needs `least`.
+    `slots` is the number of its jobs with a slot; it needs `least`.
     """
     roster = read_roster(place)
     if roster is None or roster.state == DONE or roster.code is not None:

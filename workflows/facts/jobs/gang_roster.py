@@ -55,13 +55,13 @@ class Roster:
         generation: counted from 1.
         state: form, run or done.
         since: when this state began, in Unix seconds.
-        trial: the name of what it trains; empty while nobody knows that.
+        trial: the name of its trial; empty while that is unknown.
         turn: of the gang's words, that which the trial's order answers.
         first: the generation in which the trial began.
         members: by rank; while one forms, those of the generation before it.
         start: name of the checkpoint to start from; None: from the beginning.
         kill: of a generation that forms: nothing is left to be saved, workers are to be killed.
-        short: likewise: fewer than `min` have a slot.
+        short: of a generation that forms: fewer than `min` have a slot.
         failures: workers that failed since the last checkpoint, their jobs living.
         code: how the trial ended, as an exit code or minus a signal's number, None until then; of a
             gang that is done, the agents' own exit code.

@@ -1,7 +1,7 @@
 """HTCondor's facts about a trial's job, read from the job's own event log.
 
-The log lies in the folder of the job's node, holds all attempts and costs no query of a daemon. Of
-a job that trains several trials only a trial's own parts count: `parts.py` tells them apart.
+The log is in the folder of the job's node, has all attempts and needs no query of a daemon. For a
+job that trains several trials, only the trial's own parts count: `parts.py` separates them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 class Job:
     """HTCondor's facts about the job that trained a trial; None for those not recorded.
 
-    An attempt is one submission of the job. Where a checkpoint lets it go on elsewhere, that is
+    An attempt is one submission of the job. If it continues elsewhere from a checkpoint, that is
     another execution of the same attempt; so is each rank of a gang.
 
     Attributes:
@@ -74,7 +74,7 @@ class Stay:
         machine: the host.
         instance: the EC2 instance that this is; None on other machines.
         began: in Unix seconds.
-        ended: likewise; of one that goes on, the last that was heard of it, or `now`.
+        ended: in Unix seconds; of the present one, the time of its last event, or `now`.
         end: how it ended.
         usd: what it cost; None if the node's price isn't known.
         saved: the time, in Unix seconds, up to which its work was saved; None: none of it was.
@@ -215,7 +215,7 @@ def total(stays: Iterable[Stay]) -> float | None:
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
     """Return when a log's job executed: from and to, in Unix seconds, oldest first.
 
-    Infinity is the end of one that goes on; None is an end that nobody saw, as where the access
+    Infinity is the end of the present one; None is an unknown end, for example if the access
     point lost its power.
     """
     executions = [each for part in submissions(events_of(log)) for each in executions_of(part)]

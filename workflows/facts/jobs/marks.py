@@ -51,8 +51,8 @@ class Mark:
         trial: its name.
         kind: what of it.
         code: of its end, as a shell would say it: an exit code, or minus a signal's number.
-        cpu_seconds: processor time that it used; None where nobody measured it.
-        memory_mb: the most memory that it used; None where nobody measured it.
+        cpu_seconds: processor time that it used; None if it was not measured.
+        memory_mb: the most memory that it used; None if it was not measured.
     """
 
     trial: str
@@ -115,7 +115,7 @@ def note(
         mark = replace(mark, code=ended.code, cpu_seconds=cpu, memory_mb=memory)
     at = datetime.fromtimestamp(when).isoformat(" ", "milliseconds")  # local, as HTCondor's
     event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}\n...\n"
-    with suppress(FileNotFoundError):  # trials go on where somebody has removed the log
+    with suppress(FileNotFoundError):  # trials continue without a removed log
         job_files.append(place.log, event.encode())
 
 

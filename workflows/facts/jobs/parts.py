@@ -46,8 +46,8 @@ KEPT_LOGS = 4096  # event logs whose division is kept: all that run in a pool, a
 def attempts_of(place: TrialFolder) -> list[list[Execution]]:
     """Return the executions of each attempt at a trial, oldest first.
 
-    A job of its own is submitted for each attempt. In a shared job another attempt begins where one
-    ended, or where the trial had not ended when its job left the queue.
+    A separate job is submitted for each attempt. In a shared job another attempt starts after one
+    ended, or after the job left the queue before the trial's end.
     """
     if place.is_shared:
         name = place.root.name

@@ -18,8 +18,8 @@ _LARGEST_STEP = 2**31 - 1  # what a database's integer holds
 def read_reports(path: Path, metric: str) -> dict[int, float]:
     """Return the metric by step; NaN if its value was no number.
 
-    A step that was reported again, by a trainer that went on from a checkpoint, counts as it was
-    reported last. What is no report of the metric is left out: a trainer may write what it likes.
+    The last report of a step counts, if a trainer that continues from a checkpoint repeats it.
+    Other lines are left out: a trainer may write anything.
 
     Args:
         path: the file; a missing one holds no report.

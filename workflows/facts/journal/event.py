@@ -21,7 +21,7 @@ class Event:
     """One event.
 
     Attributes:
-        id: the same whenever the same thing is found again, by whomever.
+        id: the same whenever the same thing is found again, by any process.
         kind: one of `notify`'s events; or `TEST`, which no channel can leave out.
         title: one line for people.
         text: more lines: what, why, and the command that comes next.

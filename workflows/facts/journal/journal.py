@@ -3,7 +3,7 @@
 A SQLite file that any number of processes may read and write. What is recorded never changes: a
 second record of the same region, day and attempt is passed over, and no region ends well twice on
 one day. An attempt fixes the regions that it is for, its run and its deadline before anything is
-done for it; after a crash it goes on as it was meant.
+done for it; after a crash it continues unchanged.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ CREATE TRIGGER IF NOT EXISTS outcomes_stay BEFORE DELETE ON outcomes
 class Ending(StrEnum):
     """The outcome word of a region's day."""
 
-    PUBLISHED = "published"  # its new model is in force
-    KEPT = "kept"  # a model was trained that isn't in force: the former one stays
+    PUBLISHED = "published"  # its new model is the current one
+    KEPT = "kept"  # a model was trained, but the previous one stays current
     UNCHANGED = "unchanged"  # data and settings are those of its last model: none was trained
     FAILED = "failed"
 
@@ -82,8 +82,8 @@ class Attempt:
     """One attempt at a day: the first is for all regions, others for those that failed.
 
     Attributes:
-        run: the id of the run that it makes, where any region needs one; or of a former attempt's,
-            which somebody has resumed.
+        run: the id of its run, if any region needs one; or of a previous attempt's run that was
+            resumed.
         deadline: when its regions stop asking for trials; None: never.
         ended: when each of its regions had an outcome; None until then.
     """

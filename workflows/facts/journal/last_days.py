@@ -42,7 +42,7 @@ class StudyDays:
         ended: when a day ended last; None before one has.
         regions: by name, all that had a day within a month.
         daily: when days begin; None where the study's file can't be read, or says so no more.
-        models: how new the model in force of each region is, by name.
+        models: how new the current model of each region is, by name.
         awaiting: since when a model of a region waits for approval, by name.
     """
 

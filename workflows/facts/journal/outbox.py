@@ -51,7 +51,7 @@ class Delivery:
 
     Attributes:
         channel: the channel's key.
-        tries: how often it was tried in vain.
+        tries: the number of failed tries.
         due: when it is to be tried, in unix seconds.
         first: when it was tried first; None before that.
         error: what was wrong the last time.

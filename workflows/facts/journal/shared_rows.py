@@ -135,7 +135,7 @@ class SharedRows:
         """Write rows, all or none; an existing one stays.
 
         Raises:
-            LeaseLostError: the lease isn't ours, or is ours anew after another manager had it.
+            LeaseLostError: another manager holds the lease, or held it in between.
         """
         with self._errors(), self._engine.begin() as connection:
             lease = self._locked(connection)

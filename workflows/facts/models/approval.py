@@ -1,7 +1,7 @@
 """MODELS/STUDY/REGION/.awaiting.json: the model that passed the gate and waits for a person.
 
-Of a study with `gate: {approve: true}`. A newer one takes its place. Nobody removes the file: by
-`latest` and its history it shows whether the model still waits.
+It exists for a study with `gate: {approve: true}`. A newer model replaces it. The file is never
+removed: `latest` and its history show whether the model still waits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def note_awaiting(published: Path) -> None:
 def awaiting(models_folder: Path) -> Awaiting | None:
     """Return the model of a region that waits for approval; None if none does.
 
-    None does that was in force, or whose folder is gone, or that is older than the one in force.
+    A model no longer waits if it has been current, if its folder is gone, or if it is older than
+    the current one.
     """
     noted = object_or_empty(lambda: read_json(models_folder / AWAITING))
     if not noted:

@@ -1,8 +1,8 @@
 """MODELS/STUDY/REGION/.history.json: the current models of a region, one after the other.
 
-`latest` alone is the truth. The history is written first: a change whose process was killed between
-the two never took place, which shows by `latest` still being what the change names as `former`. To
-be called with the folder's lock, where it writes.
+Only `latest` counts. The history is written first. If the process is killed between the two, the
+change did not happen: `latest` still is the model that the change names as `former`. Functions that
+write must be called with the folder's lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from trialfleet.files import read_json, sync, unless_damaged
 
 HISTORY = ".history.json"
-_KEPT = 1000  # changes: nobody goes further back
+_KEPT = 1000  # changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Change:
 
     Attributes:
         run: whose model it became.
-        former: whose it was before; None: there was none.
+        former: the run of the previous model; None: there was none.
         time: when, in ISO 8601; None: before there was a history.
         by: what changed it: publish, promote, rollback, restore for what another manager had done,
             or hand for what none of them did.
@@ -97,7 +97,7 @@ def in_force(link: Path) -> list[str]:
 def target_of(link: Path) -> str | None:
     """Return the run whose model a region's `latest` is; None if there is no such link.
 
-    One that leads out of the region's folder is none: somebody made it by mistake.
+    A link that leads out of the region's folder does not count: it was made by mistake.
     """
     if not link.is_symlink():
         return None

@@ -35,7 +35,7 @@ class Standing(StrEnum):
     BEFORE = "before"  # one can go back to it
     ROLLED_BACK = "rolled back"  # by a person
     AWAITS = "waits for approval"  # by a person, who promotes it
-    NEVER = "never"  # it was never in force, as far as is known
+    NEVER = "never"  # it was never current, as far as is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +44,16 @@ class PublishedModel:
 
     Attributes:
         created: when its run was planned, also if its day was another; None where it isn't known.
-        as_of: how new it is: that, or the end of its day where that was before; None likewise.
+        as_of: how new it is: that, or the end of its day if that was earlier; None if unknown.
         in_force: whether it is the latest.
-        standing: of one that is not in force: whether it was before, and what became of it.
+        standing: whether it is or was the current model, and what replaced it.
         awaits_since: since when it waits for approval; None where it doesn't.
         card: its card; the provenance alone where it has none.
         verdict: the gate's; None in a study without a gate.
         evaluations: the gate's metric of it each time that it was measured, oldest first, and the
             run whose gate that was.
         metric: of these; empty where no gate measured anything.
-        drift: how it left its own past when it was last measured; None if it didn't.
+        drift: how it left its past range when it was last measured; None if it didn't.
     """
 
     path: Path

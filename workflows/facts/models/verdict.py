@@ -33,7 +33,7 @@ class Verdict:
         verdict: whether the challenger takes the champion's place.
         why: in a line, for people.
         metric: what decided; its name.
-        champion: the model in force; None: there was none.
+        champion: the current model; None: there was none.
         challenger: the new model.
         baseline: None where it was not measured.
         interval: of the mean difference of the losses, challenger - champion: the two ends of

@@ -25,7 +25,7 @@ class DagFiles:
     nodes_log = _beside(".nodes.log")  # the events of its nodes' jobs: what recovery reads
     metrics = _beside(".metrics")  # how its last DAGMan ended, as JSON
     log = _beside(".dagman.log")  # the events of its DAGMan job
-    # The folder of what former DAGMans left, set aside so that no other reads it.
+    # The folder of previous DAGMans' files, set aside so that no other reads them.
     aside = _beside(".aside")
 
     @cached_property

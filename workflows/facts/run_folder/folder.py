@@ -1,7 +1,7 @@
 """The names in a run's folder, all in this module.
 
-A path's comment says what lies there. The optimiser's client has some names of its own beside these
-(optimizer/client.py), and DAGMan (dag_files.py).
+A path's comment describes the file. The optimiser's client (optimizer/client.py) and DAGMan
+(dag_files.py) have some more names.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class TrialFolder:
     gang = file_in(nodes.GANG, of="words")
     # What the keeper decided of a gang: its generation and ranks, and how it ended.
     roster = file_in("roster.json", of="gang")
-    # Where in S3 a gang's checkpoints lie; there where its study wants them in S3.
+    # The place of a gang's checkpoints in S3; exists if its study wants them there.
     gang_store = file_in("store.json", of="gang")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
@@ -102,7 +102,7 @@ class TrialFolder:
 
     # A file NAME.txt for each model that the gate's job measured: its loss in each row.
     losses = file_in("losses")
-    champion = file_in("champion")  # the model in force, of the gate's job
+    champion = file_in("champion")  # the current model, of the gate's job
     challenger = file_in("challenger")  # the model that may take its place, of the gate's job
 
 
@@ -163,7 +163,7 @@ class RegionFolder:
         """The job that measures the current model and the new one on the same rows."""
         return TrialFolder(self.root / "gate")
 
-    # Whether the new model takes the place of the one in force; absent until that is known.
+    # Whether the new model replaces the current one; absent until that is known.
     verdict = file_in("gate.json")
     trials = file_in(TRIALS)  # the folder of the trials' folders
 
@@ -233,7 +233,7 @@ class RunFolder:
     fleet_submit = file_in("fleet.sub")
     # What the fleet's autoscaler did last and what the fleet has cost so far.
     fleet_state = file_in("fleet.json")
-    # Who stopped the run; absent unless a person did, and once it goes on.
+    # Who stopped the run; absent unless a person did, and after a resume.
     stopped = file_in("stopped.json")
     failing = file_in(FAILING)  # why the report can't be written; absent until it couldn't be
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
@@ -249,11 +249,11 @@ class RunFolder:
     export = file_in("export")
     # The way to AWS of whoever planned the run; a proxy's password may be in it.
     export_variables = file_in("variables.json", of="export")
-    # Likewise, for the gangs' keeper: there where checkpoints of gangs lie in S3.
+    # The same for the gangs' keeper: exists if checkpoints of gangs are in S3.
     gang_variables = file_in("gang.variables.json")
-    # Results of former runs that the optimiser learns from; absent where it has none.
+    # Previous results that the optimiser learns from; absent if it has none.
     former = file_in("former.json")
-    # Why no more trials, or full trainings, are begun for want of money; absent until then.
+    # Why no more trials, or full trainings, start for lack of money; absent until then.
     unpaid = file_in("unpaid.json")
     # That a full training left no model, and whose; absent until then.
     no_model = file_in("no-model.json")

@@ -28,8 +28,8 @@ EXITS = {
     "undone": 5,  # of the report: a region hasn't what the study asked for
     "defer": EXIT_NO_SERVICE,
 }
-RESTARTS = 10  # so often a region's DAGMan is replaced by another before the region is given up
-NODE_FAULTS = 10  # so many further attempts a node of the graph gets that a machine is to blame for
+RESTARTS = 10  # maximum replacements of a region's DAGMan, then the region has failed
+NODE_FAULTS = 10  # maximum further attempts of a node after failures that machines caused
 PUBLISH_RETRIES = 3  # of the job that publishes a model, after an error that nothing foresaw
 SLACK = 1.25  # nodes of a lane / its share of the trials
 

@@ -30,7 +30,7 @@ from trialfleet.workflows.names import region_slug
 
 RUNS = Path("runs")
 _SHOWN = 10  # names in a message
-# The publish folder of a study here, or of one whose folder lies here; with and without its name.
+# The publish folder of a study here, or of one whose folder is here; with and without its name.
 _MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 
 
@@ -39,7 +39,7 @@ class FoundRun:
     """A run's folder below `./runs`.
 
     Attributes:
-        study: the folder above it, which has the study's name; empty where it lies in `./runs`.
+        study: the folder above it, which has the study's name; empty if the run is in `./runs`.
         run: its own name, the run's id.
         planned: when its study was frozen, in unix seconds.
     """

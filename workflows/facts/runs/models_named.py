@@ -20,7 +20,7 @@ class RegionModels:
     """The published models of a region.
 
     Attributes:
-        folder: where they lie, with `latest`.
+        folder: of the models and `latest`.
         models: oldest first.
     """
 

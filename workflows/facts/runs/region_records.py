@@ -26,7 +26,7 @@ class RegionRecords:
         is_done: whether the region has what the study asked for.
         is_submitted: whether HTCondor ever got its graph.
         stopped: why it ended early.
-        published: where its model is, and whether that is in force.
+        published: where its model is, and whether it is the current one.
         verdict: the gate's on that model.
         spent: which budget in USD pays for no more of its trials.
         changed: which files of its data or code have changed.

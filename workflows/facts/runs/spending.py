@@ -58,7 +58,7 @@ class Spending:
         cap: `price_cap.run`; None: there is none.
         left: what is left of it; None without one.
         reserve: what of the cap is kept for the full trainings, in USD; None without one.
-        ended: why trials, or the full trainings too, have ended for want of money.
+        ended: why trials, or also the full trainings, have ended for lack of money.
         trouble: why the autoscaler does not get on, if it doesn't.
         nodes_left: which nodes live yet though the autoscaler has ended, until when and for how
             much, in words; None where none does.
@@ -83,8 +83,8 @@ def read_spending(
 ) -> Spending | None:
     """Return the cost of a run's fleet; None until an autoscaler has reported any.
 
-    What its nodes cost goes on after the last report, until they end as `fleet down` kept it, or
-    else no later than their leases.
+    Its nodes cost money after the last report, too: until they end as `fleet down` noted, or until
+    their leases end.
     """
     report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # of all trials: not its money

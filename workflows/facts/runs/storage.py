@@ -106,7 +106,7 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
     """
     if not frozen.study.storage:
         check_not_emptied(folder)
-        return  # it lies in the run's folder; the service looks before it writes
+        return  # it is in the run's folder; the service checks before it writes
     with _opened(frozen, folder) as storage:
         if owner := ownership_of(frozen, folder, storage).other():
             raise InputError(not_ours(frozen, folder, owner))
