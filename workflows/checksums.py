@@ -26,7 +26,7 @@ READS = 3  # of a file that changes while it is read
 def read_copy(path: Path) -> dict[str, Any]:
     """Return the content of a frozen study's JSON copy, which is stored next to its file.
 
-    Raises one of `files.DAMAGED` where there is no copy of the file as it is.
+    Raises one of `files.DAMAGED` if there is no copy of the present file.
     """
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():

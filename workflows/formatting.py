@@ -99,8 +99,8 @@ def signed(value: float | None, decimals: int | None) -> str:
 def alike(values: Sequence[Any]) -> Callable[[Any], str]:
     """Return a formatter of a parameter's values in a column: as `setting`, floats alike.
 
-    They share their decimals where that leaves three significant digits of each, else the digits
-    before a power of ten; no more of either than one of them needs.
+    They share their decimals if that leaves three significant digits of each, else the digits of
+    powers of ten; no more of either than one of them needs.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -149,7 +149,7 @@ def setting(value: Any) -> str:
 def usd(amount: float | None, decimals: int | None = None) -> str:
     """Return a sum of money; empty if unknown.
 
-    What was paid is never shown as zero: less than the last decimal can tell is `<0.0001`.
+    A cost is never shown as zero: an amount below the last decimal is `<0.0001`.
 
     Args:
         amount: in USD.

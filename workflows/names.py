@@ -16,7 +16,7 @@ NO_MODELS = "none"  # as a study's `publish`; a folder of that name is ./none
 # Marks after which a terminal or a page shows text in another order than it is written.
 TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _PLAIN_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-# Words that a DAG file would take for its own (DAGMan compares them without regard to case).
+# Reserved words of a DAG file (DAGMan ignores their case).
 _RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report", "fleet"})
 
 
@@ -44,5 +44,5 @@ def region_slug(name: str) -> str:
         return name
     ascii_form = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     readable = re.sub(r"[^A-Za-z0-9_]+", "-", ascii_form).strip("-_")[:30].rstrip("-_") or "region"
-    content = name.encode("utf-8", "surrogatepass")  # a word typed in another encoding is looked up
+    content = name.encode("utf-8", "surrogatepass")  # a name typed in another encoding is looked up
     return f"{readable}-{hashlib.sha256(content).hexdigest()[:8]}"

@@ -50,6 +50,6 @@ def _copy(source: Path, target: Path) -> None:
 def prepare_example(folder: Path) -> bool:
     """Run an example's data program; return whether it succeeded.
 
-    What the program prints, and why it can't, goes to the terminal.
+    The program's output and errors go to the terminal.
     """
     return subprocess.run([sys.executable, str(folder / PREPARE)], check=False).returncode == 0

@@ -8,8 +8,8 @@
     spent = Σ c_i
     bound = Σ max(a_j, e or f) over the jobs under way, and f for each full training to come
 
-Another trial begins while spent + bound + e ≤ b, and spent < b. So jobs under way count with what
-they will probably cost, and the full trainings, which always run, with what is kept for them.
+Another trial starts while spent + bound + e ≤ b, and spent < b. So jobs under way count with their
+probable cost, and the full trainings, which always run, with the money reserved for them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Spending:
 
     Attributes:
         trials: c_i of each trial that is over.
-        under_way: a_j of each trial that is asked and not told.
+        under_way: a_j of each asked trial without a result.
         full: of the full training so far; None before it began.
         full_is_over: it came to its end, or there will be none.
         others: of the gate, and of jobs between two of their trials.

@@ -39,7 +39,7 @@ class Item:
         day: of a run of a day that day, else the day on which it was planned.
         team: the study's.
         region: the region's name.
-        kind: what was paid for.
+        kind: the purpose.
         seconds: how long a job held its slot; of a node without a job, as long as all of it had to
             be idle to cost as much.
         usd: its cost; None if the node's price is unknown.
@@ -63,7 +63,7 @@ class CostSum:
 
     Attributes:
         key: what they have in common, by the names asked for.
-        usd: all that is known; None where no price is. So are the other sums.
+        usd: all known costs; None if no price is known. The same holds for the other sums.
         work: of it, what led to results, with the time of jobs between two of their trials.
         lost: of it, attempts that failed and executions that were cut off.
         boot: of it, nodes on their way into the pool.

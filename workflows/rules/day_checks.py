@@ -58,9 +58,9 @@ def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
 def band(values: Sequence[float], floor: float) -> tuple[float, float]:
     """Return the range of usual values of a day.
 
-    They are around the median, as far as the usual deviations from it, and no less than `floor`;
-    and reach to the second lowest and highest: what came twice within some days, as weekends do, is
-    usual, and one odd day makes nothing usual.
+    It lies around the median by the usual deviations, at least by `floor`, and includes the second
+    lowest and highest value. So a value that came twice, as on weekends, is usual, and one odd day
+    makes nothing usual.
     """
     middle, ordered = median(values), sorted(values)
     width = max(floor, _SPREADS * median(abs(value - middle) for value in values))
@@ -193,7 +193,7 @@ def _at(quantiles: Sequence[float], share: float) -> float:
 def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
     """Return a text if labels look shuffled, unless those of past days did, too.
 
-    Where there are too few of these, the day's own rows have to be many.
+    With too few past days, the day itself must have many rows.
     """
     if today.labels is None or today.labels.ratio > 1:
         return ""

@@ -10,7 +10,7 @@ Neuenschwander describe it (Beyond p-values: a phase II dual-criterion design, C
   go stale, although the newest data are the reason to train every day.
 - *The metric is worse: kept.* Of two models that are equally good, half are, by chance.
 
-What is chance is asked of the losses per row, where the trainer leaves them, by a paired bootstrap
+Chance is judged by the losses per row, if the trainer leaves them, with a paired bootstrap
 (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; Koehn, Statistical
 significance tests for machine translation evaluation, 2004): both models saw the same rows, so rows
 are drawn anew in pairs. The price is that a small loss of quality may pass each day unseen, the
@@ -25,7 +25,7 @@ or a trimmed mean does not help: by these, a challenger with one such row equals
 
 Shuffled labels spoil the rows to measure on as well: champion and challenger then look equally bad.
 So a challenger has to be better than a constant prediction, too, where the trainer measures one.
-There it is for the challenger to show it.
+There the challenger has the burden of proof.
 
 A champion can't be good on values that it never saw, such as categories that are spelt in another
 way today. A challenger that beats it there alone has shown nothing. So it has to pass a second time
@@ -65,7 +65,7 @@ _LITTLE = 0.01  # of the champion's metric: a difference that a person may not m
 
 _ENOUGH_SEEN = 0.5  # of the rows: with fewer that the champion can know nothing is compared
 
-SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}  # on what the champion can know
+SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}  # on rows known to the champion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +243,7 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
 def _doubt(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
     """Return why a challenger may be better only by values that are new to the champion.
 
-    None where it passes on the rows that the champion can know, too.
+    None if it passes on the rows that the champion can know, too.
     """
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):

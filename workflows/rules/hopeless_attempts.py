@@ -9,8 +9,8 @@ stuck       a job, or a script of its node, stays in a state longer than that st
             job's agent has no answer to its question;
             a job that stays `STUCK_TIMES` as long is an attempt that failed
 
-An attempt is bounded by its starts without work kept, not by its starts: a trial on spot instances
-may be interrupted as often as it likes, so long as a checkpoint takes it further.
+An attempt is limited by its starts that keep no work, not by all starts: a trial on spot instances
+may be interrupted any number of times if checkpoints save its work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVICTED, STUCK = "evicted too often", "stuck"
 MOST_WASTED = 5  # starts in a row that kept no work
 STUCK_TIMES = 3
 _ALIKE, _WITHIN = 3, 600.0  # evictions for one reason, within these seconds
-_LEAST_LOST = 60.0  # seconds of lost work that are worth telling
+_LEAST_LOST = 60.0  # seconds of lost work that are worth reporting
 _MB_PER_SECOND = 1.0  # a slower transfer is no transfer
 _ANSWER_SECONDS = 30.0  # an answer takes milliseconds; a suggestion in a large study, seconds
 _COMPLETED_SECONDS, _SCRIPT_SECONDS = 120.0, 300.0
@@ -50,7 +50,7 @@ class JobTrouble:
         node: its DAG node.
         kind: how it gets nowhere.
         what: in words.
-        job: the id of its job; empty where a script is at fault.
+        job: the id of its job; empty if a script is at fault.
         machine: where its last start was.
         reason: why that ended, in HTCondor's words.
         log: the path of the log that says more.

@@ -147,7 +147,7 @@ def phase_of(
 ) -> str:
     """Return the phase of a region: waiting, trials, best, gate, publish or done.
 
-    `ends` reads what is left behind its trials, where it is that far.
+    `ends` reads the results of the full training and the gate, if it is that far.
     """
     if records.is_done:
         return "done"

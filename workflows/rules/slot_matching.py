@@ -1,8 +1,8 @@
 """Match of a job with the pool's slots, and what keeps other slots from running it.
 
-A slot is taken as it is when nothing runs on it: a job that only waits for its turn can run. What
-the job asks is read from its own ad, clause by clause, so that the answer is the matchmaker's; what
-a slot asks of jobs (START) may change by the hour, and is told apart.
+A slot counts as if nothing ran on it: a job that only waits for its turn can run. The job's
+requirements are read from its ad, clause by clause, so that the answer is the matchmaker's. A
+slot's requirements on jobs (START) may change by the hour, and are reported separately.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from classad2 import ClassAd
 
 _MEMORY_STEP = 128  # MB: HTCondor rounds what a job asks up to that, as it is shipped
-# What condor_submit adds for a resource: those are compared in words of their own.
+# Clauses that condor_submit adds for a resource; these have separate texts.
 _OF_RESOURCE = re.compile(r"TARGET\.\w+ >= Request\w+|versionGE\(.*RequestDisk\)")
 _SHARES = re.compile(r"\(TrialfleetTrialsPerGpu \?: 1\) == (\d+)")
 
@@ -33,7 +33,7 @@ class Prospects:
         fit: how many of them have all that the job asks.
         willing: the number of those that would accept it now, by their START.
         concurrency: how many such jobs those can run at a time, once nothing else runs on them.
-        lacking: what the others lack, in words; what most of them lack comes first.
+        lacking: the missing properties of the others, in words; the most frequent one first.
         has_fleet: nodes of a fleet are in the pool, and others may come.
     """
 
@@ -99,7 +99,7 @@ class _Demand:
 
     what: str
     met: tuple[bool, ...]
-    none: str = "no slot has that"  # said where that is so
+    none: str = "no slot has that"  # the text if no slot has it
 
     def __str__(self) -> str:
         has = f"{sum(self.met)} of {len(self.met)} slots have that" if any(self.met) else self.none

@@ -137,7 +137,7 @@ def trial_state(
         optuna: the name of its state in the study.
         node: its name.
         unfinished: what `unfinished_state` says of the region's trials.
-        stopped_early: whether it was told to stop, as `is_stopped_early` says.
+        stopped_early: whether it was stopped early, as `is_stopped_early` says.
     """
     if stopped_early:
         return TrialState.STOPPED_EARLY

@@ -52,7 +52,7 @@ def amounts(values: pl.Series, kind: str) -> pl.Series:
 def as_people_write_numbers(values: pl.Series) -> str:
     """Return what to do if a text column holds numbers that aren't read.
 
-    Empty where it holds something else.
+    Empty if it holds something else.
     """
     present = different_texts(values)
     other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))

@@ -34,7 +34,7 @@ from trialfleet.workflows.tables.splits import beginnings, split_rows
 _SHOWN = 30  # names of columns in a message
 _PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 _MOST_LABELS = 0.5  # of the rows; more classes than this are ids, or a text
-_HALF = 0.5  # of the cells are numbers, and what is left can't be classes
+_HALF = 0.5  # of the cells are numbers, so the rest can't be classes
 _WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else correct the file"
 
 
@@ -46,7 +46,7 @@ class Description:
         rows: those that have a target: the parts' together.
         parts: rows to train, to validate, to test.
         without_target: rows that were left out.
-        task: what is learnt, and whether that was inferred.
+        task: the task of learning, and whether it was inferred.
         classes: rows of each class; empty for regression.
         range: the least and the largest target; of a regression alone.
         categorical: the categorical columns and the size of each one's vocabulary.
@@ -98,7 +98,7 @@ def build_table(
     in_no_cell = cells.in_no_cell(frame, own)
     frame = cells.without_nulls(frame, options.null_values)
     present = frame[target].is_not_null()
-    if frame[target].dtype == pl.String:  # a blank is no target
+    if frame[target].dtype == pl.String:  # a blank is not a target
         present &= frame[target].str.strip_chars() != ""
     if not present.any():
         raise TableError(f"the target {target!r} is empty in every row")

@@ -18,7 +18,7 @@ from trialfleet.workflows.tables.moments import FEW_TEXTS, by_form, moments
 
 _LARGEST = float(np.finfo(np.float32).max)
 _DAY, _HOUR = 86_400e6, 3_600e9  # in the units that polars keeps dates (µs) and times (ns) in
-_SAMPLE = 64  # cells; most columns are told apart by these
+_SAMPLE = 64  # cells; enough to decide for most columns
 _CODE = r"^0[0-9]"
 MOSTLY, _HALF = 0.9, 0.5  # of the cells
 _TIMES = ["%H:%M", "%Hh%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p"]
@@ -30,7 +30,7 @@ class CellError(ValueError):
 
     Attributes:
         row: its number, from 0.
-        why: what is wrong, with the value.
+        why: the problem, with the value.
     """
 
     def __init__(self, row: int, why: str) -> None:
@@ -98,7 +98,7 @@ def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
 def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
     """Return the kind of a column's cells, and the cells, converted to numbers if they are.
 
-    Text is a number, a date, a time or a boolean if every cell is. The kind is None where no model
+    Text is a number, a date, a time or a boolean if every cell is. The kind is None if no model
     can use the column's type.
     """
     if values.dtype != pl.String:
@@ -145,7 +145,7 @@ class Understood(NamedTuple):
         others: how many are not.
         different: how many different texts there are.
         different_others: how many of them are not.
-        first: the first cell that is not; empty where there is none.
+        first: the first cell that is not; empty if there is none.
         row: its number, from 0.
     """
 
@@ -205,7 +205,7 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
             1970 began, in UTC); "time" (hours since midnight); "boolean" (0 or 1).
 
     Raises:
-        CellError: a cell is no such thing.
+        CellError: a cell is not such a thing.
     """
     found = _CONVERT[kind](values) if kind in _CONVERT else _days(values, kind)
     _refuse(

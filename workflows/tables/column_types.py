@@ -26,7 +26,7 @@ class Feature:
         kind: what its cells hold, see `cells`.
         values: its cells as they were understood: what turned out to be numbers, as numbers.
         why: why a model does without it. If the role isn't ignore, the table keeps its values.
-        note: what a person should know who didn't say what it is.
+        note: a note for people if the study gives no role.
     """
 
     role: Literal["numeric", "categorical", "ignore"]

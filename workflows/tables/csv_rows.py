@@ -40,7 +40,7 @@ _SEPARATORS = ",;\t|"
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # Excel writes it above the header
 _HEAD = 64  # lines that are looked at for the separator
 _NUL = "\0"
-_NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # bytes that are no UTF-8 are read as the latter
+_NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # invalid UTF-8 bytes are read as the latter
 
 
 class TableError(ValueError):
@@ -73,7 +73,7 @@ def opened_csv(path: Path) -> Iterator[CsvRows]:
     """Give the rows of a CSV file, which may be a pipe.
 
     Raises:
-        TableError: it is no such file; rows may raise it too.
+        TableError: it is not such a file; rows may raise it too.
         OSError: it can't be read.
     """
     with path.open("rb") as file:
@@ -84,7 +84,7 @@ def read_csv(path: Path) -> pl.DataFrame:
     """Return all rows of a CSV file.
 
     Raises:
-        TableError: it is no such file.
+        TableError: it is not such a file.
         OSError: it can't be read.
     """
     with path.open("rb") as file:

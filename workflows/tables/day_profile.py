@@ -27,11 +27,11 @@ class DayProfile:
     Attributes:
         target: the column to predict.
         missing: the share of its rows in which a column's cell is missing, by column.
-        ignored: columns of the file of which that isn't known: no model uses them.
+        ignored: columns of the file without that share: no model uses them.
         categories: the rows that each category has, by column; only of rows to train.
         classes: the share of the rows that each class has; empty for a regression.
         quantiles: of a regression's target, in twenty steps from the least to the largest.
-        labels: how well columns tell the target; None where nothing can be said of that.
+        labels: how well columns predict the target; None if unknown.
     """
 
     rows: int

@@ -3,7 +3,7 @@
 A cheap model of a sample of the rows: each column's own correlations with the target, those of its
 ranks and of their distance from the middle, or of each of its categories. The score is the fourth
 root of the sum of their fourth powers: a single strong column counts as well as many weak ones.
-What only several columns together tell is not seen.
+A pattern that needs several columns together is not found.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import polars as pl
 
 from trialfleet.workflows.study.table_options import line_for
 
-_SAMPLE = 64  # texts; most columns are told apart by these
+_SAMPLE = 64  # texts; enough to decide for most columns
 _MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
 _MONTH += "(?:uary|ruary|ch|il|e|y|ust|t|tember|ober|ember)?[.]?"
 _DAY = "([0-9]{1,2})(?:st|nd|rd|th)?"
@@ -102,7 +102,7 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
     """Return a column's moments in UTC, read by the study's form; 20260102 too."""
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
-    if "%Y" in form:  # a year of two digits is none of the first century
+    if "%Y" in form:  # a year of two digits is not one of the first century
         plain = plain.set(~plain.str.contains("[0-9]{4}").fill_null(value=False), None)
     if "z" not in form:
         return plain.str.to_datetime(form, time_unit="us", strict=False)
@@ -113,7 +113,7 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
 def as_people_write_dates(values: pl.Series) -> str:
     """Return what to do if a text column holds dates in an unread form.
 
-    Empty where it holds something else.
+    Empty if it holds something else.
     """
     present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())

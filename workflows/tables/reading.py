@@ -32,7 +32,7 @@ def read_rows(path: Path, form: str) -> pl.DataFrame:
     """Return all rows of a file: of CSV as text, of Parquet as it has them.
 
     Raises:
-        TableError: it is no such file, or has no rows.
+        TableError: it is not such a file, or has no rows.
         OSError: it can't be read.
     """
     frame = read_csv(path) if form == "csv" else _read_parquet(path)

@@ -39,8 +39,8 @@ def split_rows(
 ) -> Codes:
     """Return each row's part: TRAIN, VALIDATION or TEST.
 
-    With `random` each class, of which `classes` [rows] has the numbers, is dealt out by itself, so
-    that the parts have them in the same shares. `numbered` is what rows are called in messages.
+    With `random` each class, whose numbers are in `classes` [rows], is split separately, so that
+    the parts have the same shares of it. `numbered` has the rows' numbers for messages.
 
     Raises:
         TableError: a value of the split's column can't be used.

@@ -25,7 +25,7 @@ def why_untaught(values: pl.Series, kind: str, role: Role, trained: pl.Series) -
     try:
         numbers = cells.numbers(values, cells.kind_now(values, kind))
     except cells.CellError:
-        return ""  # which is told with its row
+        return ""  # another check reports it with its row
     learned, others = numbers.filter(trained), numbers.filter(~trained)
     is_constant = not spread_of(learned.drop_nulls().to_numpy())
     return _why_constant(numbers, learned, is_constant) or _why_unlike(learned, others)

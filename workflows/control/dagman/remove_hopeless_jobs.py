@@ -1,7 +1,7 @@
 """Removal of hopeless jobs, which HTCondor would start or keep forever.
 
-The pool's supervisor decides that by the job's event log, not the submit file by an expression: no
-attribute of a job tells a start that a checkpoint took further from one that kept nothing.
+The pool's supervisor decides by the job's event log. An expression in the submit file can't: no
+attribute of a job distinguishes a start that saved a checkpoint from one that kept nothing.
 """
 
 from __future__ import annotations

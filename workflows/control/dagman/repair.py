@@ -74,8 +74,8 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 def copy_files(fault: Fault) -> None:
     """Start a job that waits for its region's files in vain, by sending the files with it.
 
-    A hold takes the job from its machine. If this is cut off before the release, `health` finds the
-    hold by its reason.
+    A hold removes the job from its machine. If this is interrupted before the release, `health`
+    finds the hold by its reason.
     """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
@@ -104,8 +104,8 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 def replace(folder: RunFolder, fault: Fault) -> None:
     """Replace the faulty DAGMan by another one, which recovers nothing.
 
-    The whole graph's DAGMan starts another one of a region, as its scripts say, when that of the
-    region is removed; where nothing waits for the one at fault, it is submitted again from here.
+    When a region's DAGMan is removed, the whole graph's DAGMan starts another one. A DAGMan without
+    such a parent is submitted again from here.
     """
     if fault.has_parent:
         _replace_region(folder, fault)
@@ -135,8 +135,8 @@ def _remove(fault: Fault) -> int:
 def submit(folder: RunFolder, region: str | None = None) -> str:
     """Submit a run's graph, or only a region's, as if no DAGMan had run it before.
 
-    The study knows what is finished. What is noted first has the supervisor do it again, should
-    this be cut off anywhere. Returns the job's id.
+    The study knows which trials are finished. The submission is noted first, so that the supervisor
+    repeats it if it is interrupted. Returns the job's id.
 
     Raises:
         PoolError: a DAGMan of the run doesn't end.

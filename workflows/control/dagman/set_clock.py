@@ -1,11 +1,11 @@
 """Repair of a pool whose clock was set back: without it, HTCondor does nothing for that time.
 
-Its daemons keep their appointments by the wall clock. Set back by ten minutes, they do for ten
-minutes nothing that isn't asked of them: no job is matched or started, no DAGMan looks at its log.
-A new schedd keeps none of the former's appointments and starts the DAGMans anew, and a new
-negotiator matches at once; running jobs go on meanwhile. The other daemons make their appointments
-anew when they read their configuration again. One that had just died has an appointment with the
-master to be started; asked to, the master starts it now.
+HTCondor's daemons set their timers by the wall clock. If it is set back by ten minutes, they only
+answer requests for ten minutes: no job is matched or started, no DAGMan reads its log. A restarted
+schedd has new timers and restarts the DAGMans, and a restarted negotiator matches at once; running
+jobs continue meanwhile. The other daemons set their timers again when they re-read their
+configuration. For a daemon that had just died, the master's timer to start it is too late; a
+command makes the master start it now.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The supervisor of a pool's runs, which repairs stalled runs without a person.
 
-The program `supervise`, with `--state FOLDER`, looks at the queue again and again, and at every run
-that it saw there once until that is over. It may be killed at any moment: it knows nothing but
-which runs there are. HTCondor's master runs it in an embedded pool, systemd on a manager, and
-`trialfleet supervise` anywhere else.
+The program `supervise`, with `--state FOLDER`, checks the queue regularly, and every run that it
+once found there until the run is over. It may be killed at any moment: its only state is the list
+of runs. HTCondor's master runs it in an embedded pool, systemd on a manager, and `trialfleet
+supervise` anywhere else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An unreachable schedd is ended, so that its master starts another.
 
-One that is started in the second in which the shared port is, too, finds no address of that, and
-looks for it again a minute later: HTCondor's own constant. Another is there after some seconds.
+A schedd that starts in the same second as the shared port may find no address of it, and tries
+again only a minute later, HTCondor's constant. Another schedd is ready within seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class UnreachableSchedd:
     """Repair of a schedd of the same master that had no address at two checks.
 
-    Where the process that starts both is no condor_master, as under systemd, no schedd is found,
+    If this process's parent is not the schedd's condor_master, as under systemd, no schedd is found
     and the minute passes.
     """
 

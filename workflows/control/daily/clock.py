@@ -64,7 +64,7 @@ def _owner(folder: DailyFolder) -> str:
 def _give(folder: DailyFolder, owner: str) -> None:
     """Make the folder of the study's runs, if root does it for the account that runs the days.
 
-    One that an installation was killed in, or made for root alone, is given to it, too.
+    A folder that an interrupted installation left to root is given to the account, too.
     """
     missing = [place for place in folder.root.parents if not place.exists()]
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def remove(file: Path, say: Say) -> None:
     """Stop scheduling a study's days; a running day continues, and the journal stays.
 
     Raises:
-        InputError: the study can't be read; whether it has a `daily:` table still is no matter.
+        InputError: the study can't be read. It needs no `daily:` table.
         PoolError: systemd or HTCondor refuses.
     """
     study = load_whole(file)

@@ -1,8 +1,8 @@
 """The schedule without systemd: a job of HTCondor's local universe with its cron keys.
 
 The schedd reads them by its machine's time, whatever the zone of the study. So the job starts each
-hour, at the minute at which days begin, and `trialfleet daily run` knows which day that is for; one
-that has ended is left alone. That makes up for a schedd that was down, too.
+hour, at the minute at which days begin. `trialfleet daily run` determines the day and leaves days
+that have ended alone. Thus a start that a schedd missed while it was down is made up for, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
     """Submit the job that starts the days, unless an identical one exists; return its id.
 
-    `text` is what the program holds that it starts.
+    `text` is the content of the program that it starts.
 
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.

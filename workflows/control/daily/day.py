@@ -1,8 +1,8 @@
 """One attempt at a day, from its record in the journal to an outcome of each region.
 
-It may be killed at any moment and started again: the journal has what is decided, the run's folder,
-which comes to be in one step, what is planned, and HTCondor what runs. To be worked on by one
-process at a time; see `turns`.
+It may be killed at any moment and started again. The journal has the decisions, the run's folder,
+which is created in one step, has the plan, and HTCondor has the jobs. Only one process may work on
+it at a time; see `day_lock`.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class Work:
     clock: Clock  # returns the time, aware
     say: Say  # takes a line for each event
     tell: Callable[[Attempt, Mapping[str, str]], None] = lambda _attempt, _awaited: None
-    # tells people what is known once an attempt is planned, and for which regions' data it waits
+    # sends alerts once an attempt is planned, with the regions whose data it awaits
     managers: Managers | None = None  # if another manager may work on the days
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
         """Finish an attempt step by step: each of its regions gets its outcome.
 
-        Regions for whose data it waits are left to another attempt: see `come`.
+        Regions whose data is awaited are left to another attempt: see `take_arrived`.
 
         Yields:
             Seconds until the next step.
@@ -98,7 +98,7 @@ class Work:
     def take_arrived(self, attempt: Attempt) -> list[str]:
         """Return the regions of an attempt whose data arrived after its run was planned.
 
-        Once it waits no longer these are all regions for whose data it has waited.
+        After the wait these are all regions whose data was awaited.
         """
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():

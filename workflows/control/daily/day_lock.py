@@ -21,7 +21,7 @@ def day_lock(
 ) -> Iterator[bool]:
     """Wait until no other process works on a day of the study, then hold the lock.
 
-    `gives_up` is asked again and again with the day that another works on, while one does.
+    `gives_up` is asked repeatedly, with the day that another process works on, while one does.
 
     Yields:
         Whether this process holds the lock; False if `gives_up` ended the wait.

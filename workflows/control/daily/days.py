@@ -93,11 +93,11 @@ class Days:
         """Run a day to its end, started or not; return the days that were worked on.
 
         Args:
-            day: default: what the clock says: today and, as the study wants it, the days that were
-                missed before; then the day that has begun meanwhile.
+            day: default: today and, if the study says so, the days that were missed before; then a
+                day that has begun meanwhile.
 
         Raises:
-            InputError: the study can't be used, or the day is to come.
+            InputError: the study can't be used, or the day is in the future.
         """
         if day:
             self._check_past(day)
@@ -116,13 +116,13 @@ class Days:
     ) -> list[date]:
         """Backfill days, oldest first; return those that had something to do.
 
-        Only regions are trained that have no outcome of the day, or failed on it. Without
-        `only_missing` there must be no others, and without `however_many` no more days than
-        `MANY_DAYS`.
+        It trains only regions that have no outcome of the day or failed on it. Without
+        `only_missing` there must be no others, and without `however_many` at most `MANY_DAYS`
+        days.
 
         Raises:
-            InputError: the study can't be used, the days are to come or too many, or some of them
-                have ended well and `only_missing` is not set.
+            InputError: the study can't be used, the days are in the future or too many, or some of
+                them have succeeded and `only_missing` is not set.
         """
         self._check_past(last)
         if first > last:
@@ -147,8 +147,8 @@ class Days:
     ) -> None:
         """Send alerts to the people that the study names, in the background.
 
-        So also of an attempt that was planned just now the regions whose data is `awaited`, and
-        why. What fails is only said.
+        This includes the regions of a new attempt whose data is `awaited`, with the reasons.
+        Failures are only reported.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)

@@ -42,7 +42,7 @@ from trialfleet.workflows.study.spec import Study
 
 _BY_PEOPLE = {"promote", "rollback"}
 _NAMED = 5  # regions in a title
-_STILL_NEWS = timedelta(days=2)  # of a day's end, for those who have just asked to hear of it
+_STILL_NEWS = timedelta(days=2)  # after a day's end, for people who just subscribed
 
 
 def tell_days(
@@ -120,7 +120,7 @@ def _without_run(
 ) -> Iterator[Event]:
     """Yield the events of regions that failed before a run existed.
 
-    The run of the attempt's other regions is named, where there is one.
+    They name the run of the attempt's other regions, if there is one.
     """
     has_run = RunFolder(folder.run(attempt.run)).study.exists()
     for one in outcomes:

@@ -20,8 +20,7 @@ UNCHANGED_SECONDS = 60.0  # since data was written last, after which it counts a
 def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
     """Return the regions whose data of a day can't be used yet, with the reasons.
 
-    Where the study doesn't wait for data, what is there counts as whole, and URLs are not looked
-    at.
+    If the study doesn't wait for data, existing data counts as complete, and URLs are not checked.
     """
     late = {name: data_not_there(day, path) for name, path in found.absent.items()}
     if found.study is None or daily is None or daily.wait_for_data is None:

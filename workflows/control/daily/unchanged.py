@@ -12,7 +12,7 @@ from trialfleet.workflows.checksums import Checksums, files_of, sha256_of
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
-# What says when and where a study runs, and not what it trains.
+# Sections on when and where a study runs, which don't affect the training.
 _ELSEWHERE = {
     "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries", "team",
     "usd_per_hour", "keep", "export", "notify", "checks",
@@ -25,7 +25,7 @@ def unchanged_regions(
     """Return the regions whose models would be the same as their last ones.
 
     Args:
-        data: the fingerprint of each region's data, None where it isn't known.
+        data: the fingerprint of each region's data, None if unknown.
         settings: that of all else.
         last: the last day of each region on which a model was trained.
     """
@@ -43,7 +43,7 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
     Reads each file once per change.
 
     Returns:
-        None where that isn't known: for URLs, without data, for a file that changes all the time.
+        None if unknown: for URLs, without data, for a file that changes all the time.
 
     Raises:
         OSError: a file can't be read.
@@ -61,7 +61,7 @@ def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> s
     `entries` are its files with their checksums, as a model's provenance has them.
 
     Returns:
-        None where a checksum isn't known.
+        None if a checksum isn't known.
     """
     found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
     return _digest(found) if found and all(checksum for _, checksum in found) else None

@@ -30,7 +30,7 @@ class Units:
         name: without its ending; two studies of one name in two folders have two.
         place: the folder of the units.
         system: whether they are the machine's.
-        run: runs a command and returns what it prints; a test names another.
+        run: runs a command and returns its output; a test gives another.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Units:
         for path in there:
             path.unlink()
         self.run(self._systemctl("daemon-reload"))
-        with suppress(PoolError):  # it is none of systemd's units any more, unless its day failed
+        with suppress(PoolError):  # systemd has unloaded the unit, unless its day failed
             self.run(self._systemctl("reset-failed", self.service.name))
         return True
 

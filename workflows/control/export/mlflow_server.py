@@ -1,8 +1,8 @@
 """A study's models in MLflow: a run and a registered version for each, and the alias `champion`.
 
 The model of run R of region X of study S is an MLflow run of the study's experiment, found by its
-tag `trialfleet.model` = S/X/R, and a version of the registered model S.X. Whatever is to be made is
-looked for first, so that an export that was killed, or asked twice, makes nothing twice.
+tag `trialfleet.model` = S/X/R, and a version of the registered model S.X. Each
+item is looked up before it is made, so that a killed or repeated export makes nothing twice.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class MlflowServer:
 
         Args:
             settings: the study's.
-            records: a folder for what the server called each model.
+            records: a folder for the server's names of each model.
 
         Raises:
             ExportError: the package is missing, or a password or token can't be read.
@@ -97,7 +97,7 @@ class MlflowServer:
     def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
         """Update a region's runs and versions; return lines on what was done.
 
-        What `keep` removes here stays in MLflow, which has its own rules for that.
+        Models that `keep` removes here stay in MLflow, which has its own rules for that.
 
         Raises:
             ExportError: MLflow refuses or is out of reach.
@@ -220,7 +220,7 @@ class MlflowServer:
     def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
         """Create a run below the model's run for each trial without a finished one.
 
-        Trials that can't be read keep no model out of MLflow; what is returned says so.
+        Unreadable trials don't keep a model out of MLflow; the returned text says so.
         """
         try:
             found = trials_of_model(model.provenance)

@@ -18,7 +18,7 @@ class ExportError(TrialfleetError):
     """An export failed and will be retried; the message has no secret.
 
     Attributes:
-        is_of_all: whether other regions would meet the same.
+        is_of_all: whether other regions would have the same error.
     """
 
     def __init__(self, message: str, *, is_of_all: bool = False) -> None:
@@ -32,7 +32,7 @@ class LocalModel:
 
     Attributes:
         path: its folder; nothing in it ever changes.
-        as_of: how new it is; None where that isn't known.
+        as_of: how new it is; None if unknown.
     """
 
     path: Path

@@ -59,10 +59,10 @@ class Pyfunc:
 
     Attributes:
         modules: of this library, that go with it.
-        requirements: what has to be installed, a line for each package.
+        requirements: the packages to install, a line each.
         inputs: the columns that a prediction needs, and MLflow's types for them.
         outputs: the columns that it gives.
-        metadata: what else is known of the columns.
+        metadata: further facts about the columns.
     """
 
     modules: tuple[str, ...]
@@ -75,7 +75,7 @@ class Pyfunc:
 def pyfunc_of(model: Path) -> Pyfunc | None:
     """Return how MLflow loads a model; None if it can't, or if the trainer wrote MLmodel.
 
-    That is one of `trainer: tabular`, or one whose trainer left `predict.py`.
+    It can for a model of `trainer: tabular`, and for one whose trainer left `predict.py`.
     """
     if (model / MLMODEL).exists():
         return None

@@ -17,8 +17,9 @@ CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
     """Return a client, without sending a request.
 
-    What it signs for others names the bucket in the path: a name with dots is no host's of S3's
-    certificate, and S3's general host sends those on who ask for a bucket of another region.
+    Its signed URLs have the bucket in the path: S3's certificate does not cover host names made
+    from bucket names with dots, and S3's general host redirects requests for buckets of other
+    regions.
 
     Args:
         keys: the study's files; None: boto3 finds its own.

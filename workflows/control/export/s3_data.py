@@ -35,7 +35,7 @@ class DataInS3:
         """Return when an object, or each one of a folder, was written, by its URL.
 
         Returns:
-            Nothing in it where nothing is there; None where that isn't known.
+            Nothing in it where nothing is there; None if unknown.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

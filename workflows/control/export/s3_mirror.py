@@ -10,7 +10,7 @@ provenance.json is put first, on the condition that there is none: it claims the
 that two managers with runs of one id never mix their files. The pointer is replaced on the
 condition that it is still the one that was read: of two writers, one finds out and looks again.
 
-Killed between any two requests, the next call completes it: what is there is not sent again.
+If a call is killed between two requests, the next one completes it, without sending files again.
 """
 
 from __future__ import annotations

@@ -52,13 +52,13 @@ def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
     Args:
         models: a run's id, for the models of all its regions; RUN/REGION for one of them; or a
             model's folder.
-        why: the reason, for those who read the region's history and the day's digest.
+        why: the reason, for the region's history and the day's digest.
 
     Returns:
         The switches. Exports that are out of reach follow later.
 
     Raises:
-        InputError: there is no such model, or one can't be promoted; the others are.
+        InputError: there is no such model, or one can't be promoted; the others are promoted.
     """
     done, left = promote_each([os.fspath(model) for model in models], why)
     follow(switch.folder for switch in done)
@@ -70,12 +70,12 @@ def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
 def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "") -> Switch:
     """Make the previous model of a region its latest again.
 
-    Once more goes one further back.
+    A second call goes back one model further.
 
     Args:
         region: its name, STUDY/REGION, or the folder of its models.
         to: the run whose model it is to be.
-        why: the reason, for those who read the region's history and the day's digest.
+        why: the reason, for the region's history and the day's digest.
 
     Returns:
         The switches. Exports that are out of reach follow later.
@@ -143,11 +143,11 @@ def _told(place: Path) -> Iterator[None]:
 def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
     """Update the exports of models after a switch of `latest`.
 
-    What is out of reach follows later; where models are being exported at the moment, that sees the
-    switch by itself.
+    Targets that are out of reach are updated later. An export that is running finds the switch by
+    itself.
 
     Returns:
-        What can't be exported yet, by target.
+        The problems of targets that are not up to date.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # and then nothing of it is imported: a rollback takes no time

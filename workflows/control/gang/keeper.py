@@ -41,7 +41,7 @@ from trialfleet.workflows.rules.gang_decision import decide, superseded, to_remo
 from trialfleet.workflows.study.frozen import load_frozen
 
 TICK = 0.25  # seconds between two looks at the queue
-QUIET_TICK = 1.0  # where no gang is in it
+QUIET_TICK = 1.0  # if no gang is in it
 POOL_SECONDS = 60.0  # between two checks which pool it is
 SILENT_SECONDS = 10.0  # an agent speaks every 3 s
 _MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point

@@ -40,7 +40,7 @@ class Speaker:
     def heard(self, roster: Roster, now: float) -> Roster:
         """Return the roster after the service's answer: with the next trial, or ended.
 
-        What was told of a trial is its end, whatever a keeper that was killed knew of it.
+        The end of a trial that was reported counts, whatever a killed keeper knew of it.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:

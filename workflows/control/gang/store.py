@@ -1,7 +1,7 @@
 """Storage of large gangs' checkpoints in S3, and the signed URLs to put and get them.
 
-gang/store.json   the prefix of an attempt at a trial; there where the study has one for its gangs
-gang/links.json   what the keeper has signed for the generation that trains, for some hours
+gang/store.json   the prefix of an attempt at a trial, if the study has one for its gangs
+gang/links.json   the keeper's signed URLs for the generation that trains, valid for some hours
 
 The keeper asks S3 in a separate thread: gangs don't wait for AWS. Until there is a URL, or if AWS
 gives none, checkpoints are sent through the access point.
@@ -135,7 +135,7 @@ class GangStore:
     def remove_all(self, place: TrialFolder) -> None:
         """Remove all objects of an attempt from S3, later, also those without a pointer.
 
-        Once that is done the attempt has no place there any more: this may be called again.
+        Then the attempt has no place there any more. This may be called again.
         """
         there = _there(place)
         if there and place.root not in self._ended:

@@ -40,11 +40,11 @@ def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """Make a published model the latest, unless a later run's model is there.
 
-    To be called with the folder's lock, once the gate, where there is one, has let the model pass.
+    Call it with the folder's lock, after the gate, if there is one, has let the model pass.
     `as_of` is how new it is, as its run's `FrozenStudy` has it.
 
     Returns:
-        Why `latest` stays with another run's model, None if it is this one now.
+        Why `latest` stays with another run's model; None if it is this one now.
     """
     why = why_not_newest(published, as_of)
     if why is None:
@@ -58,7 +58,7 @@ def why_not_newest(published: Path, as_of: datetime) -> str | None:
     The model of a later run is there. The arguments are those of `switch_to_newest`.
     """
     link = published.parent / LATEST
-    now = datetime.now(UTC)  # what is newer than that was planned while a clock was set ahead
+    now = datetime.now(UTC)  # a newer model was planned while a clock was set ahead
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
     in_force = link.resolve()  # by a person, perhaps
     if later and link.exists() and in_force != published.resolve():  # a broken link: nothing is
@@ -77,7 +77,7 @@ def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
     """Return why one model counts as newer: by their days, else by their plans.
 
     Returns:
-        One of them, and what is to be said of it.
+        One of them, and the text about it.
     """
     day, before = (provenance_of(model).get("date") for model in (newer, older))
     planned, planned_before = created_of(newer), created_of(older)
@@ -126,7 +126,7 @@ def restore(model: Path) -> None:
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
     """Make the previous model the latest, or the model of the run `to`.
 
-    Former champions whose folder is gone are passed over. The region's history keeps the reason.
+    Previous champions whose folder is gone are skipped. The region's history keeps the reason.
 
     Returns:
         The runs whose models are the latest now and were before.

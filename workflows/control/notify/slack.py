@@ -19,7 +19,7 @@ from trialfleet.workflows.formatting import in_one_line
 
 SECTION = 3_000  # characters of a section
 SECTIONS = 50  # of a message
-_TEXT = 36_000  # characters of the text without sections, of which Slack takes 40,000
+_TEXT = 36_000  # characters of the text without sections; Slack's limit is 40,000
 _LINE = 350  # characters of a line; escaped, it fits into a section with any title
 
 

@@ -1,7 +1,7 @@
 """Writing of a run's folder from a study: `condor_submit_dag study.dag` in it is always enough.
 
 Deterministic: the same study, run id, time and place give the same bytes. The folder is written
-beside its place and renamed when it is whole, so a plan that was interrupted leaves nothing.
+under a temporary name and renamed when it is complete, so an interrupted plan leaves nothing.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ def _copy(file: Path, to: Path) -> None:
     else:
         shutil.copyfile(file, to)
         shutil.copymode(file, to)
-    for path in (to, *to.rglob("*")):  # whoever may write the original may not write the copy
+    for path in (to, *to.rglob("*")):  # the copy is read-only
         path.chmod(path.stat().st_mode & ~0o022)
 
 

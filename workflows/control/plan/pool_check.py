@@ -37,7 +37,7 @@ class PoolCheck:
     Attributes:
         prospects: where its trials can run; None if the pool couldn't be asked.
         has_fleet: the study adds nodes of its fleet.
-        suitable: what those will have; None where that wasn't asked.
+        suitable: what those will have; None if that wasn't asked.
         troubles: what else is in its way, or what couldn't be asked and why.
     """
 

@@ -1,6 +1,6 @@
 """Choices that a study leaves to the pool: GPUs for its trials, and the Python that runs them.
 
-Decided when a run is planned, and frozen in it: each choice with a word on why.
+They are decided when a run is planned, and frozen in it, each with its reason.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class PoolFacts:
     """Facts about the pool for a plan.
 
     Attributes:
-        slots: its slots; none where it is out of reach.
-        trouble: why it is out of reach; empty where it isn't.
+        slots: its slots; none if it is out of reach.
+        trouble: why it is out of reach; empty if it isn't.
         on_this_machine: it is an embedded pool: jobs run here, under this account.
         job_path: PATH of the jobs of an embedded pool.
     """

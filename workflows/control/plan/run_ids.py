@@ -25,7 +25,9 @@ from trialfleet.workflows.study.spec import Study
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _OURS = re.compile(rf"{LATEST}|study\.yaml|daily\..*")  # a folder with study.yaml in it is a run's
-_CLAIMS = ".planned"  # beside a study's regions; its files are the ids, until they can't come again
+_CLAIMS = (
+    ".planned"  # next to a study's regions; its files are the ids, as long as they could recur
+)
 _CLAIM_SECONDS = 86_400.0  # an hour comes twice when summer time ends
 
 
@@ -57,7 +59,7 @@ class Claim:
     """An id that no other run of its study has or can get.
 
     Attributes:
-        made: what was made to claim it, innermost first.
+        made: files and folders made to claim it, innermost first.
     """
 
     run: str
@@ -108,7 +110,7 @@ def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) ->
     """Claim an id for a folder; one that was claimed for the same folder before is its own.
 
     Returns:
-        What was made for it, innermost first; None where another run has the id.
+        Files and folders made for it, innermost first; None if another run has the id.
     """
     if not study.publishes:
         return []

@@ -23,7 +23,7 @@ _PARTS = 3  # to train, to validate, to test
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # as repr() writes text
 _COLUMN = re.compile(rf"column {_QUOTED}")
 _EXAMPLES = re.compile(rf"{_QUOTED}|\d+")
-_SECONDS = 2.0  # without a word
+_SECONDS = 2.0  # without a message
 
 Table = dict[str, Any]
 Checked = dict[str, Any]
@@ -97,9 +97,9 @@ def _target(table: Table) -> str:
 def _notes(tables: dict[str, Table]) -> list[str]:
     """Return each note once, with its regions if these aren't all.
 
-    Of notes on a column that differ in their counts and examples alone, the first is told.
+    Of notes on a column that differ only in their counts and examples, the first is shown.
     """
-    about: dict[str, dict[str, str]] = {}  # by what the note says, the regions' own words
+    about: dict[str, dict[str, str]] = {}  # the regions' notes, by the note without counts
     for region, table in tables.items():
         for note in _notes_of(table):
             about.setdefault(_without_examples(note), {})[region] = note

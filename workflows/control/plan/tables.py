@@ -41,7 +41,7 @@ _MOST_PROBLEMS, _MOST_FILES, _MOST_CLASSES = 20, 3, 4
 _KEY = re.compile(
     r"((?:objective\.|report_|gate\.)(?:metric|direction)|target|checks\.\w+|table(?:\.\w+)*): "
 )
-# What a kind of target is in words; that of the last kind that has a metric is the widest.
+# Names of the kinds of target; the last kind that has a metric is the most general one.
 _TARGETS = {"binary": "two classes", "multiclass": "classes", "regression": "numbers"}
 _PART_OF = {
     f"{prefix}_{name}": part
@@ -202,7 +202,7 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     """Yield the study's metrics that the trainer doesn't report for such a table."""
     kind = found.kind
     known = metrics_of(kind)
-    slip = found.notes.get(found.target)  # one cell that is no number made classes of numbers
+    slip = found.notes.get(found.target)  # one cell that is not a number made the numbers classes
     gate = study.gate
     given = [  # the keys' prefixes, and their values
         ("objective.", study.objective.metric, study.objective.direction),

@@ -33,9 +33,13 @@ MOST_VACATES, SHORT_SECONDS = 20, 120  # any other job: as often, after so short
 # Files with more are sent to a machine once for all jobs there. For that HTCondor makes a transfer
 # of its own, and no slot goes from one region's job to another's: 3 s. Less is sent in 0.1 s.
 ONCE_BYTES = 10_000_000
-AVOID_SECONDS = 120  # so long a job waits for another machine than those where it failed before
+AVOID_SECONDS = 120  # a job waits for another machine than those where it failed before
 Mode = Literal["tune", "final", "evaluate"]
-_LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}  # folders, beside what all leave
+_LEFT = {
+    "tune": [],
+    "final": ["model"],
+    "evaluate": ["losses"],
+}  # folders, in addition to those of all modes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +73,7 @@ class TrialFiles:
     Attributes:
         study: the run's, resolved.
         place: the trial's folder; of a lane's job, its node's.
-        order: what is to be trained; of a lane's job, what its trials have in common.
+        order: the trial to train; of a lane's job, the common part of its trials.
     """
 
     run: str
@@ -240,8 +244,9 @@ class TrialFiles:
     def _reach(self, files: Iterable[str]) -> str:
         """Return the paths that a job with a proxy may access, as HTCondor's prefix list.
 
-        Its words. And, because HTCondor's own transfer keeps to the list, what it sends to the job
-        and takes from it, file by file: each of them exists, for a new one needs all of its folder.
+        These are its messages, and, because HTCondor's transfer obeys the list, all files that it
+        sends to the job and takes from it. Each file exists, as a new one would need access to its
+        folder.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]

@@ -18,7 +18,7 @@ from trialfleet.workflows.facts.jobs.executions import events_of
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 _POLL = 0.2  # seconds
-_LOOK_EVERY = 1.0  # seconds, at what the job waits for
+_LOOK_EVERY = 1.0  # seconds between two checks of what the job waits for
 _REMOVED = -1002  # as DAGMan has it
 
 
@@ -44,7 +44,7 @@ def run_job(
 ) -> Watched:
     """Submit a trial's job, whose files are written, and watch it until it ends or time is up.
 
-    `progress` takes a line, again and again: what the job waits for, or where it runs.
+    `progress` takes a line, repeatedly: what the job waits for, or where it runs.
 
     Raises:
         PoolError: HTCondor is out of reach or refuses the job.

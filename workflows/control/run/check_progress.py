@@ -43,8 +43,8 @@ def waits_for(folder: RunFolder, node: str) -> str:
 def _busy(running: Counter[str]) -> str:
     """Return which runs have slots; empty if none has.
 
-    Not whether one is free at this moment: on a busy pool that is so again and again, for the
-    instant between two jobs, and the slot is another's.
+    It does not say whether one is free at present: on a busy pool slots are often free between two
+    jobs, but belong to another job.
     """
     by_run = running.copy()
     others = by_run.pop("", 0)

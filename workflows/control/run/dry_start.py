@@ -56,7 +56,7 @@ class Checked:
         waited: the job waited for a slot all the time.
         modes: those that it was seen to do, in their order.
         unseen: the first that it was not seen to end in time, and so none after it.
-        warning: what is doubtful of the study by its result; empty: nothing.
+        warning: a warning about the study by its result; empty: none.
         regions: how many the study has; the others were not tried.
     """
 
@@ -99,7 +99,7 @@ class TrainerFailsError(InputError):
     """The trainer failed in its dry start.
 
     Attributes:
-        place: what the trial received and left.
+        place: the trial's input and output files.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ def check(
     Args:
         folder: the run's; it isn't submitted.
         seconds: how long to wait for the end of each job.
-        progress: takes a line, again and again: what a job waits for, or where it runs.
+        progress: takes a line, repeatedly: what a job waits for, or where it runs.
         region: whose trial; default: the first's.
 
     Raises:
-        TrainerFailsError: with the trainer's last words.
-        InputError: there is no such region, or the trainer doesn't tell a metric that the study
+        TrainerFailsError: the message has the trainer's last output.
+        InputError: there is no such region, or the trainer doesn't report a metric that the study
             names.
         PoolError: HTCondor is out of reach or refuses a job.
     """
@@ -218,7 +218,7 @@ class _Check:
             raise self._failed(outcome.error, "evaluate")
         try:
             found = measured(place)[CHALLENGER].metrics
-        except ValueError as error:  # what it says of the rows' losses
+        except ValueError as error:  # of the rows' losses
             raise self._failed(str(error), "evaluate") from error
         deciding = rule_of(self.frozen.study).metric
         if deciding not in found:
@@ -274,7 +274,7 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     """Return a warning about the study's metrics, given a trial's; empty if they fit.
 
     Raises:
-        InputError: regions are to be compared by a metric that trials don't tell.
+        InputError: trials don't report the metric by which regions are compared.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric

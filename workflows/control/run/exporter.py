@@ -91,7 +91,9 @@ def _export_until_over(
     ended: float | None = None
     asked = -ASK_SECONDS
     while folder.study.exists():
-        if clock() - asked >= ASK_SECONDS:  # first: what was published before it is over is seen
+        if (
+            clock() - asked >= ASK_SECONDS
+        ):  # first, so that models published before the end are seen
             asked = clock()
             ended = (ended or clock()) if reader.state() not in UNDER_WAY else None
         all_there = exporter.poll(clock())

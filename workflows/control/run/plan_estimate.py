@@ -36,7 +36,7 @@ class Estimate:
         jobs_seconds: of its trials, full trainings and gates, run in parallel; the rest is time
             between jobs and for publishing. The same as `seconds` if no run has that.
         trial_seconds: the median of the trials that it is based on.
-        full_seconds: that of the full trainings; None where there are none to come.
+        full_seconds: that of the full trainings; None if there are none to come.
         gate_seconds: that of the gates; None if there are none to come, or none was measured.
         concurrency: the number of jobs that run at a time.
         based_on: the number of trials that it is based on.
@@ -56,7 +56,7 @@ class Estimate:
 def estimate(study: Study, concurrency: int) -> Estimate | None:
     """Return the estimated time of a run; None without a complete trial of the study before.
 
-    The runs before are those below `./runs`. With a concurrency of 0 there is no telling.
+    The earlier runs are those below `./runs`. With a concurrency of 0 the time is unknown.
     """
     runs = list(_runs_before(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
@@ -90,10 +90,10 @@ class CostEstimate:
     """The estimated cost of a run in USD.
 
     Attributes:
-        usd: all of it, where no budget ends it before.
+        usd: of the whole run, if no budget ends it before.
         trial: the mean of the trials that it is based on, failed ones too.
-        full: the mean of the full trainings; None where there were none.
-        overhead: what nodes' boot and idle time adds, as a part of what jobs cost; None where no
+        full: the mean of the full trainings; None if there were none.
+        overhead: the cost of nodes' boot and idle time, as a part of the jobs' cost; None if no
             fleet was scaled for those runs.
         based_on: how many trials it is based on.
     """
@@ -139,7 +139,7 @@ class _RunBefore:
 
     Attributes:
         complete: the trials that completed.
-        over: what was noted of the jobs of all trials that are over.
+        over: notes of the jobs of all trials that are over.
         fulls: notes of the jobs of its full trainings.
         gates: notes of the jobs of its gates.
     """

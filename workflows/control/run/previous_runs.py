@@ -28,7 +28,7 @@ def previous_tasks(study: Study) -> list[FormerTask]:
     """Return the previous results for the optimiser of a resolved study.
 
     Raises:
-        InputError: what the study names under learn_from can't be learned from.
+        InputError: runs that the study names under learn_from can't be used.
     """
     if study.sampler != OWN:
         return []

@@ -98,11 +98,12 @@ class Run:
         """Start the trainer once, as a separate job that costs nothing of the budget.
 
         Args:
-            progress: takes a line, again and again: what the job waits for, or where it runs.
+            progress: takes a line, repeatedly: what the job waits for, or where it runs.
             region: for which it is started; default: the first.
 
         Raises:
-            InputError: the run was submitted before, or the trainer fails; with its last words.
+            InputError: the run was submitted before, or the trainer fails; the message has its last
+                output.
             PoolError: HTCondor is out of reach or refuses the job.
         """
         with run_locked(self._files):
@@ -122,7 +123,8 @@ class Run:
     ) -> dry_start.Checked:
         """Start the trainer once, as `check` does; if that fails, remove the run.
 
-        What the trial received and left is kept beside the run, in `.failed-check`, until the next.
+        The trial's input and output files are kept next to the run, in `.failed-check`, until the
+        next check.
 
         Raises:
             InputError: as `check`.
@@ -149,7 +151,7 @@ class Run:
         """Hand the run to HTCondor and return DAGMan's job id.
 
         Args:
-            anyway: also where no slot of the pool can run a trial: others are to come.
+            anyway: also if no slot of the pool can run a trial, as others will join.
 
         Raises:
             InputError: the run was submitted before, or no slot of the pool can run a trial.
@@ -199,7 +201,7 @@ class Run:
     def _gone_on(self) -> str:
         """Resume the run; return the job id of its DAGMan."""
         check_ours(load_frozen(self._files.study), self._files)
-        queued = job_queue.look_up(self._files)  # whether the run is over is the queue's word
+        queued = job_queue.look_up(self._files)  # the queue says whether the run is over
         if queued.root is None:
             self._check_unfinished(self.status())
             return repair.submit(self._files)
@@ -214,7 +216,7 @@ class Run:
         """Refuse to resume a run that has nothing to do.
 
         Raises:
-            InputError: so it is, and why.
+            InputError: it has nothing to do; the message says why.
         """
         if status.state is RunState.DONE:
             raise InputError(f"{str(self.folder)!r} is done: there is nothing to resume")
@@ -277,7 +279,7 @@ class Run:
             repair.stop(self._files)
         from trialfleet.workflows.control.scripts.report_node import write_report
 
-        # it did not come to write its own; `trialfleet report` says what is wrong
+        # it wrote no report; `trialfleet report` says what is wrong
         with suppress(OptimizerError, OSError):
             write_report(self._files, datetime.now(UTC))
         return self.status()

@@ -1,7 +1,7 @@
 """Budgets in USD of a region, its run and its day, checked before each trial starts.
 
-The asks are where they hold: whatever else is dead, without an ask no trial begins. What a job has
-cost is in the study once it is told, and in its event log before.
+Budgets are enforced when a trial is asked for: without an ask no trial starts, whichever process is
+dead. The cost of a job is in the study once its result is recorded, and in its event log before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trialfleet.workflows.study.spec import Study
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.runs.causes import AnyTrial
 
-_OTHERS_SECONDS = 10.0  # for so long what other runs of the day have spent is good
+_OTHERS_SECONDS = 10.0  # the known spending of other runs of the day is used for so long
 
 
 class Budgets:

@@ -1,9 +1,8 @@
 """Early stopping of running trials: the service reads their reports.
 
-A job's agent brings its trial's reports into its folder and takes `stop.json` from there. So a look
-reads files, asks no daemon of HTCondor, and its decision is one file: a service that is killed
-looks again, and one that was decided on stays so. What it comes to is told by the trial's POST
-script, as any outcome.
+A job's agent copies its trial's reports into its folder and reads `stop.json` there. So the service
+reads files, asks no daemon of HTCondor, and writes its decision as one file. A killed service reads
+again, and decisions stay. The trial's POST script records the outcome, like any other.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class EarlyStopping:
         try:
             self._look(self._rule)
         except BaseException:
-            self._seen.clear()  # what was new is looked at again
+            self._seen.clear()  # read new reports again
             self._next = self._clock() + AWAY_SECONDS
             raise
         return bool(self._changed)

@@ -42,7 +42,7 @@ def loop(
         aws: the account.
         fleet: which fleet.
         run: the run that pays for it; empty: none.
-        folder: the run's folder, where it is known: for the report, and to tell runs of one name
+        folder: the run's folder, if it is known: for the report, and to tell runs of one name
             apart.
         graph: the graph whose provisioner this is, if it is one.
         progress: takes a line for each action.

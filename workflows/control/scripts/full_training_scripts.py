@@ -81,7 +81,7 @@ class FinalScripts:
             return False
         try:
             best = self._chosen(slug, node)
-        except InputError:  # which the node `best` tells
+        except InputError:  # the node `best` reports it
             return False
         if isinstance(best, Reply):
             return False

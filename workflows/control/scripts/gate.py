@@ -71,7 +71,7 @@ def prepare(
 ) -> str | None:
     """Write the files of a region's gate; return why there is nothing to measure, if so.
 
-    The job of a `lane` is to measure, whose agent's words this answers; else one of the gate's own.
+    The job of a `lane` measures, and this answers its agent's message; else a separate job does.
 
     Raises:
         OSError: the disk is full.
@@ -228,14 +228,14 @@ def _unmeasured(
     )
 
 
-# What the job left
+# The job's result
 
 
 def measured(place: TrialFolder) -> dict[str, Measured]:
     """Return the job's measurements of each model.
 
     Raises:
-        ValueError: it left something else, in words.
+        ValueError: the result is something else; the message says what.
         OSError: it can't be read.
     """
     return {

@@ -52,7 +52,7 @@ class Publication:
 
     Attributes:
         path: its folder: the trainer's model files, metrics.json, provenance.json and card.json.
-        not_latest: why `latest` is another run's model; None where it is this one.
+        not_latest: why `latest` is another run's model; None if it is this one.
         awaits_approval: why the gate let it pass, if a person has to approve it.
         removed: what became of models that the study doesn't keep, in a line; None: nothing.
     """
@@ -195,7 +195,7 @@ def _same(new: Path, old: Path) -> bool:
     files = _files(new)
     if _files(old) | {Path(CARD)} != files or _origin(new) != _origin(old):
         return False
-    own = files - {Path(PROVENANCE), Path(CARD)}  # what is in the card is in the others
+    own = files - {Path(PROVENANCE), Path(CARD)}  # the card's content is also in the others
     return all(filecmp.cmp(new / name, old / name, shallow=False) for name in own)
 
 
@@ -219,7 +219,7 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
 
     Raises:
         InputError: there is no complete result in `best`, or its order is damaged.
-        OSError: what it left can't be read.
+        OSError: its files can't be read.
     """
     trial = job_files.read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
     result = _result(frozen.study, best)

@@ -1,7 +1,7 @@
 """The program `publish` of a region's node, which copies and hashes a model in its own process.
 
 Its arguments are a run's folder and a region's slug. It is a job of HTCondor's local universe.
-Doing it twice is doing it once. Exits 0, or with what stops the region's graph.
+A second run changes nothing. It exits with 0, or with the code that stops the region's graph.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         return EXITS["done"]
     try:
         frozen = load_frozen(folder.study)
-        if not job_files.size_of(files.best.trained_on):  # or another attempt told so
+        if not job_files.size_of(files.best.trained_on):  # unless another attempt noted it
             noted = trained_on(folder, slug, frozen.study)
             job_files.write_json(files.best.trained_on, noted)
         found = gate.verdict(frozen, files, slug)

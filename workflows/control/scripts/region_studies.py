@@ -34,7 +34,7 @@ class RegionStudies:
     Attributes:
         folder: the run's.
         frozen: the study that it froze.
-        study: the same without what is the run's.
+        study: the same without the run's facts.
         storage: where the studies are.
         regions: the regions' graphs, by slug.
         former: the previous results that its optimiser learns from.
@@ -101,7 +101,7 @@ class RegionStudies:
         Args:
             slug: the region's.
             node: the trial's name, or the DAG node of the full training.
-            answer: what is to be trained; None: what a lane's job asks for.
+            answer: the parameters to train; None: those that a lane's job asks for.
             best: the folder of the full training; None: it is a trial.
             avoid: machines where attempts at it failed before.
         """
@@ -122,7 +122,7 @@ class RegionStudies:
     def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
         """Return an attempt's code and outcome, with its files in their place.
 
-        Its job ended with `code`, or its agent told that.
+        Its job ended with `code`, or its agent reported it.
         """
         code = settled(place, code, bytes_of(self.study.resources.disk))
         return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
@@ -130,8 +130,8 @@ class RegionStudies:
     def ended(self, place: TrialFolder) -> Ended | None:
         """Return how a trial ended, with its files in place; None: it has not ended.
 
-        Its agent may have been lost when the package had come. So may have been who was to judge
-        it, when it had been unpacked. The job's log has a mark of the end from then on.
+        The agent may have been lost after its package came, and the service may have been killed
+        after it unpacked it. From then on the job's log has a mark of the end.
         """
         take_left(place, place.left, bytes_of(self.study.resources.disk))
         ended = read_ended(place)
@@ -179,10 +179,10 @@ class NotTaken(Reply):
 def without_job(node: str, job: JobEnd) -> Reply | None:
     """Return the reply for a node that had no job; None for one that had.
 
-    What its PRE script said counts for a node without a job alone: a DAGMan that was started again
-    does not know that of running nodes. Where HTCondor did not take the job, DAGMan has
-    tried for half a minute and retries such a node no more: that says nothing of the trial's
-    parameters. DAGMan ends when nothing else is left, and another one asks for the node again.
+    The PRE script's exit code counts only for a node without a job: a restarted DAGMan does not
+    know it of running nodes. If HTCondor did not accept the job, DAGMan has tried for half a minute
+    and does not retry the node: this says nothing about the trial's parameters. DAGMan ends when
+    nothing else is left, and another one asks for the node again.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")

@@ -122,7 +122,7 @@ class TrialScripts:
     def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
         """Return the trial that a node's job is to train now, or why there is none.
 
-        The trial `beside` has ended, and is yet to be told.
+        The trial `beside` has ended, but is not recorded yet.
         """
         study = self._studies.of_region(slug)
         name = self._under_way(slug, node, beside) or self._next(slug, node)
@@ -147,10 +147,10 @@ class TrialScripts:
         place = self._folder.region(slug).trial(name)
         said, order = read_said(place), read_order(place)
         if order and order.code and said and said.tells_of(name) and is_answered(said, order):
-            if job.retry < job.most:  # its agent was told of the trial's failure, and left
+            if job.retry < job.most:  # its agent was told that the trial failed, and left
                 return Reply(EXITS["retry"], order.why)
             return self._tell(slug, name, Failed(error=order.why, final=True), {})
-        # Of a gang DAGMan may tell how a job ended that was removed because the others had left.
+        # Of a gang, DAGMan may report a job that was removed because the others had left.
         if place.is_shared and EXIT_UNANSWERED in {job.code, first_failure(place.log)}:
             self.settle(slug, node)
             return Reply(EXITS["retry"], f"{node}: its job got no answer; another job continues")
@@ -181,16 +181,16 @@ class TrialScripts:
             code: with which it ended, or its job.
             job: the HTCondor job, such as 12.0, in which a trial fails once at most; empty where
                 there was none.
-            job_end: what DAGMan tells, where the job is over.
+            job_end: DAGMan's facts, if the job is over.
 
         Returns:
-            done: the trial is told; retry: another attempt is to follow; stop: the region ends.
+            done: the trial is recorded; retry: another attempt follows; stop: the region ends.
         """
         study, place = self._studies.of_region(slug), self._folder.region(slug).trial(name)
         outcome: Outcome
         code, outcome = self._studies.judged(place, code)
         # One that was asked to stop is over however it left. A result still counts: it came
-        # to its end before it heard. So do parameters that can't be trained.
+        # to its end before it got the order. So do parameters that can't be trained.
         if isinstance(outcome, Failed) and code != EXIT_UNTRAINABLE:
             outcome = self._told_to_stop(place) or outcome
         before = study.failures(name)
@@ -265,8 +265,8 @@ class TrialScripts:
     def _why_give_up(self, slug: str, outcome: Failed) -> str | None:
         """Return why none of a region's trials can succeed, if so.
 
-        Whether a trainer can be started is seen in its region alone. Any other error needs all of
-        the run to have come to nothing.
+        That a trainer can't be started is decided by its region alone. Any other error must have
+        failed all trials of the run.
         """
         own = self._studies.of_region(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):

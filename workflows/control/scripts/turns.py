@@ -29,7 +29,7 @@ from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial
 from trialfleet.workflows.status.attempts.outcome import one_line
 
-AGAIN_SECONDS = 2.0  # until words are looked at again that could not be answered
+AGAIN_SECONDS = 2.0  # between tries to answer a message
 _EVENTS = flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
 _FAILED = 1  # an agent's exit code: its trial is to be tried again by another job
 
@@ -53,7 +53,7 @@ class Turns:
         weakref.finalize(self, self._inotify.close)
         self._watched: dict[int, tuple[str, str]] = {}  # region and node, by the watch's number
         self._unwatched: set[tuple[str, str]] = set()
-        self._later: dict[tuple[str, str], float] = {}  # when their words are looked at again
+        self._later: dict[tuple[str, str], float] = {}  # when their messages are read again
 
     @property
     def descriptor(self) -> int:
@@ -154,7 +154,7 @@ class Turns:
         """Record how a trial ended, and assign the next."""
         running = self._trials.unfinished(slug, node)
         note_ended(trial, said.job, said.ended)
-        if is_last:  # its node's POST script tells
+        if is_last:  # its node's POST script records it
             return
         files = self._studies.folder.region(slug)
         if trial.root == files.best.root:
@@ -215,7 +215,7 @@ class Turns:
             self._asked_behind_trials(slug, node, said, chosen.message)
             return
         trial = self._place(slug, chosen.name)
-        # first: words that are answered are passed over
+        # first, as answered messages are skipped
         note(trial, said.job, time.time(), MarkKind.BEGINS)
         self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
 

@@ -15,8 +15,8 @@ def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
     """Update the journal's copy here and read the lease.
 
     Returns:
-        The lease, None where one manager alone runs the days, or none has begun; and why the
-        database can't be asked, empty where it can.
+        The lease, None if only one manager runs the days or none has begun; and why the database
+        can't be asked, empty if it can.
     """
     study = load_whole(file)
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:

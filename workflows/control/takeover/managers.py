@@ -38,7 +38,7 @@ class Managers:
         Args:
             study: a study with `daily.takeover_after`, as `load_published` returns it.
             folder: of its days.
-            say: takes a line on what is waited for.
+            say: takes a line on what it waits for.
         """
         assert study.daily
         assert study.daily.takeover_after
@@ -63,7 +63,7 @@ class Managers:
         Args:
             gives_up: whether to wait no longer, asked again and again.
             at_once: take a lease that nobody holds; else the manager that worked last is given
-                as long as a lease lasts to begin: it has what the last days have taught.
+                as long as a lease lasts to begin, as it has the results of the last days.
 
         Yields:
             Whether this manager holds the lease; False if `gives_up` ended the wait.

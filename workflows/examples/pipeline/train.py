@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 BATCH, PARTS = 24, 4  # rows of a step, and in how many parts they go through the pipeline
 HIDDEN = 4  # layers
-VOTE = 10  # steps between two words of rank 0 on whether to save
+VOTE = 10  # steps between two decisions of rank 0 on whether to save
 
 
 def main() -> None:

@@ -35,8 +35,8 @@ class FailingScript:
         node: the DAG node whose script it is.
         script: the operation, such as `ask`.
         error: why it failed.
-        cause: "storage" and "space" are waited for, as long as it takes; after `TRIES` times of
-            another error its region has failed.
+        cause: "storage" and "space" are waited for, without a limit; after `TRIES` other errors its
+            region has failed.
         times: how often it has failed in a row.
         since: when it first did, in ISO format.
     """

@@ -121,8 +121,8 @@ def _node(ad: Any) -> NodeStatus:
 def passed_over(nodes_log: Path, since: float) -> set[str]:
     """Return the nodes whose POST script ended for a job that had already ended.
 
-    DAGMan does nothing with a second one (docs/dagman-recovery.md, 3). What its nodes' log tells of
-    the time before `since`, when it began, its recovery understood.
+    DAGMan ignores a second end (docs/dagman-recovery.md, 3). Its recovery has read the events of
+    its nodes' log before `since`, when it began.
     """
     ended: dict[str, bytes] = {}  # a node's job whose POST script ended last
     found: set[str] = set()

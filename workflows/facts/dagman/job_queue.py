@@ -3,7 +3,7 @@
 Every job of a run carries `TrialfleetFolder`, the run's folder, so a run that was submitted by hand
 with condor_submit_dag is found like one that `trialfleet submit` started.
 
-All that asks or tells the schedd raises PoolError: no HTCondor is reachable, or it refuses.
+All functions that contact the schedd raise PoolError if no HTCondor is reachable or it refuses.
 """
 
 from __future__ import annotations

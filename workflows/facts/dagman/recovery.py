@@ -55,7 +55,8 @@ def _holder(files: DagFiles) -> int | None:
 def set_aside(files: DagFiles) -> Path | None:
     """Move the recovery files to a separate folder; return it, None if there were none.
 
-    The lock goes last: a crash midway leaves it, and whoever comes next moves the rest.
+    The lock is moved last: after a crash midway it is still there, and the next call moves the
+    rest.
     """
     left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
     if not left:

@@ -12,7 +12,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 Say = Literal["begun", "ask", "saved", "told"]
 Over = Literal["memory", "time", "disk"]
-_NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no words
+_NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no message
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Turn:
 
     Attributes:
         token: names the agent's process.
-        number: of its words.
+        number: of its message.
     """
 
     token: str
@@ -61,7 +61,7 @@ class Said:
 
     Attributes:
         job: the HTCondor job, such as 12.0.
-        turn: names the agent's process, and these words of it that want an answer.
+        turn: names the agent's process and this message, which wants an answer.
         say: what they are: that a trial has begun, or saved a checkpoint, or ended; or a question
             for a trial.
         trial: its name; empty in a question.
@@ -103,7 +103,7 @@ def read_said(place: TrialFolder) -> Said | None:
 def read_ended(place: TrialFolder) -> Ended | None:
     """Return the end of a trial, by its package or its agent's message; None: not ended.
 
-    What has come of it is in its folder already.
+    Its files are in its folder already.
     """
     try:
         return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
@@ -127,7 +127,7 @@ def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
 
 
 def is_answered(said: Said, order: Order) -> bool:
-    """Return whether an order answers an agent's words."""
+    """Return whether an order answers an agent's message."""
     return said.turn == Turn(order.token, order.turn)
 
 

@@ -15,7 +15,7 @@ from trialfleet.nodes.job.packages import unpack_from
 from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
-_RESULT = "result.json"  # comes behind what it tells of; that the trial has ended comes last
+_RESULT = "result.json"  # written after the files that it describes; the mark of the end is last
 _MAY_BE_LOST = ("out", "err", "progress.jsonl")  # by a power failure; the study has the reports
 _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 
@@ -27,7 +27,7 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
     that is missing was taken before. Its files may have `most` bytes together.
 
     Raises:
-        OSError: there is no room, say.
+        OSError: for example, the disk is full.
     """
     if not os.path.lexists(package):
         return

@@ -33,7 +33,7 @@ _INPUT = frozenset({1, 2, 3})  # FileTransferEventType: the input's is queued, s
 _ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
 _KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
 _READING = Lock()  # several threads of a server read; the bindings read one log at a time
-_COMPARED = 256  # bytes at the end of what was read, by which a log is known again
+_COMPARED = 256  # last bytes of the part that was read, to recognise a log
 _PIECE = 16 << 20  # bytes that are read at once
 _EVENT_ENDS = b"\n...\n"
 _GENERIC = re.compile(
@@ -48,19 +48,19 @@ class Execution(NamedTuple):
     """One execution in a slot.
 
     Attributes:
-        slot: as HTCondor names it: `slot1_1@host`; empty where the job did not begin to execute.
+        slot: as HTCondor names it: `slot1_1@host`; empty if the job did not begin to execute.
         began: in Unix seconds.
         ended: in Unix seconds; of the present one, the time of its last event.
         cpu_seconds: processor time.
         proc: of a gang's jobs, which one.
         is_over: whether it has ended.
         end: how.
-        properties: what the slot says of itself, and its node.
+        properties: the attributes of the slot and its node.
         saved: when the last checkpoint of a trial arrived, or its result; None: neither did.
-        told: when a trial's result last arrived; None: none did.
+        told: when a trial's result last arrived; None: none arrived.
         memory_mb: the most memory that was used, where the trial's end says that.
         ended_by: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty before,
-            and where nothing told its end.
+            and if no event says so.
         reason: why, in HTCondor's words.
     """
 

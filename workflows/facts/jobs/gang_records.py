@@ -14,7 +14,7 @@ _MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
 
 
 def read_roster(place: TrialFolder) -> Roster | None:
-    """Return the roster of a node's gang; None where it has none, or it can't be read."""
+    """Return the roster of a node's gang; None if it has none, or it can't be read."""
     return unless_damaged(
         lambda: Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)),
         None,

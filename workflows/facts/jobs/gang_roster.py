@@ -56,7 +56,7 @@ class Roster:
         state: form, run or done.
         since: when this state began, in Unix seconds.
         trial: the name of its trial; empty while that is unknown.
-        turn: of the gang's words, that which the trial's order answers.
+        turn: the number of the gang's message that the trial's order answers.
         first: the generation in which the trial began.
         members: by rank; while one forms, those of the generation before it.
         start: name of the checkpoint to start from; None: from the beginning.
@@ -66,7 +66,7 @@ class Roster:
         code: how the trial ended, as an exit code or minus a signal's number, None until then; of a
             gang that is done, the agents' own exit code.
         over: the limit for which the trial was ended: memory, time or disk.
-        result: name of the package with what the rank that decided has left.
+        result: name of the package of the deciding rank.
         apart: agents that are left out for a while, as the network keeps them from others.
     """
 

@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 LONG = 600.0  # seconds that no state but executing and waiting for a slot takes
 
-# What is read of a job's ad.
+# Attributes of a job's ad that are read.
 ATTRIBUTES = [
     "DiskUsage",
     "JobCurrentStartExecutingDate",
@@ -47,7 +47,7 @@ class JobFacts:
         checkpointed: whether the trial that it is at has a checkpoint with files.
         is_rank: whether it is one of a gang's, whose keeper counts its starts.
         input_mb: the size of its input.
-        disk_mb: what it uses of the disk.
+        disk_mb: its disk usage.
         asked: since when its agent has waited for an answer, in Unix seconds; None: it doesn't.
     """
 
@@ -84,7 +84,7 @@ class JobFacts:
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    A job's log is read where that can tell of trouble. The `ads` have `ATTRIBUTES` and those that
+    A job's log is read if it can show trouble. The `ads` have `ATTRIBUTES` and those that
     health.py reads.
     """
     own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)

@@ -43,7 +43,7 @@ class Job:
             where HTCondor measures that.
         machine: the host of the last attempt.
         slot: the slot of the last attempt, as HTCondor names it: `slot1_1@host`.
-        attempts: how often it was tried; 0 if it isn't known.
+        attempts: how often it was tried; 0 if unknown.
         usd: what its time in slots cost, over all attempts, in USD; None if a price isn't known.
         lost_usd: the part of that which was paid for attempts that failed, and for executions that
             were cut off, whatever a checkpoint saved of them.
@@ -77,7 +77,7 @@ class Stay:
         ended: in Unix seconds; of the present one, the time of its last event, or `now`.
         end: how it ended.
         usd: what it cost; None if the node's price isn't known.
-        saved: the time, in Unix seconds, up to which its work was saved; None: none of it was.
+        saved: the time, in Unix seconds, up to which its work was saved; None: nothing was saved.
     """
 
     machine: str
@@ -112,7 +112,7 @@ class JobNotes(Job):
 def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
     """Return the event log's facts about a trial's job; None if it never executed.
 
-    A log that can't be read, or breaks off, says what it says up to there.
+    An unreadable or incomplete log counts up to that point.
 
     Args:
         place: the trial's folder.
@@ -233,7 +233,7 @@ def read_removals(log: Path) -> list[float]:
 def first_failure(log: Path) -> int | None:
     """Return the exit code of a node's first job, in its last attempt, that failed by itself.
 
-    None where none did, as where all of them were removed.
+    None if none did, as where all of them were removed.
     """
     for event in submissions(events_of(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
@@ -251,7 +251,7 @@ def read_starts(place: TrialFolder) -> list[Execution]:
     """Return the starts of a trial in its last attempt, oldest first.
 
     A start that was cut off before the job executed is one of no length, without a slot; of a
-    shared job it is none of the trial's.
+    shared job it is not one of the trial's.
     """
     if place.is_shared:
         return (attempts_of(place) or [[]])[-1]
@@ -324,7 +324,7 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
 def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
     """Return a trial's maximum memory: by its marks, or by HTCondor of its own job.
 
-    That is by proportional set size where it was measured, else by resident set size.
+    HTCondor's figure is the proportional set size if it was measured, else the resident set size.
     """
     if place.is_shared:
         known = [each.memory_mb for each in executions if each.memory_mb is not None]

@@ -1,8 +1,8 @@
 """Marks of trials in the event log of the job that trains them.
 
-HTCondor's log tells when a job executes, not which trial it is at. So the access point adds, as its
-agent tells it, when each trial began, saved a checkpoint and ended: generic events, which every
-reader of such logs passes over or understands:
+HTCondor's log says when a job executes, not which trial it trains. So the access point adds when
+each trial began, saved a checkpoint and ended, as the agent reports it. These are generic events,
+which every reader of such logs ignores or understands:
 
     008 (012.000.000) 2026-11-25 09:18:36.842 trialfleet: A.l1.t02 ends code=0 cpu=11.9 memory=231.0
     ...

@@ -1,8 +1,8 @@
 """The parts of a job's executions by trial, and the time between two trials.
 
 The job's event log has marks of its trials (marks.py). A trial's part of an execution lasts from
-its begin to its end, or to the execution's. What is left of the execution belongs to no trial: the
-agent starts, asks, brings results and waits for answers.
+its begin to its end, or to the execution's. The rest of the execution belongs to no trial: the
+agent starts, asks, sends results and waits for answers.
 """
 
 from __future__ import annotations

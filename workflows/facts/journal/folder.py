@@ -1,7 +1,7 @@
 """Names of the files of a study's daily runs, all in this module.
 
-In runs/STUDY, beside a folder for each day's run, which is called as the day; DATE-2 is another
-attempt at what failed in it.
+They are in runs/STUDY, next to the folders of the days' runs, which are named by the dates; DATE-2
+is another attempt at the failed regions.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class DailyFolder:
         return DailyFolder(Path.cwd() / "runs" / study)
 
     journal = file_in("daily.db")  # what became of each region on each day
-    lock = file_in("daily.lock")  # locked by whoever works on a day; holds that day's date
+    lock = file_in("daily.lock")  # locked by the process that works on a day; has that day's date
     checksums = file_in("daily.checksums.jsonl")  # those of the data files that were read
     # The program that a clock starts, `trialfleet daily run STUDY`; where HTCondor is the clock,
-    # what it prints is in daily.log.
+    # its output is in daily.log.
     start = file_in("daily.start")
     study = file_in("daily.study")  # the path of the study's file, as its days were run last
     alerts = file_in("daily.alerts")  # the outbox of the days' events

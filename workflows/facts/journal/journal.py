@@ -1,9 +1,9 @@
 """The journal of a study's days: each region's outcome on each day, recorded once.
 
-A SQLite file that any number of processes may read and write. What is recorded never changes: a
-second record of the same region, day and attempt is passed over, and no region ends well twice on
-one day. An attempt fixes the regions that it is for, its run and its deadline before anything is
-done for it; after a crash it continues unchanged.
+A SQLite file that several processes may read and write. Records never change: a second record of
+the same region, day and attempt is ignored, and no region succeeds twice on one day. An attempt
+fixes the regions that it is for, its run and its deadline before anything is done for it; after a
+crash it continues unchanged.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Outcome:
     Attributes:
         attempt: at the region's day, counted from 1.
         why: of a kept or failed region; empty for the others.
-        run: the id of its run; None where none was made for it.
-        fingerprint: of its data, where that is known.
-        settings: a fingerprint of all else that decides what is trained.
+        run: the id of its run; None if none was made for it.
+        fingerprint: of its data, if known.
+        settings: a fingerprint of everything else that affects the training.
     """
 
     date: date
@@ -112,7 +112,7 @@ class Journal:
         """Open or create the journal.
 
         Raises:
-            TrialfleetError: the file can't be made or is no journal.
+            TrialfleetError: the file can't be made or is not a journal.
         """
         self.file = file
         with self._open() as connection:

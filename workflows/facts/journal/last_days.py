@@ -25,7 +25,7 @@ class RegionDays:
     """A region's last day that has ended for it.
 
     Attributes:
-        failed: days in a row that have failed, this one last; 0 where it ended well.
+        failed: days in a row that have failed, this one last; 0 if it ended well.
     """
 
     date: date
@@ -41,7 +41,7 @@ class StudyDays:
         begun: the newest that has begun.
         ended: when a day ended last; None before one has.
         regions: by name, all that had a day within a month.
-        daily: when days begin; None where the study's file can't be read, or says so no more.
+        daily: when days begin; None if the study's file can't be read, or says so no more.
         models: how new the current model of each region is, by name.
         awaiting: since when a model of a region waits for approval, by name.
     """

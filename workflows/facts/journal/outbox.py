@@ -1,11 +1,11 @@
 """The outbox: events and their deliveries, in a folder.
 
 FOLDER/outbox.db   the events, and a line for each channel that wants one
-FOLDER/lock        locked by whoever sends
+FOLDER/lock        locked by the process that sends
 
-An event is put in with the deliveries that it needs, in one step; what is in it already stays as it
-is. A delivery is noted as sent after it was: a crash between the two sends it once more, with the
-event's own id. So each arrives once, or rarely twice, and never not at all while its channel works.
+An event is added with its deliveries in one step; existing ones stay. A delivery is noted as sent
+afterwards: after a crash between the two it is sent once more, with the same event id. So each
+arrives once, or rarely twice, as long as its channel works.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Delivery:
         tries: the number of failed tries.
         due: when it is to be tried, in unix seconds.
         first: when it was tried first; None before that.
-        error: what was wrong the last time.
+        error: of the last try.
     """
 
     event: Event
@@ -78,7 +78,7 @@ class Outbox:
         """Open or create the outbox of a folder.
 
         Raises:
-            TrialfleetError: the folder can't be made, or what is in it is no outbox.
+            TrialfleetError: the folder can't be made, or its content is not an outbox.
         """
         self._folder = folder
         try:

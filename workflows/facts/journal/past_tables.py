@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.tables.day_profile import DayProfile
 
-_BACK = timedelta(days=92)  # what was usual before is not any more
+_BACK = timedelta(days=92)  # older tables no longer show what is usual
 _PROFILE = TypeAdapter(DayProfile)
 
 

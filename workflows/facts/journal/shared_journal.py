@@ -1,6 +1,6 @@
 """The journal of a study with two managers: the database has it, the file is a copy.
 
-What is written goes to the database first, and counts from then on; the views read the file alone.
+Records are written to the database first, and count from then on; the views read only the file.
 """
 
 from __future__ import annotations

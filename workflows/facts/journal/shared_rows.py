@@ -56,7 +56,7 @@ class Row:
 
     Attributes:
         kind: attempt, ended, outcome or told.
-        key: what tells it from others of its kind.
+        key: unique among those of its kind.
         content: a JSON object.
     """
 

@@ -52,7 +52,7 @@ class ExportFolder:
     mlflow = file_in("mlflow")  # what MLflow called each model: asked again where this is lost
     _targets = file_in("targets.json")  # where to, when it was exported last; no secret
     _problems = file_in("problems.json")  # what could not be exported at the last try, by target
-    _lock = file_in("lock")  # locked by whoever exports
+    _lock = file_in("lock")  # locked by the process that exports
 
     @staticmethod
     def for_study(study: Study) -> ExportFolder:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 PROVENANCE = "provenance.json"
-EXPORTS = ".export"  # beside the regions, in a study whose models are exported
+EXPORTS = ".export"  # next to the regions, in a study whose models are exported
 
 BESIDE = ".publish-"  # how the name of a model that isn't whole yet begins
 
@@ -68,7 +68,7 @@ def check_published(model: Path) -> Path:
     """Return the absolute path of a run's published model, also through a link.
 
     Raises:
-        InputError: it is no such folder.
+        InputError: it is not such a folder.
     """
     place = model.parent.absolute() / model.name
     if provenance_of(place).get("run") != place.name:
@@ -135,7 +135,7 @@ def other_models(published: Path) -> dict[Path, datetime]:
 def as_of_model(model: Path) -> datetime | None:
     """Return how new a published model is; None if unknown.
 
-    That is when its run was planned, or the end of the run's day where that was before.
+    That is when its run was planned, or the end of the run's day if that was earlier.
     """
     return _moment(model, "as_of") or created_of(model)
 

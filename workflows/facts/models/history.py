@@ -29,9 +29,9 @@ class Change:
         former: the run of the previous model; None: there was none.
         time: when, in ISO 8601; None: before there was a history.
         by: what changed it: publish, promote, rollback, restore for what another manager had done,
-            or hand for what none of them did.
-        who: the account that promoted it or rolled it back; empty where that isn't known.
-        why: the reason that was given for it; empty where none was.
+            or hand for a change that none of them made.
+        who: the account that promoted it or rolled it back; empty if unknown.
+        why: the reason that was given for it; empty if none was.
     """
 
     run: str
@@ -52,7 +52,7 @@ class Change:
 def changes(link: Path) -> list[Change]:
     """Return the changes of a region's `latest`, oldest first, up to the present one.
 
-    A history that can't be read counts as none: it is no reason to publish nothing.
+    An unreadable history counts as none: models are published nevertheless.
     """
     found, current = _stored(link), target_of(link)
     if found and current == found[-1].former != found[-1].run:
@@ -81,8 +81,8 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 def in_force(link: Path) -> list[str]:
     """Return the champions to which a rollback can return, the present one last.
 
-    A model that was rolled back is none of them: going back twice leads two champions back, not
-    there and back again.
+    A model that was rolled back is not among them: two rollbacks go back two champions, not back
+    and forth.
     """
     stack: list[str] = []
     for change in changes(link):

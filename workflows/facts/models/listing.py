@@ -43,16 +43,16 @@ class PublishedModel:
     """A model in a region's folder of models.
 
     Attributes:
-        created: when its run was planned, also if its day was another; None where it isn't known.
+        created: when its run was planned, also if its day was another; None if unknown.
         as_of: how new it is: that, or the end of its day if that was earlier; None if unknown.
         in_force: whether it is the latest.
         standing: whether it is or was the current model, and what replaced it.
-        awaits_since: since when it waits for approval; None where it doesn't.
+        awaits_since: since when it waits for approval; None if it doesn't.
         card: its card; the provenance alone where it has none.
         verdict: the gate's; None in a study without a gate.
         evaluations: the gate's metric of it each time that it was measured, oldest first, and the
             run whose gate that was.
-        metric: of these; empty where no gate measured anything.
+        metric: of these; empty if no gate measured anything.
         drift: how it left its past range when it was last measured; None if it didn't.
     """
 

@@ -35,7 +35,7 @@ class Verdict:
         metric: what decided; its name.
         champion: the current model; None: there was none.
         challenger: the new model.
-        baseline: None where it was not measured.
+        baseline: None if it was not measured.
         interval: of the mean difference of the losses, challenger - champion: the two ends of
             one-sided intervals; None without losses.
     """

@@ -58,22 +58,22 @@ class TrialFolder:
     # The submit file of the job, rendered before it is submitted.
     submit = file_in("trial.sub", of="node_root")
     log = file_in("log", of="node_root")  # HTCondor's event log of the job, over all attempts
-    agent_log = file_in("agent.log", of="node_root")  # what the job's agent printed
+    agent_log = file_in("agent.log", of="node_root")  # output of the job's agent
     out = file_in("out")  # standard output of the last attempt
     trained_on = file_in("trained-on.json")  # the inputs of a published model, with checksums
     err = file_in("err")  # standard error of the last attempt
-    result = file_in(nodes.RESULT)  # what the trial left: its contract's output; empty until then
+    result = file_in(nodes.RESULT)  # the trial's output by its contract; empty until then
     job = file_in("job.json")  # how the job of a full training, or of a gate, ran and what it cost
     # Why attempts at a full training failed, by their number; the study keeps a trial's.
     failures = file_in("failures.json")
     progress = file_in(nodes.PROGRESS)  # one JSON line per report of the trial; empty at the start
     # By which a running job and its access point speak, and nothing else.
     words = file_in(nodes.WORDS, of="node_root")
-    order = file_in(nodes.ORDER, of="words")  # what the job's agent is to do
-    said = file_in(nodes.SAID, of="words")  # what the job's agent said last
+    order = file_in(nodes.ORDER, of="words")  # the order for the job's agent
+    said = file_in(nodes.SAID, of="words")  # the last message of the job's agent
     # The trial's last checkpoint, packed.
     saved = file_in(nodes.CHECKPOINT_PACKAGE, of="words")
-    left = file_in(nodes.RESULT_PACKAGE, of="words")  # what the trial left at its end, packed
+    left = file_in(nodes.RESULT_PACKAGE, of="words")  # the trial's files at its end, packed
     # What its job doesn't have and the trial needs, packed: a gate's models in a lane.
     given = file_in(nodes.GIVEN_PACKAGE, of="words")
     ended = file_in(nodes.ENDED)  # how the trial ended, as its package said; absent until that came
@@ -90,7 +90,7 @@ class TrialFolder:
     model = file_in(nodes.MODEL)  # the trained model's folder, of a full training
     # The folder by which a gang's jobs and their keeper speak; there for gangs alone.
     gang = file_in(nodes.GANG, of="words")
-    # What the keeper decided of a gang: its generation and ranks, and how it ended.
+    # The keeper's decisions on a gang: its generation and ranks, and how it ended.
     roster = file_in("roster.json", of="gang")
     # The place of a gang's checkpoints in S3; exists if its study wants them there.
     gang_store = file_in("store.json", of="gang")
@@ -122,7 +122,7 @@ class RegionFolder:
         """The region's graph and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
-    scripts_log = file_in("scripts.log")  # what the PRE and POST scripts printed
+    scripts_log = file_in("scripts.log")  # output of the PRE and POST scripts
     failing = file_in(FAILING)  # the last error of each script that fails; absent until one has
     stopped = file_in("stopped.json")  # why the region stopped early; absent if it didn't
     # Which budget in USD pays for no more of its trials; absent until one was refused.
@@ -131,11 +131,11 @@ class RegionFolder:
     restart = file_in("restart.json")
     # The rows that its trials train on, of `trainer: tabular` with CSV or Parquet data.
     table = file_in("table.npz")
-    # What was found in its data when the run was planned; of `trainer: tabular` alone.
+    # The description of its data when the run was planned; only of `trainer: tabular`.
     table_found = file_in("table.json")
     # What its table is like, to compare other days' with; of a day of `trainer: tabular`.
     profile = file_in("profile.json")
-    # With how many past days its table was compared, and what the checks of it warn of.
+    # The number of past days with which its table was compared, and the warnings of the checks.
     checks = file_in("checks.json")
     inputs = file_in(
         "inputs.json"
@@ -205,7 +205,7 @@ class RunFolder:
     root: Path
     _known: dict[str, RegionFolder] = field(
         default_factory=dict, init=False, repr=False, compare=False, hash=False
-    )  # paths take longer to make than to look at, and whoever watches a run asks for them often
+    )  # paths take longer to make than to use, and watching a run uses them often
 
     def __post_init__(self) -> None:
         assert self.root.is_absolute(), f"a run's folder is absolute: {self.root}"
@@ -221,7 +221,7 @@ class RunFolder:
     dag = file_in("study.dag")  # the whole graph
     database = file_in("study.db")  # Optuna's SQLite file, where the study names no other storage
     optimizer_submit = file_in("optimizer.sub")  # the submit file of the optimiser's service
-    service_log = file_in(LOG)  # what the optimiser's service, whoever started it, has logged
+    service_log = file_in(LOG)  # the log of the optimiser's service
     # The submit file of the gangs' keeper, the same for all regions.
     gang_submit = file_in("gang.sub")
     gang_lock = file_in("gang.lock")  # locked by the one process that keeps the run's gangs
@@ -231,7 +231,7 @@ class RunFolder:
     report_submit = file_in("report.sub")  # the submit file that writes the report at the run's end
     # The submit file of the fleet's autoscaler, in a study that has one.
     fleet_submit = file_in("fleet.sub")
-    # What the fleet's autoscaler did last and what the fleet has cost so far.
+    # The last actions of the fleet's autoscaler, and the fleet's cost so far.
     fleet_state = file_in("fleet.json")
     # Who stopped the run; absent unless a person did, and after a resume.
     stopped = file_in("stopped.json")
@@ -245,9 +245,9 @@ class RunFolder:
     aws = file_in("aws.json")
     # The outbox of the run's events: there where the study wants to notify anybody.
     alerts = file_in("alerts")
-    # What the export of its models needs: there where the study exports them.
+    # The settings of its models' export; exists if the study exports them.
     export = file_in("export")
-    # The way to AWS of whoever planned the run; a proxy's password may be in it.
+    # The planner's AWS settings; a proxy's password may be in it.
     export_variables = file_in("variables.json", of="export")
     # The same for the gangs' keeper: exists if checkpoints of gangs are in S3.
     gang_variables = file_in("gang.variables.json")

@@ -68,7 +68,7 @@ def read_head(path: Path) -> FrozenHead:
     """Return the facts in a run's study.yaml, wherever it is, by its JSON copy if that is whole.
 
     Raises:
-        InputError: the file is no frozen study.
+        InputError: the file is not a frozen study.
     """
     try:
         frozen = read_copy(path)
@@ -76,7 +76,7 @@ def read_head(path: Path) -> FrozenHead:
         planned = datetime.fromisoformat(frozen["created"]).astimezone()
         of_day = date.fromisoformat(day["date"]) if day else planned.date()
         return FrozenHead(frozen["run"], frozen["folder"], of_day, study["name"], study["publish"])
-    except DAMAGED:  # of another release; or it can say what is wrong with it
+    except DAMAGED:  # of another release; or this reports what is wrong with it
         from trialfleet.workflows.study.frozen import load_frozen
 
         found = load_frozen(path)

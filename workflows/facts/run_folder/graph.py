@@ -19,13 +19,13 @@ from trialfleet.workflows.facts.run_folder.trial_names import ALL, TrialRange, r
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
-# What the nodes' scripts answer with; region.dag says to DAGMan what each means.
+# Exit codes of the nodes' scripts; region.dag tells DAGMan their meanings.
 EXITS = {
     "done": 0,
     "retry": 1,
     "skip": 3,
     "stop": 4,
-    "undone": 5,  # of the report: a region hasn't what the study asked for
+    "undone": 5,  # of the report: a region lacks what the study asked for
     "defer": EXIT_NO_SERVICE,
 }
 RESTARTS = 10  # maximum replacements of a region's DAGMan, then the region has failed

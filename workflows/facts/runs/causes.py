@@ -1,7 +1,7 @@
 """Causes of failed attempts at a region's trials: the most frequent, or the latest.
 
-The study keeps a word on each attempt that failed, also of a trial that is tried again or completes
-later. Errors that differ in figures alone (a value, an address, a job's folder) are one cause.
+The study notes each failed attempt, also of a trial that is tried again or completes later. Errors
+that differ in figures alone (a value, an address, a job's folder) are one cause.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FIGURES = re.compile(
 _EXIT_CODE = re.compile(r"\bexit code \d+: ")
 SEE = "; see "  # before the path of a log, at the end of a reason
 _SHORT = 60  # characters of a reason in a table
-_ENOUGH_LEFT = 0.4  # of the room: shorter beginnings of errors are no more than how they are told
-ENOUGH = 3  # attempts that fail alike, and none that doesn't, are no accident
+_ENOUGH_LEFT = 0.4  # of the room: shorter beginnings of errors are only introductions
+ENOUGH = 3  # attempts that all fail alike are no accident
 
 
 def log_hint(log: str) -> str:
@@ -66,10 +66,10 @@ class Cause:
     """A cause of failed attempts.
 
     Attributes:
-        error: in the words of the latest of those attempts.
+        error: of the latest of those attempts.
         attempts: how many failed so.
         of: how many failed in all.
-        log: what the latest of them wrote on standard error, or HTCondor's log of it.
+        log: the standard error of the latest of them, or HTCondor's log of it.
         blame: "node" where the latest was a machine's fault, which costs no retry; else empty.
     """
 
@@ -106,7 +106,7 @@ def in_short(reason: str) -> str:
 def first_clauses(words: str, most: int) -> str:
     """Return the beginning of a text in at most this many characters.
 
-    It ends with a clause where enough is left by that, else within a word, with a ….
+    It ends with a clause if that leaves enough, else within a word, with a ….
     """
     if len(words) <= most:
         return words
@@ -165,7 +165,7 @@ def note_final_failure(
         more: what else is kept with it.
 
     Returns:
-        What is noted of its attempts, by their numbers.
+        The notes of its attempts, by their numbers.
     """
     noted = noted_failures(final)
     known = noted.get(str(attempt), {})
@@ -194,7 +194,7 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
 def why_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
     """Return why no trial of a run can succeed; None if one did or causes differ.
 
-    Told by the first of them, so that it stays the same while others follow.
+    The first of them is quoted, so that the text stays the same while others follow.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = failed_attempts(trials)

@@ -60,8 +60,8 @@ def trial_stays(
 def has_lost_nothing(trial: AnyTrial) -> bool:
     """Return whether a trial's notes have executions and none that was lost.
 
-    Their text tells that in a fraction of the time that parsing them takes; where this is false,
-    `trial_stays` knows.
+    Searching their text takes a fraction of the time of parsing them. If this is false,
+    `trial_stays` gives the answer.
     """
     notes = trial.user_attrs
     text = notes.text("job") if isinstance(notes, Attributes) else ""

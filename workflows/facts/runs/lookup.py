@@ -100,7 +100,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
             is one; else a run that was submitted comes before those.
 
     Raises:
-        InputError: there is no such run, or more than one; names those that there are.
+        InputError: there is no such run, or more than one; the message names the existing ones.
     """
     runs = runs_here()
     if name is None:
@@ -183,7 +183,7 @@ def find_model(name: str) -> Path:
             beginning of one.
 
     Raises:
-        InputError: there is no such model, or several studies have one; names those there are.
+        InputError: there is no such model, or several studies have one; the message names them.
     """
     _check_here(name)
     place = Path(name)

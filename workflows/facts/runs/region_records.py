@@ -1,6 +1,6 @@
 """The records in a region's folder, read at most once per look at its run.
 
-Whoever writes one renames it into the folder, so the folder's time tells whether any has changed.
+Records are renamed into the folder, so the folder's time says whether any has changed.
 """
 
 from __future__ import annotations

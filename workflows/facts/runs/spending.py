@@ -56,12 +56,12 @@ class Spending:
     Attributes:
         spent: USD of all its nodes since the run began.
         cap: `price_cap.run`; None: there is none.
-        left: what is left of it; None without one.
-        reserve: what of the cap is kept for the full trainings, in USD; None without one.
+        left: the rest of it; None without one.
+        reserve: the part of the cap for the full trainings, in USD; None without one.
         ended: why trials, or also the full trainings, have ended for lack of money.
-        trouble: why the autoscaler does not get on, if it doesn't.
+        trouble: why the autoscaler makes no progress, if it doesn't.
         nodes_left: which nodes live yet though the autoscaler has ended, until when and for how
-            much, in words; None where none does.
+            much, in words; None if none does.
     """
 
     spent: float

@@ -55,14 +55,14 @@ class _OwnFile:
 def check_not_emptied(folder: RunFolder) -> None:
     """Refuse an empty file of studies if trials were asked for.
 
-    A trial's files are written after it is in the study, so these tell that there was one.
+    A trial's files are written after it is in the study, so they show that there was one.
 
     Raises:
-        OptimizerError: so it is.
+        OptimizerError: the file is empty.
     """
     try:
         is_empty = folder.database.stat().st_size == 0
-    except OSError:  # it has not been made yet, or is out of reach: whoever opens it says so
+    except OSError:  # it has not been made yet, or is out of reach: opening it reports that
         return
     if is_empty and any(folder.regions.glob(f"*/{TRIALS}/*/{nodes.TRIAL}")):
         raise OptimizerError(
@@ -127,7 +127,7 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
     """Return whether another manager continues a day's run.
 
-    So it is taken to be as well while the storage can't be asked.
+    It also returns True while the storage can't be asked.
     """
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:
