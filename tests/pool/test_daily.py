@@ -184,7 +184,7 @@ def test_a_day_that_its_checks_fail_costs_nothing_and_is_accepted_by_hand(here: 
     assert any(f"demo {SECOND}: B: failed: " in title and "60, where" in title for title in told)
     days.journal.record([attempt.outcome("A", Ending.PUBLISHED, "", run=attempt.run)], now)
     days.journal.end(attempt, now)
-    assert days._come_since(SECOND) == []
+    assert days._newly_arrived(SECOND) == []
 
     strict["checks"] = {"rows": "warn"}
     again = Days(write_study(here, **strict), clock=lambda: now)

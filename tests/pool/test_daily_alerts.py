@@ -75,7 +75,8 @@ def test_a_channel_that_is_away_gets_its_alerts_when_it_is_back(
 def test_a_day_that_has_ended_waits_for_nobody_who_sends(here: Path) -> None:
     file = write_study(here, notify=[{"command": ["false"]}])
     Days(file).run(DAY)
-    with Outbox(DailyFolder.for_study("demo").alerts).alone(wait=True):  # a mail server that hangs
+    outbox = Outbox(DailyFolder.for_study("demo").alerts)
+    with outbox.hold_lock(wait=True):  # a mail server that hangs
         days = Days(file)
         days.run(DAY)
         days.finish_telling()

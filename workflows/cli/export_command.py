@@ -39,7 +39,7 @@ def export(run_or_study: str | None, as_json: bool) -> None:
         if not as_json:
             say(line)
 
-    with folder.alone(wait=True):
+    with folder.hold_lock(wait=True):
         enter(targets)
         problems = export_settled(folder, targets, tell)
     if as_json:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from trialfleet.nodes.job.words import Order
-from trialfleet.workflows.facts.jobs.agent_words import Ended
+from trialfleet.workflows.facts.jobs.agent_messages import Ended
 
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file
 # (periodic_hold), memory, and the two time limits that a person may set in a submit file.

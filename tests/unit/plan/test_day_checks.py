@@ -299,9 +299,9 @@ def test_a_region_that_failed_by_a_check_is_tried_again_once_its_file_is_another
     days.journal.end(attempt, NOON)
     data = place / f"data/north-{day_of(3)}.csv"
     os.utime(data, (NOON.timestamp() - 60,) * 2)
-    assert days._come_since(day_of(3)) == []
+    assert days._newly_arrived(day_of(3)) == []
     os.utime(data, (NOON.timestamp() + 60,) * 2)
-    assert days._come_since(day_of(3)) == ["north"]
+    assert days._newly_arrived(day_of(3)) == ["north"]
 
 
 def printed(*words: str) -> str:

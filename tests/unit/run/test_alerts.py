@@ -442,7 +442,7 @@ def test_one_process_tells_of_a_run_until_that_is_done(
 
     assert [look(0), look(5), starts()] == [1, 1, 1]  # it has ended, but just so
     assert [look(watchers.AGAIN_SECONDS), starts()] == [0, 1]
-    with Outbox(with_alerts.alerts).alone(wait=False) as ours:
+    with Outbox(with_alerts.alerts).hold_lock(wait=False) as ours:
         assert ours
         assert [look(0), starts()] == [1, 1]  # somebody else tells of it
     told.write_text("import sys; open(sys.argv[2] + '/starts', 'a'); exit(1)\n")

@@ -66,7 +66,7 @@ def train(run: Run, trials: int = 8) -> dict[str, list[Assignment]]:
 
 def test_a_run_learns_from_the_newest_of_its_study(make_run: MakeRun) -> None:
     first = planned(make_run, "r1")
-    assert not RunFolder(first.folder).former.exists()
+    assert not RunFolder(first.folder).previous_results.exists()
     assert plan_summary(first)["learns_from"] == []
     before = train(first)
     second = planned(make_run, "r2")
@@ -175,7 +175,7 @@ def test_of_many_results_the_best_half_and_some_others_are_kept(make_run: MakeRu
     many = {"trials": 70, "lanes": 1, "startup_trials": 70}
     first = planned(make_run, "r1", regions=["A"], budget=many)
     losses = sorted(loss("A", answer.params) for answer in train(first, 70)["A"])
-    (task,) = read_former(RunFolder(planned(make_run, "r2", regions=["A"]).folder).former)
+    (task,) = read_former(RunFolder(planned(make_run, "r2", regions=["A"]).folder).previous_results)
     assert len(task.losses) == MOST_RESULTS
     assert list(task.losses[: MOST_RESULTS // 2]) == losses[: MOST_RESULTS // 2]
     assert task.losses[-1] == losses[-1]
@@ -184,7 +184,7 @@ def test_of_many_results_the_best_half_and_some_others_are_kept(make_run: MakeRu
 def test_results_that_are_to_be_large_are_turned_round(make_run: MakeRun) -> None:
     up = {"metric": "loss", "direction": "maximize"}
     train(planned(make_run, "r1", objective=up))
-    file = RunFolder(planned(make_run, "r2", objective=up).folder).former
+    file = RunFolder(planned(make_run, "r2", objective=up).folder).previous_results
     tasks = json.loads(file.read_text())["tasks"]
     assert all(value <= 0 for task in tasks for value in task["losses"])
     assert tasks[0]["losses"] == sorted(tasks[0]["losses"])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.run.test_job_log import EVICTED, SUBMITTED, executing, unix
 from trialfleet import job_files
-from trialfleet.workflows.facts.jobs.agent_words import Ended
+from trialfleet.workflows.facts.jobs.agent_messages import Ended
 from trialfleet.workflows.facts.jobs.executions import events_of, time_of
 from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder

@@ -482,7 +482,7 @@ def test_what_comes_while_somebody_else_sends_is_sent(tmp_path: Path, hook: Hook
     """Who found the outbox locked would have left what it put in to nobody."""
     to_hook, outbox = channel(webhook={"url": hook.url}), Outbox(tmp_path)
     outbox.put([event()], [to_hook], is_daily=False)
-    with outbox.alone(wait=False) as ours:
+    with outbox.hold_lock(wait=False) as ours:
         assert ours
         other = threading.Thread(target=deliver_all, args=(outbox, lambda: [to_hook]), daemon=True)
         other.start()

@@ -18,7 +18,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.plan.trial_files import TrialFiles
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.control.scripts.publish_node import publish_region
-from trialfleet.workflows.facts.jobs.agent_words import asked_since
+from trialfleet.workflows.facts.jobs.agent_messages import asked_since
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.facts.jobs.log_notes import noted_parts
 from trialfleet.workflows.facts.jobs.parts import parts_of

@@ -57,14 +57,14 @@ class Watchers:
     def check(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
         """Start missing processes; return the runs whose work is not done."""
         wanted = {run: list(_watchers_of(run)) for run in runs}
-        undone = {
+        unfinished = {
             run: [each for each in of if not self._is_done(each)] for run, of in wanted.items()
         }
-        known = {each for of in undone.values() for each in of}
+        known = {each for of in unfinished.values() for each in of}
         for gone in self._processes.keys() - known:
             if self._processes[gone].poll() is not None:
                 del self._processes[gone]
-        return [run for run, of in undone.items() if of]
+        return [run for run, of in unfinished.items() if of]
 
     def _is_done(self, watcher: Watcher) -> bool:
         """Return whether the last such process succeeded; start one if there is none."""

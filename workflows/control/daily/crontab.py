@@ -31,9 +31,9 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
-    former = schedd.query(_of(folder), _ATTRIBUTES)
-    if len(former) == 1 and former[0].get("TrialfleetDailyText") == identity:
-        return f"{former[0]['ClusterId']}.0"
+    previous = schedd.query(_of(folder), _ATTRIBUTES)
+    if len(previous) == 1 and previous[0].get("TrialfleetDailyText") == identity:
+        return f"{previous[0]['ClusterId']}.0"
     description = render_template(
         "submit/daily.sub.j2",
         study=study,

@@ -101,13 +101,13 @@ class Days:
         """
         if day:
             self._check_past(day)
-            self._bring_to_its_end(day)
+            self._finish_day(day)
             return [day]
         done: list[date] = []
         while not done or self._daily.due(self._clock()) > done[-1]:
             begun = {attempt.date for attempt in self.journal.attempts()}
             for each in days_to_do(self._daily, begun, self._clock()):
-                self._bring_to_its_end(each)
+                self._finish_day(each)
                 done.append(each)
         return done
 
@@ -139,7 +139,7 @@ class Days:
         return [
             day
             for number, day in enumerate(days, start=1)
-            if self._make_up_for(day, f"{number:,} of {count:,} days")
+            if self._backfill_day(day, f"{number:,} of {count:,} days")
         ]
 
     def tell(
@@ -155,7 +155,7 @@ class Days:
             study = load_published(self._file)
             outbox = Outbox(self.folder.alerts) if channels else None
             if outbox:
-                self._share_what_was_told(outbox)
+                self._share_alerts(outbox)
                 if self._managers is None or self._managers.has_worked:
                     tell_days(study, channels, outbox, self.folder, self.journal, self._clock())
             if outbox and planned and awaited:
@@ -169,7 +169,7 @@ class Days:
             self._sender = Sender(outbox, channels)
             self._sender.start()
 
-    def _share_what_was_told(self, outbox: Outbox) -> None:
+    def _share_alerts(self, outbox: Outbox) -> None:
         """Skip alerts that another manager has sent, and share those sent here."""
         if self._managers:
             outbox.skip(self._managers.told)
@@ -182,7 +182,7 @@ class Days:
             return
         self._sender.finish()
         try:
-            self._share_what_was_told(self._sender.outbox)
+            self._share_alerts(self._sender.outbox)
             line = left_over(self._sender.outbox, self._study.name, self._file, self.folder)
         except (TrialfleetError, OSError) as error:
             line = f"alerts: {error}"
@@ -214,7 +214,7 @@ class Days:
 
     # -- one day -----------------------------------------------------------------------------------
 
-    def _bring_to_its_end(self, day: date) -> None:
+    def _finish_day(self, day: date) -> None:
         """Work on a day's first attempt alone; a second process finds it done."""
         if self._managers is None:
             self._first_attempt(day)
@@ -244,7 +244,7 @@ class Days:
                     return True
                 self._first_attempt(day)
                 self._finish_open()
-                if late := self._come_since(day):
+                if late := self._newly_arrived(day):
                     self._begin(day, late)
                     self._finish_open()
         except LeaseLostError:
@@ -263,7 +263,7 @@ class Days:
         return attempt.deadline is not None and self._clock() >= attempt.deadline
 
     @contextmanager
-    def _lease(self, day: date, *, to_make_up: bool = False) -> Iterator[bool]:
+    def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
         """Wait until no other manager works on the days, and copy its results here.
 
         The wait ends once the day has ended, unless it is a backfill.
@@ -274,9 +274,9 @@ class Days:
             return
 
         def gives_up() -> bool:
-            return not to_make_up and _all_ended(self.journal.attempts(day))
+            return not is_backfill and _all_ended(self.journal.attempts(day))
 
-        with managers.hold_lease(gives_up, at_once=to_make_up) as ours:
+        with managers.hold_lease(gives_up, at_once=is_backfill) as ours:
             if ours:
                 if managers.taken_from:
                     self._tell_takeover(day, managers.taken_from)
@@ -287,17 +287,17 @@ class Days:
                         self.journal.record(found, self._clock())
             yield ours
 
-    def _tell_takeover(self, day: date, former: Lease) -> None:
-        self._say(f"{day}: taken over from {former.host}, which stopped responding")
-        event = takeover_event(self._study.name, self.journal, day, former)
+    def _tell_takeover(self, day: date, previous: Lease) -> None:
+        self._say(f"{day}: taken over from {previous.host}, which stopped responding")
+        event = takeover_event(self._study.name, self.journal, day, previous)
         if channels := self._study.channels(self._file.absolute().parent):
             Outbox(self.folder.alerts).put([event], channels, is_daily=True)
             self.tell()
 
-    def _make_up_for(self, day: date, place: str) -> bool:
+    def _backfill_day(self, day: date, place: str) -> bool:
         """Backfill the missing regions of a day, alone; return whether any were missing."""
         patient = _patient(BusyDayWatch(self._say))
-        with day_lock(self.folder, day, patient), self._lease(day, to_make_up=True):
+        with day_lock(self.folder, day, patient), self._lease(day, is_backfill=True):
             self._finish_open()
             regions = self._missing(day)
             if not regions:
@@ -340,7 +340,7 @@ class Days:
                 begun = time.monotonic()
             time.sleep(max(0.0, min(due[one.attempt] for one in open_ones) - time.monotonic()))
 
-    def _come_since(self, day: date) -> list[str]:
+    def _newly_arrived(self, day: date) -> list[str]:
         """Return the regions that failed for lack of data and have new data now."""
         found = load_day(self._file, day)
         late = not_ready(found, day, self._daily)

@@ -95,19 +95,19 @@ def awaited_event(
     )
 
 
-def takeover_event(study: str, journal: Journal, day: date, former: Lease) -> Event:
+def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
     """Return the event that this manager continues a day of an unresponsive manager."""
     host = socket.gethostname()
-    silent = duration(former.age)
+    silent = duration(previous.age)
     return Event(
-        id=event_id(journal.scope, "takeover", former.token),
+        id=event_id(journal.scope, "takeover", previous.token),
         kind="attention",
         study=study,
         title=in_one_line(
-            f"{study} {day}: {host} took over from {former.host}, silent for {silent}"
+            f"{study} {day}: {host} took over from {previous.host}, silent for {silent}"
         ),
-        text=f"{former.host}: {former.folder}\nThe day continues here; check that machine.",
-        data={"date": str(day), "from": former.host, "to": host},
+        text=f"{previous.host}: {previous.folder}\nThe day continues here; check that machine.",
+        data={"date": str(day), "from": previous.host, "to": host},
     )
 
 

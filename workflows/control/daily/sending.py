@@ -40,7 +40,7 @@ class Sender(threading.Thread):
         while True:
             is_last = self._ends.is_set()
             try:
-                with self.outbox.alone(wait=False) as ours:
+                with self.outbox.hold_lock(wait=False) as ours:
                     is_last |= ours and not deliver(self.outbox, self._channels)
             except TrialfleetError as error:
                 log.warning("alerts: %s", error)
@@ -67,8 +67,8 @@ def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
     there = f"{ours} && JobStatus != {JobStatus.REMOVED}"
-    if former := schedd.query(there, ["ClusterId"]):
-        return f"{former[0]['ClusterId']}.0"
+    if previous := schedd.query(there, ["ClusterId"]):
+        return f"{previous[0]['ClusterId']}.0"
     write_atomic(folder.send, text, mode=0o755)
     description = render_template("submit/send.sub.j2", study=study, folder=folder)
     return job_queue.hand_over(description)

@@ -323,14 +323,14 @@ class MlflowServer:
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set the environment variables of MLflow's client, without any other login."""
-    former = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
+    previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name in former:
+        for name in previous:
             os.environ.pop(name, None)
-        os.environ.update({name: value for name, value in former.items() if value is not None})
+        os.environ.update({name: value for name, value in previous.items() if value is not None})
 
 
 def _metrics(card: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -58,7 +58,7 @@ def export_all(
 ) -> dict[str, str]:
     """Update all targets with the models of some or all regions.
 
-    To be called by one process at a time, see `ExportFolder.alone`.
+    To be called by one process at a time, see `ExportFolder.hold_lock`.
 
     Returns:
         Why a target isn't up to date, by its title.

@@ -163,7 +163,7 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
             continue
         from trialfleet.workflows.control.export.passes import export_settled
 
-        with _alone(folder) as ours:
+        with _lock_exports(folder) as ours:
             if not ours:
                 tell("an export is running; it will copy this change too")
                 continue
@@ -173,10 +173,10 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
 
 
 @contextmanager
-def _alone(folder: ExportFolder) -> Iterator[bool]:
+def _lock_exports(folder: ExportFolder) -> Iterator[bool]:
     """Give whether this process may export, after a short wait for another one."""
     for _ in range(_TRIES):
-        with folder.alone(wait=False) as ours:
+        with folder.hold_lock(wait=False) as ours:
             if ours:
                 yield True
                 return

@@ -117,7 +117,7 @@ class Keeper:
         now = time.time()
         known = read_roster(place)
         roster = known if known and known.cluster == cluster else None
-        before = speaker.heard(roster or Roster(cluster=cluster, since=now), now)
+        before = speaker.advance(roster or Roster(cluster=cluster, since=now), now)
         names = _delivered(place, _MOST_DISKS * ads[0]["RequestDisk"] * 1024)
         if names is None and before.code is None:
             after = replace(before, code=1, over="disk")
@@ -145,8 +145,8 @@ class Keeper:
     def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
         job, now = (ad["ClusterId"], ad["ProcId"]), time.monotonic()
         said = _said(place, ad["ProcId"])
-        former, since = self._heard.get(job, (None, now))
-        since = since if said == former else now
+        previous, since = self._heard.get(job, (None, now))
+        since = since if said == previous else now
         self._heard[job] = said, since
         quiet = now - since
         return Job(

@@ -15,7 +15,7 @@ from dataclasses import replace
 from trialfleet import job_files, nodes
 from trialfleet.nodes.job.agent import EXIT_UNANSWERED
 from trialfleet.nodes.job.words import PATIENCE, REPEAT_SECONDS, Order, spoken
-from trialfleet.workflows.facts.jobs.agent_words import Said, is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
@@ -37,7 +37,7 @@ class Speaker:
         self._said: Said | None = read_said(place)
         self.order: Order | None = read_order(place)
 
-    def heard(self, roster: Roster, now: float) -> Roster:
+    def advance(self, roster: Roster, now: float) -> Roster:
         """Return the roster after the service's answer: with the next trial, or ended.
 
         The end of a trial that was reported counts, whatever a killed keeper knew of it.

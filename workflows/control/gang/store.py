@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Issue:
+class _Signed:
     """The URLs signed for a gang."""
 
     generation: int
@@ -49,7 +49,7 @@ class _Issue:
     at: float
 
 
-class _There(NamedTuple):
+class _Location(NamedTuple):
     """The location of an attempt's checkpoints; the folder's name ends with a slash."""
 
     bucket: str
@@ -73,7 +73,7 @@ class GangStore:
         self._thread = ThreadPoolExecutor(1, "gang-store")
         self._clients: dict[str, Future[S3Client]] = {}  # by bucket
         self._failed: dict[str, float] = {}
-        self._issued: dict[Path, _Issue] = {}
+        self._issued: dict[Path, _Signed] = {}
         self._ended: set[Path] = set()
 
     def close(self) -> None:
@@ -104,10 +104,10 @@ class GangStore:
         if links is None:
             return
         job_files.write_json(place.gang / LINKS, links, mode=0o600, within=place.root)
-        self._issued[place.root] = _Issue(roster.generation, newest + AHEAD, now)
+        self._issued[place.root] = _Signed(roster.generation, newest + AHEAD, now)
 
     def _links(
-        self, there: _There, generation: int, numbers: Iterable[int], get: Collection[str]
+        self, there: _Location, generation: int, numbers: Iterable[int], get: Collection[str]
     ) -> dict[str, Any] | None:
         """Return URLs to put and get checkpoints; None if AWS gives none."""
         from botocore.exceptions import BotoCoreError
@@ -142,7 +142,9 @@ class GangStore:
             self._ended.add(place.root)
             self._thread.submit(self._delete, there, None, place.gang_store)
 
-    def _delete(self, there: _There, names: Iterable[str] | None, then: Path | None = None) -> None:
+    def _delete(
+        self, there: _Location, names: Iterable[str] | None, then: Path | None = None
+    ) -> None:
         """Delete some or all of an attempt's objects, then a file here; in the thread."""
         try:
             asked = self._clients.get(there.bucket)
@@ -189,12 +191,12 @@ def _client(keys: S3Keys | None, bucket: str) -> S3Client:
     return s3_client(keys, found.get("BucketRegion") or "us-east-1")
 
 
-def _signed(client: S3Client, what: Any, there: _There, name: str) -> str:
+def _signed(client: S3Client, what: Any, there: _Location, name: str) -> str:
     where = {"Bucket": there.bucket, "Key": there.key(name)}
     return client.generate_presigned_url(what, Params=where, ExpiresIn=VALID_SECONDS)
 
 
-def _keys_of(client: S3Client, there: _There) -> list[str]:
+def _keys_of(client: S3Client, there: _Location) -> list[str]:
     pages = client.get_paginator("list_objects_v2")
     found = pages.paginate(Bucket=there.bucket, Prefix=there.folder)
     return [one["Key"] for page in found for one in page.get("Contents", [])]
@@ -208,10 +210,10 @@ def _is_pointer(place: TrialFolder, name: str) -> bool:
     return pointer_in(text) is not None
 
 
-def _there(place: TrialFolder) -> _There | None:
+def _there(place: TrialFolder) -> _Location | None:
     file, most = place.gang_store, job_files.MOST_NOTES
     plain = object_or_empty(lambda: job_files.read_json(file, most, place.root))
     if "prefix" not in plain:
         return None
     bucket, _, key = str(plain["prefix"]).removeprefix("s3://").partition("/")
-    return _There(bucket, f"{key}/")
+    return _Location(bucket, f"{key}/")

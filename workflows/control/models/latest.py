@@ -108,9 +108,9 @@ def promote(model: Path, why: str = "") -> str | None:
     place = check_published(model)
     with models_lock(place.parent):
         link = place.parent / LATEST
-        former = history.target_of(link)
+        previous = history.target_of(link)
         _switch(link, place.name, "promote", why)
-    return former
+    return previous
 
 
 def restore(model: Path) -> None:
@@ -142,7 +142,7 @@ def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple
             raise InputError(
                 f"{str(models_folder)!r} has no link {LATEST}: there is no model to roll back"
             )
-        target = _named(models_folder, to) if to else _former(models_folder, current)
+        target = _named(models_folder, to) if to else _previous(models_folder, current)
         _switch(link, target, "rollback", why)
     return target, current
 
@@ -156,7 +156,7 @@ def _named(models_folder: Path, run: str) -> str:
     return run
 
 
-def _former(models_folder: Path, current: str) -> str:
+def _previous(models_folder: Path, current: str) -> str:
     there = previous_champions(models_folder)
     if not there:
         others = [model.name for model in models_in(models_folder) if model.name != current]

@@ -67,7 +67,7 @@ class UnknownCategories:
         self._vocabularies: dict[str, list[str]] = {}
         self._rows = 0
 
-    def look_at(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
+    def count(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
         """Count rows whose categories have these codes, [n, k]; 0 is unknown."""
         self._rows += len(rows)
         for place, (name, vocabulary) in enumerate(columns.categorical.items()):
@@ -125,7 +125,7 @@ def _predictions(
     numbered = range(first_row, first_row + len(frame))
     numeric, categorical = encode(present, model.columns, numbered)
     if unknown:
-        unknown.look_at(model.columns, present, categorical)
+        unknown.count(model.columns, present, categorical)
     return model.predict(numeric, categorical)
 
 

@@ -33,7 +33,7 @@ def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> No
             for each in known
             if each.secret_variable and each.secret_variable not in os.environ
         }
-        with outbox.alone(wait=False) as ours:
+        with outbox.hold_lock(wait=False) as ours:
             if ours:
                 deliver(outbox, known, leave=elsewhere)
         if all(one.channel in elsewhere for one in outbox.waiting()):
@@ -48,7 +48,7 @@ def deliver(
     *,
     leave: Collection[str] = (),
 ) -> int:
-    """Send due events; only one process may call it at a time, see `Outbox.alone`.
+    """Send due events; only one process may call it at a time, see `Outbox.hold_lock`.
 
     Deliveries to channels that the study no longer has are given up; the channels `leave`, by their
     keys, are skipped.

@@ -30,7 +30,7 @@ def watch(folder: RunFolder) -> None:
     if not study.notify:
         return
     outbox = Outbox(folder.alerts)
-    with outbox.alone(wait=False) as ours:
+    with outbox.hold_lock(wait=False) as ours:
         if not ours:
             return
         events = RunEvents(folder)

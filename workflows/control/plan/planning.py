@@ -70,7 +70,7 @@ def write_plan(
     places: Mapping[str, str] | None = None,
     day: RunsDay | None = None,
     costs: CostsBefore | None = None,
-    former: Sequence[FormerTask] = (),
+    previous: Sequence[FormerTask] = (),
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
@@ -84,7 +84,7 @@ def write_plan(
         places: where the study's file sets a trial's limits, as `FrozenStudy` has them.
         day: the day that the run is of, if any.
         costs: what jobs of its study cost before, if that is known.
-        former: previous results that the optimiser learns from.
+        previous: previous results that the optimiser learns from.
 
     Raises:
         InputError: the run's id or folder can't be used, a model of that id is published
@@ -121,7 +121,7 @@ def write_plan(
         places=dict(places or {}),
         study=study,
     )
-    _write_beside(folder, frozen, graph, code, aws, former)
+    _write_beside(folder, frozen, graph, code, aws, previous)
     remember_frozen(folder.study, frozen)
     return folder
 
@@ -203,7 +203,7 @@ def _write_beside(
     graph: StudyGraph,
     code: list[Path],
     aws: AwsEnvironment | None,
-    former: Sequence[FormerTask],
+    previous: Sequence[FormerTask],
 ) -> None:
     """Write everything into a temporary folder next to the run's, then rename it."""
     parent, study = folder.root.parent, frozen.study
@@ -221,8 +221,8 @@ def _write_beside(
         _write_texts(beside.root, texts_of(folder, frozen, graph), private)
         if aws:
             _write_private(beside.aws, aws.to_json())
-        if former:
-            write_atomic(beside.former, former_as_text(former))
+        if previous:
+            write_atomic(beside.previous_results, former_as_text(previous))
         _copy_code(beside.code, [*code, _node_file(nodes.HELPER)])
         archive.build(beside.code / nodes.AGENT)
         freeze_code(beside, source_of(frozen), sif_of(study))

@@ -18,7 +18,7 @@ from trialfleet import job_files
 from trialfleet.render import render_template
 from trialfleet.sections import bytes_of
 from trialfleet.workflows.control.plan.inputs import inputs_of, sif_of
-from trialfleet.workflows.facts.jobs.agent_words import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.cost import PRICED_BY
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane

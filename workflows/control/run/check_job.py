@@ -49,8 +49,8 @@ def run_job(
     Raises:
         PoolError: HTCondor is out of reach or refuses the job.
     """
-    for former in (place.log, place.agent_log, place.out, place.err):
-        job_files.remove(former)
+    for previous in (place.log, place.agent_log, place.out, place.err):
+        job_files.remove(previous)
     with _submitted(folder, place, node):
         return _watch(folder, place, node, seconds, progress)
 

@@ -295,12 +295,12 @@ def failure_text(
     study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
 ) -> str:
     """Return the message about a trainer that failed in `place`: why, its output, a fix."""
-    said, mending = last_words(place.err), missing_module(place.err, study)
+    said, fix = last_words(place.err), missing_module(place.err, study)
     words = f"; its last output, from {str(place.err)!r}:\n{said}" if said else ""
     return (
         f"the trainer fails {_WITH[mode]}with the default settings of region {region!r}: "
         f"{error}{words}\n"
-        + (f"{mending}\n" if mending else "")
+        + (f"{fix}\n" if fix else "")
         + f"the trial's input and output files are in {str(place.root)!r}"
     )
 

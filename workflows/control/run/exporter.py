@@ -53,7 +53,7 @@ class Exporter:
             return True
         if now < self._due:
             return False
-        with self._folder.alone(wait=False) as ours:
+        with self._folder.hold_lock(wait=False) as ours:
             if not (ours and self._may()):
                 return False
             problems = export_all(self._folder, self._targets, log.info)
@@ -76,7 +76,7 @@ def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> Non
     targets = of_study(study, read_variables(folder.export_variables))
     if targets is None:
         return
-    with ExportFolder(folder.export).alone(wait=False) as ours:
+    with ExportFolder(folder.export).hold_lock(wait=False) as ours:
         if ours:
             exports = ExportFolder.for_study(study)
             exporter = Exporter(exports, targets, lambda: not is_taken_over(frozen, folder))

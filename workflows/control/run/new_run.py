@@ -96,7 +96,7 @@ def _plan(
         places=places,
         day=day,
         costs=costs,
-        former=previous_tasks(study),
+        previous=previous_tasks(study),
     )
     place = None if out is None else Path(out)
     if run is not None:

@@ -14,7 +14,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.plan.inputs import inputs_of
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE, words_of
-from trialfleet.workflows.facts.jobs.agent_words import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.current import end_place, in_lane
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
@@ -43,7 +43,7 @@ class FinalScripts:
         is_done = lane is not None and lane["done"] and lane["trial"] == best.number
         if is_done or self._is_trained(end_place(files, files.best), best):
             return Reply(EXITS["skip"], f"{node}: already trained in full")
-        self._begin_anew(files)
+        self._reset(files)
         place = files.best
         place.by_lane.unlink(missing_ok=True)
         avoid = node_faults.to_avoid(self._study, noted_failures(place))
@@ -85,7 +85,7 @@ class FinalScripts:
             return False
         if isinstance(best, Reply):
             return False
-        self._begin_anew(files)
+        self._reset(files)
         place = in_lane(files, files.best, node)
         write_json(place.by_lane, {"node": node, "trial": best.number, "done": False})
         self._studies.files(slug, region.best, best, place).hand_out(turn)
@@ -150,7 +150,7 @@ class FinalScripts:
         self._studies.go_on(slug)
         return best
 
-    def _begin_anew(self, files: RegionFolder) -> None:
+    def _reset(self, files: RegionFolder) -> None:
         """Delete the results about the model of a previous training."""
         for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
             job_files.remove(left)

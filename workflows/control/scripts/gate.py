@@ -23,7 +23,7 @@ from trialfleet.optimizer.region_types import Failed, Unpaid
 from trialfleet.sections import bytes_of
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.control.scripts.publish import check_model
-from trialfleet.workflows.facts.jobs.agent_words import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.current import end_place, in_lane
 from trialfleet.workflows.facts.models.card import verdict_of
 from trialfleet.workflows.facts.models.folders import champion_of, models_folder_of, provenance_of

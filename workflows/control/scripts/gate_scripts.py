@@ -7,7 +7,7 @@ from trialfleet.optimizer.region_types import Failed
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts import gate
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
-from trialfleet.workflows.facts.jobs.agent_words import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.current import end_place, in_lane, lane_of
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.status.attempts.job_record import note_job

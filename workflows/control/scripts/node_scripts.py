@@ -225,7 +225,7 @@ class NodeScripts:
     def _model_leads(self) -> bool:
         study = self._frozen.study
         budgets = map(study.budget_of, study.region_table)
-        has_former = bool(self._studies.former)
+        has_former = bool(self._studies.previous)
         return any(
             first_led(one.startup, one.trials, one.lanes, has_former=has_former) for one in budgets
         )

@@ -91,7 +91,7 @@ def publish(
             shutil.rmtree(left, ignore_errors=True)
         _put(published, frozen, best, verdict)
         why = verdict and _why_kept(published, frozen.study, verdict)
-        passed = _put_to_a_person(published, frozen, verdict) if verdict and not why else None
+        passed = _await_approval(published, frozen, verdict) if verdict and not why else None
         if passed:
             why = passed_words(published, passed)
         else:
@@ -99,7 +99,7 @@ def publish(
         return Publication(published, why, passed, _removed(published, frozen.study.keep))
 
 
-def _put_to_a_person(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
+def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
     """Mark a model that passed the gate as awaiting approval; return why, if it has to."""
     gate, link = frozen.study.gate, published.parent / LATEST
     if not (gate and gate.approve) or why_not_newest(published, frozen.as_of):

@@ -14,7 +14,7 @@ from trialfleet.sections import bytes_of
 from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.disk_space import lack_of_space
-from trialfleet.workflows.facts.jobs.agent_words import Ended, read_ended
+from trialfleet.workflows.facts.jobs.agent_messages import Ended, read_ended
 from trialfleet.workflows.facts.jobs.delivery import take_left
 from trialfleet.workflows.facts.jobs.job_log import last_job
 from trialfleet.workflows.facts.jobs.marks import MarkKind, note
@@ -37,7 +37,7 @@ class RegionStudies:
         study: the same without the run's facts.
         storage: where the studies are.
         regions: the regions' graphs, by slug.
-        former: the previous results that its optimiser learns from.
+        previous: the previous results that its optimiser learns from.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
@@ -48,7 +48,7 @@ class RegionStudies:
             check_not_emptied(folder)
         self.storage = open_storage(storage_url(folder, frozen.study))
         self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
-        self.former = read_former(folder.former)
+        self.previous = read_former(folder.previous_results)
         self._opened: dict[str, RegionStudy] = {}
         self._clock = WallClock()
 
@@ -69,7 +69,7 @@ class RegionStudies:
                 study_name(self.study, self.frozen.run, region.name),
                 self.study.space_of(region.name),
                 self._settings(region),
-                former=FormerTasks(self.former, region.name) if self.former else None,
+                former=FormerTasks(self.previous, region.name) if self.previous else None,
                 now=lambda: self._clock.now().timestamp(),
             )
         return self._opened[slug]

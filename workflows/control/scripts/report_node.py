@@ -48,8 +48,8 @@ def main() -> None:
             report = when_there_is_space(lambda: write_report(folder, datetime.now(UTC)), say)
     except TrialfleetError as error:
         sys.exit(str(error))
-    undone = [region.name for region in report.regions if not Stage(region.status).is_good]
+    incomplete = [region.name for region in report.regions if not Stage(region.status).is_good]
     worse = [region.name for region in report.regions if region.worse is not None]
-    message = f"report written; not done: {', '.join(undone) or 'none'}"
+    message = f"report written; not done: {', '.join(incomplete) or 'none'}"
     print(message + (f"; tuned is worse than default: {', '.join(worse)}" if worse else ""))
-    sys.exit(EXITS["undone"] if undone else EXITS["done"])
+    sys.exit(EXITS["incomplete"] if incomplete else EXITS["done"])

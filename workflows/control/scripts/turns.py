@@ -21,7 +21,7 @@ from trialfleet.workflows.control.scripts.full_training_scripts import FinalScri
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies, note_ended
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
-from trialfleet.workflows.facts.jobs.agent_words import Said, is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.current import in_lane, trained_by
 from trialfleet.workflows.facts.jobs.marks import MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder

@@ -65,8 +65,8 @@ def prepare(out: Path, source: Path | None = None) -> None:
     source = source or package_data()
     stamp, content = out / ".prepared", fingerprint(source)
     if stamp.exists():
-        former, *names = stamp.read_text().split()
-        if former == content and all((out / name).exists() for name in names):
+        previous, *names = stamp.read_text().split()
+        if previous == content and all((out / name).exists() for name in names):
             print(f"{out} is prepared.")
             return
     out.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from itertools import islice
 
 from trialfleet import job_files, nodes
 from trialfleet.files import unless_damaged
-from trialfleet.workflows.facts.jobs.agent_words import read_order
+from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane, range_of
 

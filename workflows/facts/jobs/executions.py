@@ -251,8 +251,8 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
     for event in events:
         now, kind, proc = time_of(event), event.type.name, event.proc
         if kind == "EXECUTE":
-            if proc in latest and not (former := found[latest[proc]]).is_over:
-                found[latest[proc]] = former._replace(is_over=True, end=End.EVICTED, reason=UNTOLD)
+            if proc in latest and not (last := found[latest[proc]]).is_over:
+                found[latest[proc]] = last._replace(is_over=True, end=End.EVICTED, reason=UNTOLD)
             slot = str(event.get("SlotName") or event.get("ExecuteHost"))
             latest[proc] = len(found)
             properties = properties_of(event)

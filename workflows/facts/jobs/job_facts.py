@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trialfleet.classads import JobStatus, Universe
-from trialfleet.workflows.facts.jobs.agent_words import asked_since
+from trialfleet.workflows.facts.jobs.agent_messages import asked_since
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.current import has_checkpoint, place_at
 from trialfleet.workflows.facts.jobs.executions import Execution

@@ -24,7 +24,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
 
-    from trialfleet.workflows.facts.jobs.agent_words import Ended
+    from trialfleet.workflows.facts.jobs.agent_messages import Ended
 
 _MOST_LOG = 64 << 20  # bytes of a log that are looked at; a trial has some hundreds
 _WORD = "trialfleet:"

@@ -177,7 +177,7 @@ class Outbox:
                 [(state, error, _now(), each.event.id, each.channel) for each in deliveries],
             )
 
-    def alone(self, *, wait: bool) -> AbstractContextManager[bool]:
+    def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
         """Give whether this process may send; no other one does until the block has ended."""
         return locked(self._folder / "lock", wait=wait)
 

@@ -100,7 +100,7 @@ class ExportFolder:
             write_json(self._problems, dict(problems))
 
     @contextmanager
-    def alone(self, *, wait: bool) -> Iterator[bool]:
+    def hold_lock(self, *, wait: bool) -> Iterator[bool]:
         """Give whether this process may export; no other one does until the block has ended."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._lock, wait=wait) as ours:

@@ -50,8 +50,8 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
 
 def previous_champions(models_folder: Path) -> list[str]:
     """Return the runs to whose models `rollback` can return, the next one last."""
-    formers = history.in_force(models_folder / LATEST)[:-1]
-    return [run for run in formers if provenance_of(models_folder / run).get("run") == run]
+    previous = history.in_force(models_folder / LATEST)[:-1]
+    return [run for run in previous if provenance_of(models_folder / run).get("run") == run]
 
 
 def models_in(models_folder: Path) -> list[Path]:

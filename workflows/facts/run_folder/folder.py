@@ -252,7 +252,7 @@ class RunFolder:
     # The same for the gangs' keeper: exists if checkpoints of gangs are in S3.
     gang_variables = file_in("gang.variables.json")
     # Previous results that the optimiser learns from; absent if it has none.
-    former = file_in("former.json")
+    previous_results = file_in("former.json")
     # Why no more trials, or full trainings, start for lack of money; absent until then.
     unpaid = file_in("unpaid.json")
     # That a full training left no model, and whose; absent until then.

@@ -25,7 +25,7 @@ EXITS = {
     "retry": 1,
     "skip": 3,
     "stop": 4,
-    "undone": 5,  # of the report: a region lacks what the study asked for
+    "incomplete": 5,  # of the report: a region lacks what the study asked for
     "defer": EXIT_NO_SERVICE,
 }
 RESTARTS = 10  # maximum replacements of a region's DAGMan, then the region has failed

@@ -12,7 +12,7 @@ from trialfleet.infra.fleet.scaling.limits import NO_MONEY
 from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, StoppedEarly, Unpaid
 from trialfleet.workflows.cleaning import clean, is_finite
-from trialfleet.workflows.facts.jobs.agent_words import read_ended, read_order
+from trialfleet.workflows.facts.jobs.agent_messages import read_ended, read_order
 from trialfleet.workflows.facts.jobs.executions import events_of, submissions
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules import resource_limits
