@@ -433,7 +433,7 @@ def test_a_name_of_several_models_or_none_is_told_with_the_choices(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"several models(.|\n)*models/a/JFK(.|\n)*models/b/JFK"):
         find_model("JFK")
-    with pytest.raises(InputError, match=r"'JFJ' is no .*\(did you mean 'JFK'\?\).* of JFK"):
+    with pytest.raises(InputError, match=r"'JFJ' is not .*\(did you mean 'JFK'\?\).* of JFK"):
         find_model("JFJ")
     assert find_model("models/a/JFK") == Path("models/a/JFK/latest")
     monkeypatch.chdir(tmp_path / "elsewhere")

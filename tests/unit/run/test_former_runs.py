@@ -142,7 +142,7 @@ def test_former_runs_are_chosen_by_name_or_not_at_all(make_run: MakeRun) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"learn_from": ["othre"]}, r"learn_from: 'othre' is no run's folder.*did you mean"),
+        ({"learn_from": ["othre"]}, r"learn_from: 'othre' is not a run's folder.*did you mean"),
         ({"learn_from": ["empty"]}, r"learn_from: no run of the study 'empty' has results in loss"),
         (
             {"learn_from": ["other/r1"], "objective": {"metric": "auc", "direction": "maximize"}},

@@ -106,7 +106,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     if name is None:
         if not runs:
             raise InputError(
-                f"no run named, and none in {str(RUNS.absolute())!r}; "
+                f"no run was named, and there is none in {str(RUNS.absolute())!r}; "
                 "name a run's folder, or make one with: trialfleet plan STUDY"
             )
         return _newest(runs, planned=planned).folder
@@ -154,12 +154,12 @@ def _of_one_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
 def _unknown(name: str, runs: list[FoundRun]) -> str:
     if not runs:
         return (
-            f"{name!r} is no run's folder, and there are no runs in {str(RUNS.absolute())!r}; "
+            f"{name!r} is not a run's folder, and there are no runs in {str(RUNS.absolute())!r}; "
             "make one with: trialfleet plan STUDY"
         )
     names = dict.fromkeys(word for run in runs for word in (run.run, run.study, run.name) if word)
     return (
-        f"{name!r} is no run's folder, nor a run or study in {str(RUNS.absolute())!r}"
+        f"{name!r} is not a run's folder, and not a run or study in {str(RUNS.absolute())!r}"
         f"{did_you_mean(name, names)}; runs, newest first: {_listed(run.name for run in runs)}"
     )
 
@@ -209,7 +209,7 @@ def find_model(name: str) -> Path:
     if not before and not known:  # models may have been copied here without their runs
         return _model_alone(region)
     raise InputError(
-        f"{name!r} is no model's folder, and no region of which the runs in "
+        f"{name!r} is not a model's folder, and not a region for which the runs in "
         f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, known)}; "
         f"regions: {_listed(known) or 'none'}"
     )
@@ -329,11 +329,11 @@ def _model_alone(region: str) -> Path:
         return found[0] / LATEST
     if found:
         choices = "\n".join(f"  {shell_quoted(models_folder)}" for models_folder in found)
-        raise InputError(f"several models are of a region called {region!r}; name one:\n{choices}")
+        raise InputError(f"several models are of a region named {region!r}; name one:\n{choices}")
     regions = sorted({models_folder.name for models_folder in models_folders_here()})
     known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
     raise InputError(
-        f"{region!r} is no model's folder, and no region with a published model"
+        f"{region!r} is not a model's folder, and not a region with a published model"
         f"{did_you_mean(region, regions)}; {known}"
     )
 
@@ -368,7 +368,7 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
         folder = find_run(run)
         published = published_models(folder)
     except InputError as error:
-        raise InputError(f"{name!r} is no model's folder; as RUN/REGION: {error}") from None
+        raise InputError(f"{name!r} is not a model's folder; as RUN/REGION: {error}") from None
     if region not in published:
         run_id = head_of(RunFolder(folder.absolute())).run
         raise InputError(
