@@ -1,1 +1,1 @@
-"""What is run: study, graph, rendering, submission, status, report and command line."""
+"""Workflows: study, graph, rendering, submission, status, report and command line."""

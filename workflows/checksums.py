@@ -1,8 +1,8 @@
-"""The state of a file, and the checksum of what it holds in that state; each is read once.
+"""States of files and checksums of their content; each file is read once per state.
 
-While inode, size and both times of a file stay, so does its content: nobody sets back the time at
-which an inode changed last. So a checksum is valid for the state that the file had both before and
-after it was read.
+A file's content is unchanged as long as its inode, size and both times are: programs can't set the
+time of an inode's last change. So a checksum is valid for the state that the file had both before
+and after it was read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ READS = 3  # of a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return what the copy of a frozen study in JSON holds, which lies beside its file.
+    """Return the content of a frozen study's JSON copy, which is stored next to its file.
 
-    Raises one of `files.DAMAGED` where there is no copy of the file as it is.
+    Raises one of `files.DAMAGED` if there is no copy of the present file.
     """
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
@@ -36,7 +36,7 @@ def read_copy(path: Path) -> dict[str, Any]:
 
 
 class FileState(NamedTuple):
-    """A file at one moment."""
+    """The state of a file at one moment."""
 
     inode: int
     bytes: int
@@ -44,7 +44,7 @@ class FileState(NamedTuple):
     ctime_ns: int
 
     @staticmethod
-    def of(path: Path) -> FileState:
+    def of_file(path: Path) -> FileState:
         """Return the state of the file at `path`."""
         found = path.stat()
         return FileState(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
@@ -54,7 +54,7 @@ class Checksums:
     """SHA-256 of files. Several processes may use one cache; one of them reads at a time."""
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Know what `cache` holds.
+        """Take the cache, which is read with the first file.
 
         Args:
             cache: a file of JSON lines, made when the first file is read.
@@ -73,13 +73,13 @@ class Checksums:
             OSError: the file can't be read.
         """
         for _ in range(READS):
-            state = FileState.of(path)
-            checksum = self.of(path, state)
+            state = FileState.of_file(path)
+            checksum = self.checksum(path, state)
             if checksum or state.bytes > self._left:
                 break
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
-    def of(self, path: Path, state: FileState) -> str | None:
+    def checksum(self, path: Path, state: FileState) -> str | None:
         """Return the checksum of a file in a state; None if it is too large or in another state.
 
         Raises:
@@ -95,11 +95,11 @@ class Checksums:
         return self._known.get(key)
 
     def _read(self, path: Path, state: FileState, cache: BinaryIO) -> None:
-        if FileState.of(path) != state:
+        if FileState.of_file(path) != state:
             return
         self._left -= state.bytes
         checksum = sha256_of(path)
-        if FileState.of(path) != state:
+        if FileState.of_file(path) != state:
             return
         self._known[str(path), state] = checksum
         line = json.dumps({"path": str(path), **state._asdict(), "sha256": checksum})
@@ -118,7 +118,7 @@ class Checksums:
 
 
 def files_of(place: Path) -> list[Path]:
-    """Return the files at a path: itself, or what its folder holds."""
+    """Return the file at a path, or all files in the folder at that path."""
     return sorted(p for p in place.rglob("*") if p.is_file()) if place.is_dir() else [place]
 
 

@@ -1,4 +1,4 @@
-"""Texts and numbers that trainers and users wrote, made fit for a page, a terminal and a file."""
+"""Cleaning of texts and numbers from trainers and users, for a page, a terminal and a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = sys.float_info.max
 
 
 def clean(value: Any) -> Any:
-    """`value` with every text in it printable: no terminal colours, no control characters.
+    """Return `value` with every text in it printable: no terminal colours, no control characters.
 
     What trainers write ends in a page, a terminal and a UTF-8 file; half a surrogate pair can't
     even be stored in the last.
@@ -43,10 +43,10 @@ def clean(value: Any) -> Any:
 
 
 def is_finite(value: Any) -> TypeGuard[int | float]:
-    """Whether `value` is a number, no truth value, that a float can hold."""
+    """Return whether `value` is a number (no boolean) that a float can hold."""
     return (type(value) in _NUMBERS or is_number(value)) and abs(value) <= _LARGEST
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers among some values."""
+    """Return the finite numbers among some values."""
     return {name: value for name, value in values.items() if is_finite(value)}

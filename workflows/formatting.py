@@ -1,4 +1,4 @@
-"""Numbers, money, settings and times as people read them: every view shows them by these. Pure."""
+"""Numbers, money, settings and times for people; every view uses these functions. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
-    """`value` to `digits` significant digits, tiny and huge ones with a power of ten.
+    """Return `value` with `digits` significant digits, extreme ones with a power of ten.
 
     0.0013; 1,234,567; None and what isn't finite are a dash.
     """
@@ -42,24 +42,25 @@ def number(value: float | None, digits: int = DIGITS) -> str:
 
 
 def counted(many: int, noun: str) -> str:
-    """A number of things: 1 trial, 1,200 trials."""
+    """Return a number of things: 1 trial, 1,200 trials."""
     return f"{many:,} {noun}{'' if many == 1 else 's'}"
 
 
 def result_text(name: str, result: float) -> str:
-    """A result in a sentence: val_auc 0.91235."""
+    """Return a result for a sentence: val_auc 0.91235."""
     return f"{name} {result:.5g}"
 
 
 def power_of_ten(exponent: int) -> str:
-    """10 with `exponent` raised."""
+    """Return 10 with `exponent` as a superscript."""
     return f"10{str(exponent).translate(SUPERSCRIPTS)}"
 
 
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
-    """Decimals that let a column of numbers be compared; None: each needs a form of its own.
+    """Return the decimals for a comparable column; None: each number needs its own form.
 
-    So many significant digits of the greatest, more where the values differ by less than that.
+    As many decimals as the largest number's significant digits need, more if the values differ by
+    less.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -77,14 +78,14 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
 
 
 def fixed(value: float | None, decimals: int | None) -> str:
-    """`value` with a column's decimals; None is a dash."""
+    """Return `value` with a column's decimals; None is a dash."""
     if value is None or decimals is None or not is_finite(value):
         return number(value)
     return _signs(f"{value:z,.{decimals}f}")
 
 
 def signed(value: float | None, decimals: int | None) -> str:
-    """A difference: +0.0123, or with a minus sign; no sign at zero."""
+    """Return a difference: +0.0123, or with a minus sign; no sign at zero."""
     if value is None or not is_finite(value):
         return NOTHING
     if value == 0:
@@ -96,10 +97,10 @@ def signed(value: float | None, decimals: int | None) -> str:
 
 
 def alike(values: Sequence[Any]) -> Callable[[Any], str]:
-    """How to write a parameter's values, one below another: as `setting`, floats alike.
+    """Return a formatter of a parameter's values in a column: as `setting`, floats alike.
 
-    They share their decimals where that leaves three significant digits of each, else the digits
-    before a power of ten; no more of either than one of them needs.
+    They share their decimals if that leaves three significant digits of each, else the digits of
+    powers of ten; no more of either than one of them needs.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -111,7 +112,7 @@ def alike(values: Sequence[Any]) -> Callable[[Any], str]:
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
-    """How `alike` writes numbers: their decimals, or None and the digits before powers of ten."""
+    """Return how `alike` writes numbers: their decimals, or None and significant digits."""
     sizes = [abs(value) for value in known if value]
     decimals = column_decimals(known)
     if decimals is not None and sizes:
@@ -123,7 +124,7 @@ def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
 
 
 def _needed(texts: Iterable[str], decimals: int) -> int:
-    """How many of numbers' decimals are not just zeros at the end of all."""
+    """Return the number of decimals that are not only trailing zeros in all numbers."""
     needed = 0
     for text in texts if decimals else ():
         needed = max(needed, decimals - (len(text) - len(text.rstrip("0"))))
@@ -137,7 +138,7 @@ def _power(value: float, digits: int) -> str:
 
 
 def setting(value: Any) -> str:
-    """A parameter's value: numbers as `number`, text as it is, the rest as JSON."""
+    """Return a parameter's value: numbers as `number`, text as it is, the rest as JSON."""
     if isinstance(value, str):
         return value if value.strip() else json.dumps(value)
     if not is_number(value):
@@ -146,9 +147,9 @@ def setting(value: Any) -> str:
 
 
 def usd(amount: float | None, decimals: int | None = None) -> str:
-    """Return a sum of money; empty where nobody knows it.
+    """Return a sum of money; empty if unknown.
 
-    What was paid is never shown as zero: less than the last decimal can tell is `<0.0001`.
+    A cost is never shown as zero: an amount below the last decimal is `<0.0001`.
 
     Args:
         amount: in USD.
@@ -163,12 +164,12 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
 
 
 def decimals_of(amount: float) -> int:
-    """Return how many decimals a sum has: to the cent, or to a hundredth of one."""
+    """Return the number of decimals of a sum: cents, or hundredths of a cent."""
     return 2 if amount >= 1 or amount == 0 else 4
 
 
 def duration(seconds: float | None) -> str:
-    """A measured time: 0.4 s, 41 s, 3 min 05 s, 2 h 05 min, 1 d 03 h; None is a dash."""
+    """Return a measured time: 0.4 s, 41 s, 3 min 05 s, 2 h 05 min, 1 d 03 h; None is a dash."""
     if seconds is None:
         return NOTHING
     if seconds < 9.95:
@@ -183,7 +184,7 @@ def duration(seconds: float | None) -> str:
 
 
 def rough_duration(seconds: float | None) -> str:
-    """An estimate or an age, to its nearest unit: 1 min, 119 min, 47 h, 3 days; empty of None."""
+    """Return a time in its nearest unit: 1 min, 119 min, 47 h, 3 days; empty of None."""
     if seconds is None:
         return ""
     minutes = max(1, round(seconds / 60))
@@ -194,18 +195,18 @@ def rough_duration(seconds: float | None) -> str:
 
 
 def local_time(moment: datetime | None) -> str:
-    """A moment by the clock of this machine: 2026-11-25 23:05; empty of None."""
+    """Return a moment by this machine's clock: 2026-11-25 23:05; empty of None."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 
 
 def in_one_line(text: str, most: int = 200) -> str:
-    """Return a text as a title can have it: one printable line, cut where it is long."""
+    """Return a text as a title: one printable line, cut if it is long."""
     line = " ".join(printable(text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def shortened(text: str, length: int) -> str:
-    """`text` in one line, its middle left out beyond `length` characters."""
+    """Return `text` in one line, its middle left out beyond `length` characters."""
     line = " ".join(text.split())
     if len(line) <= length:
         return line
@@ -214,7 +215,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def excerpt(text: str, length: int) -> str:
-    """`text` with its lines, the middle left out beyond `length`: errors tell at both ends."""
+    """Return `text` with its lines, the middle left out beyond `length`: both ends matter."""
     if len(text) <= length:
         return text
     head, tail = length // 3, length - length // 3

@@ -1,4 +1,4 @@
-"""Names that are safe in DAG files, submit files and file systems, made from names that aren't.
+"""Names that are safe in DAG files, submit files and file systems, made from other names.
 
 A region may be called anything a person would write (São Paulo, "the other" one). Its *slug* is
 what DAGMan, HTCondor and the file system see: ASCII letters, digits, `-` and `_`, at most 40
@@ -16,12 +16,12 @@ NO_MODELS = "none"  # as a study's `publish`; a folder of that name is ./none
 # Marks after which a terminal or a page shows text in another order than it is written.
 TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _PLAIN_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-# Words that a DAG file would take for its own (DAGMan compares them without regard to case).
+# Reserved words of a DAG file (DAGMan ignores their case).
 _RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report", "fleet"})
 
 
 def check_region_name(name: str) -> str:
-    """Return `name` when a region may have it.
+    """Return `name` if a region may have it.
 
     Raises:
         ValueError: it is empty, too long, has blanks at its ends or characters that don't print.
@@ -44,5 +44,5 @@ def region_slug(name: str) -> str:
         return name
     ascii_form = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     readable = re.sub(r"[^A-Za-z0-9_]+", "-", ascii_form).strip("-_")[:30].rstrip("-_") or "region"
-    content = name.encode("utf-8", "surrogatepass")  # a word typed in another encoding is looked up
+    content = name.encode("utf-8", "surrogatepass")  # a name typed in another encoding is looked up
     return f"{readable}-{hashlib.sha256(content).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""The place of a run's folder: a path that DAGMan takes.
+"""The check of a run's folder: a path that DAGMan can use.
 
     python3 -m trialfleet.workflows.run_place FOLDER
 
@@ -27,15 +27,16 @@ def usable_place(out: Path) -> Path:
     # A "|" in the name of a configuration file means the output of a program.
     if needs_escape(str(place)) or "|" in str(place) or not str(place).isprintable():
         raise InputError(
-            f"the run's folder {str(place)!r} has what DAGMan can't take: a double quote, a "
-            "backslash, '|', '$(', '$$' or a character that does not print; choose another with "
-            "--out"
+            f"the run's folder {str(place)!r} has a character that DAGMan can't use: a double "
+            "quote, a backslash, '|', '$(', '$$' or a character that does not print; choose "
+            "another "
+            "with --out"
         )
     return place
 
 
 def warning_about(place: Path) -> str | None:
-    """Return what a user should know of a usable place; None where there is nothing."""
+    """Return a warning about a usable place; None if there is none."""
     if not place.is_relative_to(_TEMPORARY):
         return None
     return (
@@ -45,11 +46,11 @@ def warning_about(place: Path) -> str | None:
 
 
 def main() -> None:
-    """Check the place of a run of the clone's own example, whose data are sent from there."""
+    """Check the place for a run of the clone's example, whose data is sent from there."""
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):
         raise InputError(
-            f"{str(place)!r} has a comma, which HTCondor's file transfer can't take: rename that "
+            f"{str(place)!r} has a comma, which HTCondor's file transfer can't handle: rename that "
             "folder"
         )
     existing = next(folder for folder in (place, *place.parents) if folder.exists())

@@ -1,4 +1,4 @@
-"""A SQLite file that any number of processes may read and write, each call for itself."""
+"""A SQLite file that several processes may read and write, each call by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE = 60.0  # seconds for another process's write to end
 
 @contextmanager
 def opened(file: Path, what: str) -> Iterator[sqlite3.Connection]:
-    """Give a connection, whose changes are on the disk after the block: all of them, or none.
+    """Give a connection whose changes are on disk after the block, all or none.
 
     Args:
         file: made where it isn't there.

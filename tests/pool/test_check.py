@@ -33,13 +33,13 @@ def test_a_trainer_that_works_leaves_no_trace_and_costs_nothing(
     assert checked.metrics is not None
     assert checked.metrics["loss"] == pytest.approx(0.04)  # of the default settings
     assert "A with its default settings: loss 0.04" in str(checked)
-    assert "it was tried with A alone, of 2 regions" in str(checked)
+    assert "only A was tried, of 2 regions" in str(checked)
     assert {path.name for path in run.folder.iterdir()} == before | {"hand.lock"}
     assert run.status().state is RunState.PLANNED
     run.submit()
     assert run.wait().state is RunState.DONE
     assert_exactly_once(run, 2)
-    with pytest.raises(InputError, match="a check comes before"):
+    with pytest.raises(InputError, match="check only works before submission"):
         run.check()
 
 
@@ -51,8 +51,8 @@ def test_a_trainer_that_fails_is_told_with_its_last_words(make_run: MakeRun) -> 
     place = run.folder / "check"
     assert str(caught.value) == (
         "the trainer fails with the default settings of region 'A': exit code 1: I always fail; "
-        f"its last words, from '{place}/err':\n  I always fail\n"
-        f"what the trial received and left is in '{place}'"
+        f"its last output, from '{place}/err':\n  I always fail\n"
+        f"the trial's input and output files are in '{place}'"
     )
     assert (place / "trial.json").exists()
     assert not (run.folder / "study.db").exists()
@@ -77,7 +77,7 @@ def test_each_mode_of_the_trainer_is_tried(make_run: MakeRun) -> None:
         ({"final_mood": "raises"}, None, "fails in mode final (its full training) with"),
         ({"evaluate_mood": "silent"}, {}, "mode evaluate (the gate's job, docs/gate.md)"),
         ({"evaluate_mood": "as tune"}, {}, "the trainer doesn't know the mode evaluate"),
-        ({}, {"metric": "profit"}, "the gate's metric 'profit'; it tells: loss"),
+        ({}, {"metric": "profit"}, "the gate's metric 'profit'; it reports: loss"),
     ],
 )
 @pytest.mark.usefixtures("pool")

@@ -108,7 +108,7 @@ class Gated:
     def _lanes_over(self) -> int:
         """Lanes that have no job any more: with a job for each trial, the next node is skipped."""
         log = self.folder.region("A").scripts_log.read_text()
-        return log.count("skipped") + log.count("its trials are told")
+        return log.count("skipped") + log.count("its trials are recorded")
 
 
 MakeGated = Callable[..., Gated]

@@ -179,12 +179,12 @@ def test_a_day_that_its_checks_fail_costs_nothing_and_is_accepted_by_hand(here: 
     assert list(Run(days.folder.run(str(SECOND))).study.region_table) == ["A"]
     (failed,) = days.journal.outcomes(SECOND, SECOND)
     assert (failed.region, failed.ending, failed.run) == ("B", Ending.FAILED, None)
-    assert "checks.rows: 60, where 140 to 260 are usual; mend the file, or to train" in failed.why
+    assert "checks.rows: 60, where 140 to 260 are usual; correct the file, or to" in failed.why
     told = [one.event.title for one in Outbox(days.folder.alerts).deliveries()]
     assert any(f"demo {SECOND}: B: failed: " in title and "60, where" in title for title in told)
     days.journal.record([attempt.outcome("A", Ending.PUBLISHED, "", run=attempt.run)], now)
     days.journal.end(attempt, now)
-    assert days._come_since(SECOND) == []
+    assert days._newly_arrived(SECOND) == []
 
     strict["checks"] = {"rows": "warn"}
     again = Days(write_study(here, **strict), clock=lambda: now)
@@ -253,7 +253,7 @@ def test_htcondor_is_the_clock_where_systemd_does_not_run(
     up = connection.start_command()
     assert messages[1] == f"it does so only while HTCondor is up: after a reboot, {up}"
     assert up.startswith("TRIALFLEET_POOL=/")  # the tests' pool is not this user's
-    folder = DailyFolder.of("demo")
+    folder = DailyFolder.for_study("demo")
     (ad,) = schedd.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])
     assert ad["CronMinute"] == str(soon.minute)
     assert clock_of("demo", folder)

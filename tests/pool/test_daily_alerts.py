@@ -30,7 +30,7 @@ DAY = date(2026, 11, 20)
 def _no_sender_is_left(here: Path) -> Iterator[None]:
     """Other tests count the jobs of the same pool."""
     yield
-    ours = f'TrialfleetAlerts == "{DailyFolder.of("demo").root}"'
+    ours = f'TrialfleetAlerts == "{DailyFolder.for_study("demo").root}"'
     schedd.act("Remove", ours, "the test is over")
 
 
@@ -50,7 +50,7 @@ def test_a_channel_that_is_away_gets_its_alerts_when_it_is_back(
     said = cli("daily", "run", str(file), "--date", str(DAY))
     found = re.search(r"alerts: 3 not delivered: .*; HTCondor's job (\d+\.0) tries again", said)
     assert found, said
-    folder = DailyFolder.of("demo")
+    folder = DailyFolder.for_study("demo")
     ours = f'TrialfleetAlerts == "{folder.root}"'
     waits = "sh: ended with exit code 1: away (3 waiting, tried again at"
     assert waits.partition(": ")[2] in " ".join(cli("daily", "status", str(file)).split())
@@ -75,7 +75,8 @@ def test_a_channel_that_is_away_gets_its_alerts_when_it_is_back(
 def test_a_day_that_has_ended_waits_for_nobody_who_sends(here: Path) -> None:
     file = write_study(here, notify=[{"command": ["false"]}])
     Days(file).run(DAY)
-    with Outbox(DailyFolder.of("demo").alerts).alone(wait=True):  # a mail server that hangs
+    outbox = Outbox(DailyFolder.for_study("demo").alerts)
+    with outbox.hold_lock(wait=True):  # a mail server that hangs
         days = Days(file)
         days.run(DAY)
         days.finish_telling()

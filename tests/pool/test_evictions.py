@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.rules.vain_attempts import EVICTED, MOST_VAIN
+from trialfleet.workflows.rules.hopeless_attempts import EVICTED, MOST_WASTED
 from trialfleet.workflows.views.serve.live import LiveRuns
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.views import concerns
@@ -98,7 +98,7 @@ def assert_failed_at_the_bound(run: Run, work: Path) -> None:
     assert trial.error
     assert re.match(f"{EVICTED}: [5-9] starts in a row kept no work", trial.error)
     assert HTCONDOR_SAYS in trial.error
-    assert len((work / "starts").read_text().split()) <= MOST_VAIN + 4
+    assert len((work / "starts").read_text().split()) <= MOST_WASTED + 4
     status = run.status()
     assert not status.job_troubles
     assert status.work.lost_share > 0.8  # the rest is the time in which its job began
@@ -164,8 +164,8 @@ def test_interruptions_count_only_where_they_saved_no_checkpoint(
         if ad:
             subprocess.run(["condor_vacate_job", str(ad["ClusterId"])], check=False)
 
-    for count in range(1, MOST_VAIN + 2):
-        for region in ("saves", "prints") if count <= MOST_VAIN else ("saves",):
+    for count in range(1, MOST_WASTED + 2):
+        for region in ("saves", "prints") if count <= MOST_WASTED else ("saves",):
             wait_for(lambda n=count, r=region: len(starts(r)) == n and not starts(r)[-1].is_over)
             wait_for(lambda r=region: f"{r}.l1" in job_queue.look_up(folder).running_jobs)
             vacate(region)

@@ -59,7 +59,7 @@ def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun)
     region = worse.status().regions[0]
     assert Path(region.published or "").name == "day2"  # in the models folder all the same
     assert region.not_latest
-    kept = "kept the former model (run day1), not this one"
+    kept = "kept the current model (run day1) instead of this one"
     assert region.not_latest.startswith(f"{kept}: loss ")
     assert "trialfleet promote" in region.not_latest
     assert kept in worse.report.read_text()

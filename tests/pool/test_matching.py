@@ -45,7 +45,7 @@ def test_the_command_line_refuses_with_2_and_says_how_to_go_on(
     refused = CliRunner().invoke(main, ["submit", str(run.folder)])
     assert refused.exit_code == 2
     assert TOO_MUCH in refused.stderr
-    assert "such slots are to come, give --anyway" in refused.stderr
+    assert "such slots will join the pool, give --anyway" in refused.stderr
     assert CliRunner().invoke(main, ["submit", str(run.folder), "--anyway"]).exit_code == 0
     run.stop()
 

@@ -135,7 +135,7 @@ def test_a_manager_that_stood_still_writes_nothing_when_it_goes_on(
         (work / "gate" / node).touch()
     assert stands_by.wait(400) == 0, second.log
     assert begun.wait(200) == 0, first.log
-    assert "this one stands by" in first.log
+    assert "this one is on standby" in first.log
     assert trials_of(server) == [
         (f"demo/{DAY}/{region}", "COMPLETE") for region in "AB" for _ in range(TRIALS)
     ]

@@ -122,7 +122,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
         next_start_text,
         waits_until_text,
     )
-    from trialfleet.workflows.control.daily.overview import look
+    from trialfleet.workflows.control.daily.overview import read_overview
     from trialfleet.workflows.views.terminal.days import (
         days_table,
         newest_table,
@@ -131,7 +131,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
         to_copy,
     )
 
-    whole, folder, shown = look(study, most)
+    whole, folder, shown = read_overview(study, most)
     settings, now = whole.daily, real_time()
     if as_json:
         print_json(shown.to_json())

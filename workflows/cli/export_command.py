@@ -32,14 +32,14 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     targets = of_study(study, variables)
     if targets is None:
         raise InputError(f"the study {study.name!r} has no export:; docs/exports.md shows one")
-    folder, lines = ExportFolder.of(study), []
+    folder, lines = ExportFolder.for_study(study), []
 
     def tell(line: str) -> None:
         lines.append(line)
         if not as_json:
             say(line)
 
-    with folder.alone(wait=True):
+    with folder.hold_lock(wait=True):
         enter(targets)
         problems = export_settled(folder, targets, tell)
     if as_json:

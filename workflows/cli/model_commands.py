@@ -14,7 +14,7 @@ from trialfleet.workflows.cli.arguments import (
     models_of_runs,
 )
 from trialfleet.workflows.cli.export_command import tell_unexported
-from trialfleet.workflows.facts.models.folders import called
+from trialfleet.workflows.facts.models.folders import display_name
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
             "study says otherwise: go to that folder, or name the folder of a region's models"
         )
     elif is_one:
-        say(called(found[0].folder))
+        say(display_name(found[0].folder))
         show(history_table(found[0].models))
     else:
         show(champions_table({each.folder: each.models for each in found}))

@@ -101,7 +101,7 @@ def send_waiting(study: Path) -> None:
     from trialfleet.workflows.facts.journal.outbox import Outbox
     from trialfleet.workflows.study.loading import load_whole
 
-    folder = DailyFolder.of(load_whole(study).name).alerts
+    folder = DailyFolder.for_study(load_whole(study).name).alerts
     if not (folder / "outbox.db").exists():
         say(f"no events yet in {folder}")
         return
@@ -121,7 +121,7 @@ def _outboxes_of(name: str | None) -> list[Path]:
     from trialfleet.workflows.study.loading import load_whole
 
     if name and Path(name).is_file():
-        return [DailyFolder.of(load_whole(Path(name)).name).alerts]
+        return [DailyFolder.for_study(load_whole(Path(name)).name).alerts]
     days = [DailyFolder(folder) for folder in Path.cwd().glob("runs/*")]
     if (
         name is None

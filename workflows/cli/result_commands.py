@@ -213,7 +213,7 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     nothing where a row can't be predicted. ROWS may be - for CSV from standard input.
     """
     from trialfleet.workflows.control.models.predict import UnknownCategories, predict_file
-    from trialfleet.workflows.facts.models.folders import LATEST, called, provenance_of
+    from trialfleet.workflows.facts.models.folders import LATEST, display_name, provenance_of
     from trialfleet.workflows.facts.runs.lookup import find_model, find_models_folder
 
     if rows == Path("-"):
@@ -222,7 +222,7 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
         raise InputError(f"{rows}: is a folder or a device; name a CSV or Parquet file")
     folder = find_models_folder(model, study) / LATEST if study else find_model(model)
     if not Path(model).exists() and provenance_of(folder):  # found by name: of which study?
-        say(f"{called(folder.parent)}: the model of run {folder.resolve().name}", err=True)
+        say(f"{display_name(folder.parent)}: the model of run {folder.resolve().name}", err=True)
     unknown = UnknownCategories()
     try:
         with replacing(output) if output else _whole_to_stdout() as out:

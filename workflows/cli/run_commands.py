@@ -260,12 +260,12 @@ def _ask(question: str) -> None:
 @click.option("--watch/--no-watch", "keep_watching", default=True, help="Watch it to its end.")
 def resume(run: str | None, keep_watching: bool) -> None:
     """Go on with a RUN that was stopped or has failed."""
-    from trialfleet.workflows.control.run.reopening import what_records_it
+    from trialfleet.workflows.control.run.reopening import record_command
 
     opened = run_called(run)
     before = opened.status().root
     say(_resumed(before, handed_over(opened, opened.resume)))
-    if line := what_records_it(opened.folder):
+    if line := record_command(opened.folder):
         say(line)
     if keep_watching:
         watch_to_the_end(opened)

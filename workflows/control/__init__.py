@@ -1,1 +1,1 @@
-"""What is done with runs: planned, submitted, answered, repaired, stopped, published, told of."""
+"""Actions on runs: plan, submit, answer scripts, repair, stop, publish, notify."""

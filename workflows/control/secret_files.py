@@ -1,4 +1,4 @@
-"""Secrets that a study names by a file or an environment variable, read anew each time."""
+"""Secrets that a study names by a file or an environment variable, read again each time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def secret(file: str | None, variable: str | None = None) -> str:
-    """Return the first line of a file or else of a variable, without blanks around it.
+    """Return the stripped first line of a file, or else of a variable.
 
     Raises:
         ValueError: it can't be read, or is empty; the message has nothing of it.
@@ -18,7 +18,7 @@ def secret(file: str | None, variable: str | None = None) -> str:
     except OSError as error:
         raise ValueError(f"{file} can't be read: {error.strerror}") from None
     except UnicodeError:
-        raise ValueError(f"{file} can't be read: no text") from None
+        raise ValueError(f"{file} can't be read: it is not a text file") from None
     if found := re.split(r"[\r\n]", (text or "").strip(), maxsplit=1)[0].strip():
         return found
     raise ValueError(f"{file or f'the environment variable {variable}'} is empty")

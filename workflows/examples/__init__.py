@@ -23,7 +23,7 @@ _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 
 def write_example(name: str, folder: Path) -> Path:
-    """Copy an example into a folder of its own and return its study file.
+    """Copy an example into a new folder and return its study file.
 
     Raises:
         InputError: the folder holds something already, or can't be written.
@@ -48,8 +48,8 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def prepare_example(folder: Path) -> bool:
-    """Run an example's program that makes its data; say whether it went well.
+    """Run an example's data program; return whether it succeeded.
 
-    What the program prints, and why it can't, goes to the terminal.
+    The program's output and errors go to the terminal.
     """
     return subprocess.run([sys.executable, str(folder / PREPARE)], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""What an example needs and this machine lacks, with the line that installs it."""
+"""Missing requirements of an example on this machine, with the command that installs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS = 20.0
 
 
 def lines_on_needs(folder: Path) -> list[str]:
-    """Return what is missing for an example, a line each; trials run here, with this Python.
+    """Return a line for each missing requirement; trials run here, with this Python.
 
     That is so with a pool on this machine alone, which is what a newcomer has.
 

@@ -1,1 +1,1 @@
-"""What is known of runs, read in one place each: frozen values of one shape, and no judgement."""
+"""Facts about runs, each read in one place: frozen values without judgement."""

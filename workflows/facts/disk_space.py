@@ -1,4 +1,4 @@
-"""Room on the disk under a run: how much is kept, and waiting until there is some again."""
+"""Disk space of a run: the reserve, and waiting for free space."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 def free_bytes(folder: Path) -> int:
-    """Return how much room there is for files in a folder."""
+    """Return the free bytes for files in a folder."""
     return shutil.disk_usage(folder).free
 
 
 def lack_of_space(folder: Path) -> str:
-    """Return why nothing may begin until there is more room in a folder; empty where it may."""
+    """Return why nothing may start until a folder has more room; empty if it may."""
     refused = refusal("anything", Facts(free=free_bytes(folder), folder=str(folder)))
     return refused.reason if refused else ""
 
@@ -30,7 +30,7 @@ def lack_of_space(folder: Path) -> str:
 def when_there_is_space(
     action: Callable[[], T], progress: Callable[[str], None], pause: float = PAUSE_SECONDS
 ) -> T:
-    """Return what `action` does; a full disk has it repeated until there is room.
+    """Return the result of `action`; repeat it while the disk is full.
 
     Args:
         action: may be repeated after it failed anywhere.

@@ -1,4 +1,4 @@
-"""What the JSON files of a run's folder hold: `files.read_record` refuses what isn't so.
+"""The shapes of the JSON files in a run's folder; `files.read_record` refuses others.
 
 A key that isn't named here may hold anything: other releases may note more.
 """
@@ -47,7 +47,7 @@ class Result(TypedDict):
 
 
 class Failure(TypedDict):
-    """Why an attempt at a full training failed."""
+    """The failure of an attempt at a full training."""
 
     time: str
     node: str
@@ -68,7 +68,7 @@ class Stopped(TypedDict):
 
 
 class StoppedRun(TypedDict):
-    """stopped.json of a run: who stopped it, and when."""
+    """stopped.json of a run: the person who stopped it, and the time."""
 
     by: str
     time: datetime
@@ -92,7 +92,7 @@ class FailingScripts(TypedDict):
 
 
 class Ordered(TypedDict):
-    """trial.json of a full training, as far as others than the trial read it."""
+    """trial.json of a full training, as far as other programs than the trial read it."""
 
     region: str
     trial: int

@@ -1,1 +1,1 @@
-"""What is decided about runs, each thing in one place: pure functions of facts."""
+"""Decisions about runs, each in one place: pure functions of facts."""

@@ -1,4 +1,4 @@
-"""What counts against a budget in USD, by which `may_begin` decides on one more trial. Pure.
+"""The amounts that count against a budget in USD, for `may_begin` to decide on a trial. Pure.
 
     b     the budget
     c_i   cost of a job that is over: of a trial with all its attempts, a full training, a gate
@@ -8,8 +8,8 @@
     spent = Σ c_i
     bound = Σ max(a_j, e or f) over the jobs under way, and f for each full training to come
 
-Another trial begins while spent + bound + e ≤ b, and spent < b. So jobs under way count with what
-they will probably cost, and the full trainings, which always run, with what is kept for them.
+Another trial starts while spent + bound + e ≤ b, and spent < b. So jobs under way count with their
+probable cost, and the full trainings, which always run, with the money reserved for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trialfleet.optimizer.may_begin import UsdBudget
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What jobs will probably cost, in USD.
+    """The expected costs of jobs, in USD.
 
     Attributes:
         trial: e.
@@ -36,11 +36,11 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """What a region has cost, in USD.
+    """The spending of a region, in USD.
 
     Attributes:
         trials: c_i of each trial that is over.
-        under_way: a_j of each trial that is asked and not told.
+        under_way: a_j of each asked trial without a result.
         full: of the full training so far; None before it began.
         full_is_over: it came to its end, or there will be none.
         others: of the gate, and of jobs between two of their trials.
@@ -59,24 +59,24 @@ class Spending:
         return sum(self.trials) + over + self.others
 
     def ended(self) -> Spending:
-        """Return the same where nothing goes on: what was under way has cost what it has."""
+        """Return the same without jobs under way: these have cost what they have."""
         trials = (*self.trials, *self.under_way)
         return replace(self, trials=trials, under_way=(), full_is_over=True)
 
     def bound(self, expected: Expected) -> float:
-        """Return the probable cost of the jobs under way and of the full training to come."""
+        """Return the expected cost of jobs under way and of the coming full training."""
         full = 0.0 if self.full_is_over else max(self.full or 0.0, expected.full)
         return full + sum(max(so_far, expected.trial) for so_far in self.under_way)
 
 
 def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
-    """Return what jobs will probably cost: the means of those that are over.
+    """Return the expected costs of jobs: the means of those that are over.
 
     Args:
         spendings: of regions, those like the one asked for alone, or else all.
-        before: what earlier runs say, for what isn't known yet. Where nobody knows, a full training
-            costs at least a trial, and a trial nothing: until the first is over, only what was
-            spent counts.
+        before: expected costs by earlier runs, for those still unknown. If unknown, too, a full
+            training costs at least a trial, and a trial nothing: until the first is over, only what
+            was spent counts.
     """
     known = list(spendings)
     before = before or Expected()
@@ -89,7 +89,7 @@ def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -
 def usd_budget(
     name: str, usd: float, spendings: Sequence[Spending], expected: Expected
 ) -> UsdBudget:
-    """Return a budget b with what counts against it in the regions that it is for."""
+    """Return a budget b with the amounts that count against it in its regions."""
     return UsdBudget(
         name=name,
         usd=usd,

@@ -1,4 +1,4 @@
-"""Costs as a list of items, and their sums by what they have in common. Pure."""
+"""Costs as a list of items, and their sums by common keys. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BY = ("study", "run", "day", "team", "region", "kind")
 
 
 class Kind(StrEnum):
-    """What was paid for."""
+    """The purpose of a cost."""
 
     TRIAL = "trials"
     BETWEEN = "between trials"  # jobs that train several, while they were at none
@@ -31,18 +31,18 @@ OVERHEAD = frozenset({Kind.BOOT, Kind.IDLE})
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """What one job cost on one node, or a node's time without a job.
+    """The cost of one job on one node, or of a node's time without a job.
 
     Attributes:
-        study: the study's name; this and what follows are empty where nobody can be charged.
+        study: the study's name; this and the following keys are empty if unknown.
         run: the run's id.
         day: of a run of a day that day, else the day on which it was planned.
         team: the study's.
         region: the region's name.
-        kind: what was paid for.
+        kind: the purpose.
         seconds: how long a job held its slot; of a node without a job, as long as all of it had to
             be idle to cost as much.
-        usd: what it cost; None if nobody knows the node's price.
+        usd: its cost; None if the node's price is unknown.
         instance: the EC2 instance; None on other machines.
     """
 
@@ -59,17 +59,17 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class CostSum:
-    """Items added up.
+    """A sum of items.
 
     Attributes:
         key: what they have in common, by the names asked for.
-        usd: all that is known; None where no price is. So are the other sums.
+        usd: all known costs; None if no price is known. The same holds for the other sums.
         work: of it, what led to results, with the time of jobs between two of their trials.
         lost: of it, attempts that failed and executions that were cut off.
         boot: of it, nodes on their way into the pool.
         idle: of it, nodes without a job.
-        hours: for how long jobs held slots, in work and in vain.
-        unpriced_hours: of these, on nodes whose price nobody knows: their cost is missing.
+        hours: for how long jobs held slots, with or without result.
+        unpriced_hours: of these, on nodes of unknown price: their cost is missing.
     """
 
     key: dict[str, str]
@@ -88,7 +88,7 @@ class CostSum:
 
 
 def sums(items: Iterable[Item], by: Sequence[str]) -> list[CostSum]:
-    """Return the sums of items that are alike in `by`, names of `BY`; sorted by them.
+    """Return the sums of items that share the keys `by`, names of `BY`; sorted by them.
 
     A run is STUDY/RUN unless its study is among the names: several studies may have a run of an id.
     """

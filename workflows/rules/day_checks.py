@@ -1,4 +1,4 @@
-"""What is unlike a region's past days in a new day's table, before anything is spent on it."""
+"""Unusual features of a region's new table compared with past days, before anything is spent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMED = 3
 
 
 class Finding(NamedTuple):
-    """What a check found: the check's name in the study, and what is unusual."""
+    """A check's finding: the check's name in the study, and what is unusual."""
 
     check: str
     text: str
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
 
 def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
-    """Return what is unusual in a day's table; at most one finding for each check.
+    """Return the unusual features of a day's table; at most one finding per check.
 
     Args:
         today: the day's.
@@ -56,11 +56,11 @@ def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
 
 
 def band(values: Sequence[float], floor: float) -> tuple[float, float]:
-    """Return between which values a day is as usual.
+    """Return the range of usual values of a day.
 
-    They are around the median, as far as the usual deviations from it, and no less than `floor`;
-    and reach to the second lowest and highest: what came twice within some days, as weekends do, is
-    usual, and one odd day makes nothing usual.
+    It lies around the median by the usual deviations, at least by `floor`, and includes the second
+    lowest and highest value. So a value that came twice, as on weekends, is usual, and one odd day
+    makes nothing usual.
     """
     middle, ordered = median(values), sorted(values)
     width = max(floor, _SPREADS * median(abs(value - middle) for value in values))
@@ -68,13 +68,13 @@ def band(values: Sequence[float], floor: float) -> tuple[float, float]:
 
 
 def _error(share: float, rows: int) -> float:
-    """So far a share of so many rows may be from another day's by chance."""
+    """Return by how much a share of this many rows may differ by chance."""
     likely = (share * rows + 1) / (rows + 2)  # also of what never came
     return _ERRORS * math.sqrt(likely * (1 - likely) / max(1, rows))
 
 
 def _alike(today: DayProfile, past: Sequence[DayProfile]) -> list[DayProfile]:
-    """The past days that had the same target, numbers or classes as this day's."""
+    """Return the past days with the same target, numbers or classes, as this day."""
     return [
         one
         for one in past
@@ -92,14 +92,14 @@ def _rows(today: DayProfile, past: Sequence[DayProfile]) -> str:
 
 
 class _Column(NamedTuple):
-    """A column that is unusual: by how much, and what is said of it."""
+    """An unusual column: the extent, and the text about it."""
 
     excess: float
     text: str
 
 
 def _columns(found: Iterator[_Column]) -> str:
-    """Say which columns are unusual, the most unusual first."""
+    """Return the text about the unusual columns, the most unusual first."""
     return first_of([each.text for each in sorted(found, key=lambda one: -one.excess)], _NAMED)
 
 
@@ -145,7 +145,7 @@ def _new_categories(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_
 
 
 def _share(words: dict[str, int], some: set[str]) -> float:
-    """The share of the rows that have some of a day's categories."""
+    """Return the share of the rows that have some of a day's categories."""
     rows = sum(words.values())
     return sum(words[word] for word in some) / rows if rows else 0.0
 
@@ -171,7 +171,7 @@ def _classes(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]
 
 
 def _quantiles(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
-    """The quantiles that lie outside of the ones around them on past days."""
+    """Yield the quantiles outside the range of past days."""
     moves = max(_QUANTILE, _ERRORS / 2 / math.sqrt(today.rows))
     for share, words in _QUANTILES.items():
         value = _at(today.quantiles, share)
@@ -183,7 +183,7 @@ def _quantiles(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Colum
 
 
 def _at(quantiles: Sequence[float], share: float) -> float:
-    """A quantile, between those that are noted."""
+    """Return a quantile, interpolated between those that are noted."""
     place = min(1.0, max(0.0, share)) * (len(quantiles) - 1)
     below = min(int(place), len(quantiles) - 2)
     part = place - below
@@ -191,9 +191,9 @@ def _at(quantiles: Sequence[float], share: float) -> float:
 
 
 def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
-    """Say whether labels are as shuffled, where those of past days clearly were not.
+    """Return a text if labels look shuffled, unless those of past days did, too.
 
-    Where there are too few of these, the day's own rows have to be many.
+    With too few past days, the day itself must have many rows.
     """
     if today.labels is None or today.labels.ratio > 1:
         return ""
@@ -205,8 +205,8 @@ def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
     if not can_be_told:
         return ""
     return (
-        f"they are no better than shuffled: columns tell {today.target!r} with a score of "
-        f"{today.labels.score:.2g}, and shuffled labels with up to {today.labels.shuffled:.2g}"
+        f"they are no better than shuffled: columns predict {today.target!r} with a score of "
+        f"{today.labels.score:.2g}, shuffled labels with up to {today.labels.shuffled:.2g}"
     )
 
 

@@ -1,7 +1,7 @@
-"""What becomes of a gang next. Pure: what is known goes in, a roster comes out.
+"""The next state of a gang. Pure: facts go in, a roster comes out.
 
-The two phases of a generation are needed: a roster that names new ranks while workers of the old
-ones live has them end, which looks like a loss and asks for the next one, without an end.
+The two phases of a generation are necessary. If a roster named new ranks while old workers live,
+these would end, which looks like a loss and starts the next generation, endlessly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXIT_REJECTED = 64  # these parameters can't be trained: nothing is tried again
 def decide(
     roster: Roster, size: Size, jobs: Collection[Job], files: Collection[str], now: float
 ) -> Roster:
-    """Return what the gang's roster is to be: the same one where nothing changes.
+    """Return the gang's next roster: the same one if nothing changes.
 
     The `jobs` are those in the queue, the `files` the packages that their agents have delivered.
     """
@@ -55,10 +55,10 @@ def decide(
 
 
 def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
-    """Return the procs of the jobs that are to be removed from the queue.
+    """Return the procs of the jobs to remove from the queue.
 
-    At the end those that wait for a slot, or don't leave by themselves. All of them before it,
-    where one was held by its own limits, which are the trial's, or too few are left.
+    At the end these are jobs that wait for a slot or don't leave by themselves. Before, all jobs
+    are removed if one was held by its limits, which are the trial's, or if too few are left.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -76,7 +76,7 @@ def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
     found = {name: package for name in files if (package := package_of(name.removesuffix(".part")))}
     if roster.state == DONE:
         return frozenset(found)
-    if roster.state == FORM:  # what the last generation saved may still be on its way
+    if roster.state == FORM:  # the last generation's checkpoint may still be on its way
         return frozenset()
     whole = [package for name, package in found.items() if name == package.name]
     newest = max((p for p in whole if p.kind == CHECKPOINT), default=None)
@@ -92,7 +92,7 @@ def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
 
 
 def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]:
-    """The members' agents by rank; None for one that is lost."""
+    """Return the members' agents by rank; None for one that is lost."""
     found = [agents.get(seat.proc) for seat in roster.members]
     return [
         agent if agent and agent.token == seat.token else None
@@ -103,7 +103,7 @@ def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]
 def _ended(
     roster: Roster, agents: Mapping[int, Member], packages: Collection[Package]
 ) -> Roster | None:
-    """The trial's end, if rank 0 has left a result, or a rank says that nothing can come of it."""
+    """Return the trial's end, if rank 0 has a result or a rank says that it can't succeed."""
     generation = roster.generation - (roster.state == FORM)
     if generation < roster.first:
         return None
@@ -119,13 +119,13 @@ def _ended(
 
 
 def _is_final(agent: Member) -> bool:
-    """Whether a rank says that nothing can come of the trial."""
+    """Return whether a rank says that the trial can't succeed."""
     is_final = agent.code == EXIT_REJECTED or agent.over
     return agent.phase == member.FAILED and bool(is_final)
 
 
 def _over(roster: Roster, agent: Member, package: Package) -> Roster:
-    """The roster of a trial that is over, as an agent decided with what it left."""
+    """Return the roster of an ended trial, with the deciding agent's result."""
     return replace(roster, code=agent.code, over=agent.over or None, result=package.name)
 
 
@@ -172,10 +172,10 @@ def _formed(
 
 
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
-    """The checkpoint to start from.
+    """Return the checkpoint to start from.
 
-    The last one of the generation that has ended. One of an earlier generation may have come too
-    late, from a rank that was thought lost.
+    It is the last one of the generation that has ended. A checkpoint of an earlier generation may
+    have come too late, from a rank that was believed lost.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
     own = own if roster.generation > roster.first else []  # another trial's
@@ -200,7 +200,7 @@ def _running(
     if apart := _kept_apart(roster, own, heard, now):
         return replace(another, apart=apart)
     failed = [agent for agent in own if agent.phase == member.FAILED]
-    if any(agent.busy and _is_final(agent) for agent in failed):  # what it left is on its way
+    if any(agent.busy and _is_final(agent) for agent in failed):  # its result is on its way
         return roster
     if failed:
         return _after_failure(roster, another, failed, packages)
@@ -223,10 +223,10 @@ def _running(
 def _kept_apart(
     roster: Roster, own: Collection[Member], heard: Collection[str], now: float
 ) -> tuple[Apart, ...]:
-    """Who is to be left out, so that those who are left all reach each other; with those before.
+    """Return the agents to leave out, so that all others reach each other, and previous ones.
 
-    Whoever most of the others miss goes first; of two who miss each other, the higher rank. One
-    that the access point doesn't hear either is lost, or soon back.
+    The agent that most others miss is left out first; of two that miss each other, the higher rank.
+    An agent that is also silent for the access point is lost, or soon back.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -256,17 +256,17 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """A worker failed. Another generation, since a lost rank is often heard of by its neighbours.
+    """Return the roster after a worker failed: another generation, or the end.
 
-    Where that happens again and again without a checkpoint between, the trainer is to blame. What
-    ended first is the cause: the others then missed it.
+    If this happens repeatedly without a checkpoint in between, the trainer is to blame. The worker
+    that ended first is the cause: the others then missed it.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
     failures = 1 if has_saved else roster.failures + 1
     if failures <= MOST_FAILURES:
         return replace(another, failures=failures)
     first = min(failed, key=lambda agent: agent.ended)
-    if first.busy:  # what it left is on its way
+    if first.busy:  # its result is on its way
         return roster
     seats = {seat.token: seat.proc for seat in roster.members}
     package = Package(RESULT, roster.generation, seats[first.token])

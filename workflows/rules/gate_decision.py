@@ -1,16 +1,16 @@
-"""The gate's rule: whether a new model, the challenger, takes the place of the champion.
+"""The gate's rule: whether a new model, the challenger, replaces the champion.
 
 The champion is kept when the challenger is worse by more than the tolerance *and* that is more than
 chance: a criterion in two parts, relevance and significance, as Roychoudhury, Scheuer and
 Neuenschwander describe it (Beyond p-values: a phase II dual-criterion design, Clinical Trials 15,
-2018). Two others were at hand:
+2018). Two alternatives were rejected:
 
 - *Not shown to be non-inferior: kept.* With a tolerance of 0 that asks for proof that the new model
-  is better. One that is as good would be blocked for ever, and most days' are: the model in force
-  would grow old, where the newest data are the reason to train every day.
+  is better. An equally good one, as on most days, would be blocked forever: the current model would
+  go stale, although the newest data are the reason to train every day.
 - *The metric is worse: kept.* Of two models that are equally good, half are, by chance.
 
-What is chance is asked of the losses per row, where the trainer leaves them, by a paired bootstrap
+Chance is judged by the losses per row, if the trainer leaves them, with a paired bootstrap
 (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; Koehn, Statistical
 significance tests for machine translation evaluation, 2004): both models saw the same rows, so rows
 are drawn anew in pairs. The price is that a small loss of quality may pass each day unseen, the
@@ -20,12 +20,12 @@ An interval that begins below zero is not enough for chance. A third of all samp
 given row: where one row makes the challenger worse, however much, the interval begins just below
 zero. What chance alone makes worse, it could as well have made better by as much. So the interval
 has to reach below zero by a quarter of the difference (`_AS_WELL`): one row can't do that,
-and of challengers as good as the champion 9 % are kept out in place of 5 %. A test by ranks
-or a trimmed mean would not do: to these, a challenger with one such row is as good as the champion.
+and of challengers as good as the champion 9 % are rejected instead of 5 %. A test by ranks
+or a trimmed mean does not help: by these, a challenger with one such row equals the champion.
 
 Shuffled labels spoil the rows to measure on as well: champion and challenger then look equally bad.
 So a challenger has to be better than a constant prediction, too, where the trainer measures one.
-There it is for the challenger to show it.
+There the challenger has the burden of proof.
 
 A champion can't be good on values that it never saw, such as categories that are spelt in another
 way today. A challenger that beats it there alone has shown nothing. So it has to pass a second time
@@ -65,12 +65,12 @@ _LITTLE = 0.01  # of the champion's metric: a difference that a person may not m
 
 _ENOUGH_SEEN = 0.5  # of the rows: with fewer that the champion can know nothing is compared
 
-SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}  # on what the champion can know
+SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}  # on rows known to the champion
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What a study's gate asks for."""
+    """The gate's settings of a study."""
 
     metric: str
     direction: Direction
@@ -82,7 +82,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What the gate's job found of a model.
+    """The gate's measurement of a model.
 
     Attributes:
         losses: its loss in each row, if known.
@@ -96,25 +96,25 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Passed:
-    """A model that the gate has let pass, past a champion.
+    """A model that passed the gate against a champion.
 
     Attributes:
         why: the verdict's reason.
-        is_worse: whether its metric is worse than the champion's all the same.
+        is_worse: whether its metric is nevertheless worse than the champion's.
     """
 
     why: str
     is_worse: bool
 
     def __str__(self) -> str:
-        """What to tell a person, behind the region's name."""
+        """Return the message for a person, after the region's name."""
         if self.is_worse:
             return f"the gate let a model pass that measured worse: {self.why}"
         return f"the gate let it pass: {self.why}"
 
 
 def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
-    """Return what there is to tell of a verdict that let a model pass; None of others."""
+    """Return the message about a verdict that let a model pass; None of others."""
     if not verdict.promoted or verdict.champion is None:
         return None
     worse = _worse_by(rule, verdict.challenger.metrics, verdict.champion.metrics)
@@ -122,8 +122,8 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Say of a new model that another stays in force, by its run where that is known."""
-    return f"kept the former model{f' (run {champion})' if champion else ''}, not this one"
+    """Return the text that another model stays current, with its run if known."""
+    return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
 def rule_of(study: Study) -> Rule:
@@ -170,7 +170,7 @@ def decide(
 def _decision(
     rule: Rule, measured: Mapping[str, Measured]
 ) -> tuple[bool, str, tuple[float, float] | None]:
-    """Whether the challenger is promoted, why, and the interval of the losses' difference."""
+    """Return whether the challenger is promoted, why, and the interval of the differences."""
     for name in (CHALLENGER, CHAMPION):
         if rule.metric not in measured[name].metrics:
             there = ", ".join(sorted(measured[name].metrics)) or "none"
@@ -194,8 +194,8 @@ def _decision(
     higher = float(differences.mean())
     if -interval[0] < _AS_WELL * higher:
         few = (
-            f"its losses per row are higher by {higher:.4g} on average; that may be a few rows, "
-            f"but isn't chance alone, which could have made them lower by {-interval[0]:.4g} "
+            f"its losses per row are higher by {higher:.4g} on average; a few rows may cause that, "
+            f"but chance alone does not: it could have made them lower by {-interval[0]:.4g} "
             f"at most ({sure})"
         )
         return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {few}", interval
@@ -207,16 +207,16 @@ def _beyond(rule: Rule) -> str:
 
 
 def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
-    """What to say where the difference is no chance, and yet next to nothing."""
+    """Return a hint if the difference is no chance but very small."""
     if worse > _LITTLE * abs(champion.metrics[rule.metric]):
         return ""
     unit = 10.0 ** math.floor(math.log10(worse))  # rounded up to one digit that isn't zero
     say = math.ceil(worse / unit) * unit
-    return f"; if so little doesn't matter, give gate.tolerance, {say:g} say"
+    return f"; if such a small loss is acceptable, set gate.tolerance, to {say:g} for example"
 
 
 def _unequal(measured: Mapping[str, Measured]) -> str:
-    """What to say of losses that can't be paired."""
+    """Return a text about losses that can't be paired."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""
@@ -241,9 +241,9 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
 
 
 def _doubt(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
-    """Return why a challenger that is better on all rows may owe it to values new to the champion.
+    """Return why a challenger may be better only by values that are new to the champion.
 
-    None where it passes on the rows that the champion can know, too.
+    None if it passes on the rows that the champion can know, too.
     """
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
@@ -270,12 +270,12 @@ def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
 
 
 def _worse_by(rule: Rule, new: Mapping[str, float], old: Mapping[str, float]) -> float:
-    """How much worse a model's metric is than another's; below 0 where it is better."""
+    """Return how much worse a model's metric is than another's; below 0 if it is better."""
     return loss(new[rule.metric], rule.direction) - loss(old[rule.metric], rule.direction)
 
 
 def _differences(challenger: Measured, other: Measured) -> Losses | None:
-    """How much higher the challenger's losses are, row by row; None where they can't be paired."""
+    """Return the challenger's additional loss, row by row; None if rows can't be paired."""
     one, two = challenger.losses, other.losses
     if one is None or two is None or len(one) != len(two) or len(one) < 2:
         return None

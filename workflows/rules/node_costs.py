@@ -1,4 +1,4 @@
-"""A fleet's nodes were paid for from launch to end: what of that no job had. Pure.
+"""Costs of a fleet's nodes, from launch to end, that no job used. Pure.
 
 Of each node, with its price p and its life from launch to end:
 
@@ -25,7 +25,7 @@ from trialfleet.workflows.rules.cost_sums import Item, Kind
 
 
 def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime) -> list[Item]:
-    """Return jobs' items, and those of their nodes' boot and idle time.
+    """Return jobs' items, and the items of their nodes' boot and idle time.
 
     Args:
         items: of all jobs that ran on the nodes.

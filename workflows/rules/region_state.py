@@ -1,4 +1,4 @@
-"""Where one region of a run stands: decided by its records, its DAGMan and the queue."""
+"""The state of one region, decided by its records, its DAGMan and the queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.facts.dagman.files import NodeStatus
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph
-from trialfleet.workflows.facts.runs.causes import see
+from trialfleet.workflows.facts.runs.causes import log_hint
 from trialfleet.workflows.facts.runs.region_records import EndFiles, RegionRecords
 from trialfleet.workflows.rules.gate_decision import Passed, passed_of, rule_of
 from trialfleet.workflows.rules.states import RunState
@@ -26,14 +26,14 @@ NO_MODEL = (
     "model, plan with publish: none"
 )
 ALIKE = ": all attempts so far failed alike: "
-GAVE_UP = f"no trial can succeed{ALIKE}"  # how the reason of a region begins that was given up
-# What a person mends, or what passes, outside of the run, which has its own copy of trainer and
+GAVE_UP = f"no trial can succeed{ALIKE}"  # the beginning of an abandoned region's reason
+# Causes outside of the run, which has its own copy of trainer and
 # study: a data file, a program on the machines, room on the disk.
 _OUTSIDE = re.compile(
     r"^(Transfer input files failure|exit code 12[67]\b|.*No space left on device)"
 )
 BY_STOP = "stopped by trialfleet stop"  # a region's reason; begins with its state
-_REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job somebody removed
+_REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job was removed
 
 
 def state_of(
@@ -43,7 +43,7 @@ def state_of(
     node: NodeStatus | None,
     run_state: RunState,
 ) -> RunState:
-    """Return where a region stands in a run that stands at `run_state`."""
+    """Return the state of a region in a run of state `run_state`."""
     if records.is_done:
         return RunState.DONE
     has_ended = run_state in {RunState.STOPPED, RunState.FAILED}
@@ -56,8 +56,8 @@ def state_of(
     return RunState.WAITING if run_state is RunState.RUNNING else run_state
 
 
-def is_vain(reason: str | None) -> bool:
-    """Whether a region is over for what is as it was when the run goes on.
+def is_hopeless(reason: str | None) -> bool:
+    """Return whether a region is over for a cause that a resume does not change.
 
     All of its attempts failed alike, or its trainer leaves no model.
     """
@@ -69,7 +69,7 @@ def is_vain(reason: str | None) -> bool:
 def why_over(
     reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
 ) -> str | None:
-    """Return why a region that has no model gets no further trial, however often its run goes on.
+    """Return why a region without a model gets no more trials, however often it is resumed.
 
     Args:
         reason: why it ended early, if it did.
@@ -81,7 +81,7 @@ def why_over(
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason
-    if is_vain(reason):
+    if is_hopeless(reason):
         return reason
     if finished >= budget and not done:
         return f"no trial completed, and all {budget} are over"
@@ -89,19 +89,19 @@ def why_over(
 
 
 def _was_removed(node: NodeStatus) -> bool:
-    """Return whether a region's DAGMan failed because somebody removed it, or the run's."""
+    """Return whether a region's DAGMan failed because it, or the run's, was removed."""
     return node.was_cut_off or _REMOVED in node.details
 
 
 def reason_of(
     records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
 ) -> str | None:
-    """Return why a region ended early: its own words, else the last error of its scripts.
+    """Return why a region ended early: its own record, else the last error of its scripts.
 
     Args:
         records: the region's.
         node: of the region in the whole run's graph.
-        state: where the region stands.
+        state: of the region.
         by_stop: whether `trialfleet stop` ended the run.
         error: what `last_error` says of the region.
     """
@@ -122,7 +122,7 @@ def reason_of(
 def last_error(
     records: RegionRecords, node: NodeStatus | None, log: Path, trouble: str, service_log: Path
 ) -> str:
-    """Return why a region has failed that could not note it itself.
+    """Return why a region has failed that could not note the reason itself.
 
     Args:
         records: the region's.
@@ -132,10 +132,10 @@ def last_error(
         service_log: the service's.
     """
     if trouble:
-        return f"{trouble}{see(str(service_log))}"
+        return f"{trouble}{log_hint(str(service_log))}"
     errors = [each.error for each in records.failing]
     details = f"its DAGMan ended: {(node and node.details) or 'no details'}"
-    return f"{next(iter(errors), details)}{see(str(log))}"
+    return f"{next(iter(errors), details)}{log_hint(str(log))}"
 
 
 def phase_of(
@@ -145,9 +145,9 @@ def phase_of(
     finished: int,
     ends: Callable[[], EndFiles],
 ) -> str:
-    """Return what a region is at: waiting, trials, best, gate, publish or done.
+    """Return the phase of a region: waiting, trials, best, gate, publish or done.
 
-    `ends` reads what is left behind its trials, where it is that far.
+    `ends` reads the results of the full training and the gate, if it is that far.
     """
     if records.is_done:
         return "done"
@@ -168,13 +168,13 @@ def phase_of(
 
 
 def gate_of(records: RegionRecords, study: Study) -> Passed | None:
-    """Return what the gate found of a published model that it let pass, past a champion."""
+    """Return the gate's finding on a published model that passed it against a champion."""
     if study.gate is None or records.verdict is None:
         return None
     return passed_of(rule_of(study), records.verdict)
 
 
 def kept_by_gate(records: RegionRecords) -> str | None:
-    """Return why the gate kept the model in force instead of the region's own, if it did."""
+    """Return why the gate kept the current model instead of the region's own, if it did."""
     verdict = records.verdict
     return verdict.why if verdict and not verdict.promoted else None

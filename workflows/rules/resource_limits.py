@@ -1,4 +1,4 @@
-"""The limits of a trial: what HTCondor says of one that went over them, and what to do about it."""
+"""The limits of a trial: HTCondor's message about an exceeded one, and what to do about it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 
 from trialfleet.nodes.job.words import Order
-from trialfleet.workflows.facts.jobs.agent_words import Ended
+from trialfleet.workflows.facts.jobs.agent_messages import Ended
 
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file
-# (periodic_hold), memory, and the two time limits that somebody may have set in a submit file.
+# (periodic_hold), memory, and the two time limits that a person may set in a submit file.
 # HTCondor's manual, "Hold Reason Codes".
 BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT = 3, 34, 46, 47
 CODES = frozenset({BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT})
@@ -23,7 +23,7 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 
 
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
-    """Return why a job was held, in the study's terms where that is a limit of the study's.
+    """Return why a job was held, in the study's terms if a limit of the study was exceeded.
 
     The study sets its limits at `places`: `FILE:LINE` by key, as far as that is known.
     """
@@ -37,7 +37,7 @@ def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
 
 
 def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) -> str:
-    """Return why a job's agent ended a trial: it went over a limit of the study."""
+    """Return the limit of the study for which a job's agent ended a trial."""
     if ended.over == "time":
         most = order.seconds if order else None
         words, key = f"over its time: ran for more than {(most or 0) / 60:g} min", TIME
@@ -51,5 +51,5 @@ def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) 
 
 
 def _to_raise(key: str, words: str, places: Mapping[str, str]) -> str:
-    """What a trial was over, and the key of the study that sets the limit."""
+    """Return the exceeded limit, and the key of the study that sets it."""
     return f"{words}; raise {key} in {places.get(key, 'the study')}"

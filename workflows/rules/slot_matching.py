@@ -1,8 +1,8 @@
-"""Whether any slot of the pool can run a job, and what keeps the others from it.
+"""Match of a job with the pool's slots, and what keeps other slots from running it.
 
-A slot is taken as it is when nothing runs on it: a job that only waits for its turn can run. What
-the job asks is read from its own ad, clause by clause, so that the answer is the matchmaker's; what
-a slot asks of jobs (START) may change by the hour, and is told apart.
+A slot counts as if nothing ran on it: a job that only waits for its turn can run. The job's
+requirements are read from its ad, clause by clause, so that the answer is the matchmaker's. A
+slot's requirements on jobs (START) may change by the hour, and are reported separately.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from classad2 import ClassAd
 
 _MEMORY_STEP = 128  # MB: HTCondor rounds what a job asks up to that, as it is shipped
-# What condor_submit adds for a resource: those are compared in words of their own.
+# Clauses that condor_submit adds for a resource; these have separate texts.
 _OF_RESOURCE = re.compile(r"TARGET\.\w+ >= Request\w+|versionGE\(.*RequestDisk\)")
 _SHARES = re.compile(r"\(TrialfleetTrialsPerGpu \?: 1\) == (\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prospects:
-    """Where in a pool a job can run.
+    """The slots of a pool that can run a job.
 
     Attributes:
         slots: how many slots the pool has, those cut from others not counted.
         fit: how many of them have all that the job asks.
-        willing: how many of those would take it as things stand, by their own START.
+        willing: the number of those that would accept it now, by their START.
         concurrency: how many such jobs those can run at a time, once nothing else runs on them.
-        lacking: what the others lack, in words; what most of them lack comes first.
+        lacking: the missing properties of the others, in words; the most frequent one first.
         has_fleet: nodes of a fleet are in the pool, and others may come.
     """
 
@@ -46,16 +46,16 @@ class Prospects:
 
     @property
     def hopeless(self) -> bool:
-        """Whether the job would wait for ever, unless the pool changes."""
+        """True if the job would wait forever in the present pool."""
         return self.slots > 0 and not self.fit and not self.has_fleet
 
     @property
     def unwilling(self) -> bool:
-        """Whether slots have what the job asks, and none of them takes it as things stand."""
+        """True if slots have what the job asks but none accepts it now."""
         return self.fit > 0 and not self.willing
 
     def __str__(self) -> str:
-        """In a line."""
+        """Return the result in one line."""
         if not self.slots:
             return "the pool has no slots now"
         why = f": {'; '.join(self.lacking)}" if self.lacking else ""
@@ -63,13 +63,14 @@ class Prospects:
             return f"no slot of the pool can run them{why}"
         if self.unwilling:
             return (
-                f"{self.fit} of {self.slots} slot(s) have what they ask, and none takes them now: "
-                f"its own START refuses{why}"
+                f"{self.fit} of {self.slots} slot(s) have what they ask, but none accepts them "
+                "now: "
+                f"its START expression refuses{why}"
             )
         return f"{self.fit} of {self.slots} slot(s) of the pool can run them{self._divided()}{why}"
 
     def _divided(self) -> str:
-        """That one slot runs several, which its number alone would not tell."""
+        """Return the note that one slot runs several jobs, which its number doesn't show."""
         if self.concurrency <= self.fit:
             return ""
         are = "it is" if self.fit == 1 else "they are"
@@ -77,7 +78,7 @@ class Prospects:
 
 
 def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
-    """Return where a job can run."""
+    """Return the slots that can run a job."""
     demands = [*_resources(job, slots), *_clauses(job, slots)]
     fit = [all(demand.met[i] for demand in demands) for i in range(len(slots))]
     lacking = sorted((d for d in demands if not all(d.met)), key=lambda demand: sum(demand.met))
@@ -94,11 +95,11 @@ def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
 
 @dataclass(frozen=True)
 class _Demand:
-    """One requirement of a job, and which slots meet it."""
+    """One requirement of a job, and the slots that meet it."""
 
     what: str
     met: tuple[bool, ...]
-    none: str = "no slot has that"  # said where that is so
+    none: str = "no slot has that"  # the text if no slot has it
 
     def __str__(self) -> str:
         has = f"{sum(self.met)} of {len(self.met)} slots have that" if any(self.met) else self.none
@@ -142,7 +143,7 @@ def _in_words(clause: str) -> str:
 
 
 def clauses(expression: str) -> list[str]:
-    """Split what is joined by && at the top, also within brackets, into its parts."""
+    """Split an expression into its parts joined by && at the top, also within brackets."""
     text = expression.strip()
     while text.startswith("(") and not any(True for _ in _outside_brackets(text)):
         text = text[1:-1].strip()
@@ -155,12 +156,12 @@ def clauses(expression: str) -> list[str]:
 
 
 def _binds_less(text: str, i: int) -> bool:
-    """Whether an operator stands there that binds less than &&: `||`, `? :` or `?:`."""
+    """Return whether an operator of lower precedence than && is here: `||`, `? :`, `?:`."""
     return text.startswith("||", i) or (text[i] == "?" and text[i - 1 : i + 2] != "=?=")
 
 
 def _outside_brackets(text: str) -> Iterable[int]:
-    """The places in a ClassAd expression that lie in no brackets and no quotes."""
+    """Yield the positions in a ClassAd expression outside brackets and quotes."""
     depth, quote, i = 0, "", 0
     while i < len(text):
         char = text[i]
@@ -183,7 +184,7 @@ def _takes(slot: ClassAd, job: ClassAd) -> bool:
 
 
 def _times(job: ClassAd, slot: ClassAd) -> int:
-    """How many such jobs run in a slot at a time: of a partitionable one each takes its part."""
+    """Return the number of such jobs in a slot at a time; a partitionable one is divided."""
     if slot.get("PartitionableSlot") is not True:
         return 1
     asked = {name: number_of(job, f"Request{name}") for name in RESOURCES}

@@ -1,4 +1,4 @@
-"""The words for where runs, regions and trials stand: every view of a run uses these and no others.
+"""The state words of runs, regions and trials; every view of a run uses only these.
 
 `trialfleet status`, `trials`, `best`, the report, their JSON and the Python API say the same of the
 same moment; docs/states.md lists the words.
@@ -11,41 +11,41 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run, or a region of it, stands."""
+    """The state of a run or a region."""
 
     PLANNED = "planned"  # never submitted
     WAITING = "waiting"  # a region whose turn has not come
     RUNNING = "running"
     HELD = "held"  # its DAGMan is on hold
-    LOST = "lost"  # the queue has no job of it, but nobody stopped it
+    LOST = "lost"  # the queue has no job of it, but it was not stopped
     DONE = "done"
     FAILED = "failed"  # ended by itself; a region has no model, or none of its trials completed
-    STOPPED = "stopped"  # ended by a person before its time; `resume` goes on
+    STOPPED = "stopped"  # ended early by a person; `resume` continues it
     UNKNOWN = "unknown"  # HTCondor is out of reach and no end was recorded
 
     @property
     def can_resume(self) -> bool:
-        """Whether a person who wants more of the run types `trialfleet resume`."""
+        """True if `trialfleet resume` would continue the run."""
         return self in {RunState.FAILED, RunState.STOPPED, RunState.LOST}
 
     @property
     def is_well(self) -> bool:
-        """Whether nobody has to look at the run: what `trialfleet status` exits with 0 for."""
+        """True if the run needs no attention: `trialfleet status` exits with 0."""
         return self in {RunState.PLANNED, RunState.RUNNING, RunState.DONE}
 
 
 class Stage(StrEnum):
-    """What a region is at, or how it ended: its state, said more exactly."""
+    """The stage of a region, or how it ended: a more exact state."""
 
     PLANNED = "planned"
     WAITING = "waiting"
     TUNING = "tuning"  # its trials run
     TRAINING = "training"  # the best settings are trained in full
-    GATING = "gating"  # its new model and the one in force are measured on the same rows
+    GATING = "gating"  # its new model and the current one are measured on the same rows
     PUBLISHING = "publishing"
     PUBLISHED = "published"  # its model is in the publish folder
     KEPT = (
-        "kept"  # … and isn't in force: by the gate or a later run's model, or it waits for approval
+        "kept"  # … and isn't current: by the gate or a later run's model, or it waits for approval
     )
     TUNED = "tuned"  # its trials are done, and the study publishes nothing
     HELD = "held"
@@ -56,17 +56,17 @@ class Stage(StrEnum):
 
     @property
     def is_good(self) -> bool:
-        """Whether the region has what the study asked for."""
+        """True if the region has what the study asked for."""
         return self in {Stage.PUBLISHED, Stage.KEPT, Stage.TUNED}
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is done for the region as things stand."""
+        """True if nothing more is done for the region at present."""
         return self.is_good or self in {Stage.FAILED, Stage.STOPPED}
 
     @property
     def has_model(self) -> bool:
-        """Whether its model is in the publish folder, in force or not."""
+        """True if its model is in the publish folder, current or not."""
         return self in {Stage.PUBLISHED, Stage.KEPT}
 
 
@@ -82,10 +82,10 @@ def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False
     """Return the word for a region.
 
     Args:
-        state: where it stands.
+        state: of the region.
         phase: as `RegionStatus` has it.
         published: whether it has published a model.
-        kept: whether another model is in force than the published one.
+        kept: whether the current model is another one than the published one.
     """
     if state is RunState.DONE:
         if published and kept:
@@ -97,12 +97,12 @@ def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False
 
 
 class TrialState(StrEnum):
-    """Where a trial stands. Those of Optuna by its names; of RUNNING, the queue knows more."""
+    """The state of a trial: Optuna's states, and those of RUNNING by the queue."""
 
     COMPLETE = "complete"
     FAILED = "failed"  # for good: it is not tried again
     STOPPED_EARLY = "stopped early"  # its reports said that it would not be its region's best
-    PRUNED = "pruned"  # given up through no fault of its own
+    PRUNED = "pruned"  # abandoned through no fault of its parameters
     RUNNING = "running"
     QUEUED = "queued"  # its job waits for a slot, or for its lane's next turn
     HELD = "held"  # its job is on hold: it waits for a person
@@ -111,7 +111,7 @@ class TrialState(StrEnum):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the trial is over, whatever became of it."""
+        """True if the trial is over, with whatever result."""
         return self in _FINISHED
 
 
@@ -137,7 +137,7 @@ def trial_state(
         optuna: the name of its state in the study.
         node: its name.
         unfinished: what `unfinished_state` says of the region's trials.
-        stopped_early: whether it was told to stop, as `is_stopped_early` says.
+        stopped_early: whether it was stopped early, as `is_stopped_early` says.
     """
     if stopped_early:
         return TrialState.STOPPED_EARLY
@@ -145,10 +145,10 @@ def trial_state(
 
 
 def unfinished_state(region: RunState, *, running: bool, held: bool) -> TrialState:
-    """Return the word for a trial that was asked and not told.
+    """Return the word for a trial that has been asked but has no result.
 
     Args:
-        region: where its region stands.
+        region: the state of its region.
         running: whether its job runs.
         held: whether its job is on hold.
     """

@@ -28,7 +28,7 @@ from trialfleet.workflows.facts.dagman.files import (
 )
 from trialfleet.workflows.facts.dagman.job_queue import Ad, is_dagman
 from trialfleet.workflows.facts.dagman.recovery import is_locked
-from trialfleet.workflows.facts.jobs.agent_words import asked_since
+from trialfleet.workflows.facts.jobs.agent_messages import asked_since
 from trialfleet.workflows.facts.jobs.job_facts import place_of
 from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
@@ -353,5 +353,5 @@ def _left(folder: RunFolder) -> Iterator[RegionFolder]:
 
 def mends(folder: RunFolder) -> list[dict[str, Any]]:
     """Return what was mended, oldest first: `{"time", "region", "what", "remedy"}` each."""
-    noted: list[dict[str, Any]] = unless_damaged(lambda: read_json(folder.mends), [])
+    noted: list[dict[str, Any]] = unless_damaged(lambda: read_json(folder.repairs), [])
     return noted

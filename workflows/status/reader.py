@@ -48,6 +48,7 @@ from trialfleet.workflows.facts.runs.region_records import (
     read_end_files,
 )
 from trialfleet.workflows.facts.runs.spending import read_spending
+from trialfleet.workflows.rules.hopeless_attempts import job_troubles
 from trialfleet.workflows.rules.region_state import (
     gate_of,
     kept_by_gate,
@@ -58,7 +59,6 @@ from trialfleet.workflows.rules.region_state import (
     why_over,
 )
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState, stage_of
-from trialfleet.workflows.rules.vain_attempts import job_troubles
 from trialfleet.workflows.status.health import Fault, faults, mends
 from trialfleet.workflows.status.holdout import holdout_warning
 from trialfleet.workflows.status.missing_modules import how_to_install

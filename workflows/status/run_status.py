@@ -11,8 +11,8 @@ from trialfleet.workflows.facts.dagman.job_queue import HeldJob
 from trialfleet.workflows.facts.runs.causes import Cause
 from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.rules.gate_decision import Passed
+from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.rules.vain_attempts import JobTrouble
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.status.work import Work
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
-from trialfleet.workflows.facts.jobs.agent_words import read_order
+from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.jobs.current import current_trial, place_at
 from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
 from trialfleet.workflows.facts.jobs.job_log import read_starts

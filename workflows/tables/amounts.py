@@ -1,6 +1,6 @@
 """Numbers as people write them: 1.200,50 and 1,200.50, (3.50), € 4, 12%, 5K.
 
-None is read unless `table.columns` says which sign stands before decimals.
+None is read unless `table.columns` says which sign precedes decimals.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MARKED = r"^[^\w#]*[0-9]+(?:[.,][0-9]+)?[^\w\-.,/:]+[^\W\d]{0,2}[^\w\-.,/:]*$"
 
 
 def amounts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a text column's numbers as Float64, null where a cell is none; see `DECIMAL_SIGNS`."""
+    """Return a text column's numbers as Float64, null if a cell is none; see `DECIMAL_SIGNS`."""
     decimal = DECIMAL_SIGNS[kind]
     thousands = "," if decimal == "." else "."
     bare = values.str.replace_all("\u2212", "-").str.replace_all(_MONEY, "")
@@ -50,9 +50,9 @@ def amounts(values: pl.Series, kind: str) -> pl.Series:
 
 
 def as_people_write_numbers(values: pl.Series) -> str:
-    """Return what to do where a text column holds numbers that aren't read.
+    """Return what to do if a text column holds numbers that aren't read.
 
-    Empty where it holds something else.
+    Empty if it holds something else.
     """
     present = different_texts(values)
     other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))
@@ -71,9 +71,9 @@ def as_people_write_numbers(values: pl.Series) -> str:
 
 
 def with_units(values: pl.Series) -> str:
-    """Return what to do where many different texts are numbers with a unit or a mark.
+    """Return what to do if many different texts are numbers with a unit or a mark.
 
-    Empty otherwise. Plain numbers may stand between those with a mark.
+    Empty otherwise. Plain numbers may be among those with a mark.
     """
     present = different_texts(values)
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()

@@ -1,4 +1,4 @@
-"""From a file's rows to a region's table, and what there is to tell of it."""
+"""A region's table from a file's rows, and its description."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from trialfleet.workflows.tables.splits import beginnings, split_rows
 _SHOWN = 30  # names of columns in a message
 _PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 _MOST_LABELS = 0.5  # of the rows; more classes than this are ids, or a text
-_HALF = 0.5  # of the cells are numbers, and what is left can't be classes
-_WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else mend the file"
+_HALF = 0.5  # of the cells are numbers, so the rest can't be classes
+_WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else correct the file"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What was found in a region's file.
+    """The findings in a region's file.
 
     Attributes:
         rows: those that have a target: the parts' together.
         parts: rows to train, to validate, to test.
         without_target: rows that were left out.
-        task: what is learnt, and whether that was inferred.
+        task: the task of learning, and whether it was inferred.
         classes: rows of each class; empty for regression.
         range: the least and the largest target; of a regression alone.
         categorical: the categorical columns and the size of each one's vocabulary.
@@ -79,7 +79,7 @@ class Description:
 
     @property
     def kind(self) -> str:
-        """Return "binary", "multiclass" or "regression"."""
+        """The kind of the target: "binary", "multiclass" or "regression"."""
         if self.task == "regression":
             return "regression"
         return "binary" if len(self.classes) == 2 else "multiclass"
@@ -88,7 +88,7 @@ class Description:
 def build_table(
     frame: pl.DataFrame, target: str | None, options: TableOptions, seed: int
 ) -> tuple[Table, Description]:
-    """Return the table that trials train on.
+    """Return the table for trials.
 
     Raises:
         TableError: there is no such table in these rows.
@@ -98,7 +98,7 @@ def build_table(
     in_no_cell = cells.in_no_cell(frame, own)
     frame = cells.without_nulls(frame, options.null_values)
     present = frame[target].is_not_null()
-    if frame[target].dtype == pl.String:  # a blank is no target
+    if frame[target].dtype == pl.String:  # a blank is not a target
         present &= frame[target].str.strip_chars() != ""
     if not present.any():
         raise TableError(f"the target {target!r} is empty in every row")
@@ -126,7 +126,7 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Return what there is to tell of a table that `write_table` wrote."""
+    """Return the description of a table that `write_table` wrote."""
     table = table.used()
     columns, values = table.columns, table.target
     missing = np.isnan(table.numeric).sum(0)
@@ -156,7 +156,7 @@ def describe(table: Table) -> Description:
 def _read_by_forms(
     rows: pl.DataFrame, roles: Mapping[str, str], numbered: Sequence[int]
 ) -> pl.DataFrame:
-    """Return the rows with those columns read that the study says how to read."""
+    """Return the rows with those columns parsed whose form the study gives."""
     forms = {name: role for name, role in roles.items() if is_form(role)}
     for name, form in forms.items():
         numbers_of(rows[name], form, numbered, _WAYS_OUT)
@@ -168,7 +168,7 @@ def _read_by_forms(
 
 @dataclass(frozen=True, kw_only=True)
 class _Goal:
-    """What is to be learnt: a value, or the number of a class, for each row."""
+    """The target of learning: a value, or the number of a class, for each row."""
 
     task: Task
     inferred: bool
@@ -216,7 +216,7 @@ def _goal(
 
 
 def _where(values: pl.Series, numbered: Sequence[int]) -> str:
-    """Say where a target is written as people write numbers; all of it may be meant as classes."""
+    """Return the hint for a target in people's number forms, which may be meant as classes."""
     found = cells.understood_as("number", values)
     row = f"row {numbered[found.row]} below the header"
     if found.are_most():
@@ -239,7 +239,7 @@ def _task_of(values: pl.Series, found: pl.Series, kind: str) -> Task:
 def _slip(
     values: pl.Series, kind: str, numbered: Sequence[int], least: float = cells.MOSTLY
 ) -> str:
-    """Say which cell is no number where nearly all others are; empty where that isn't so."""
+    """Return the cell that is no number if nearly all others are; empty if that isn't so."""
     if kind != "text" or values.dtype != pl.String:
         return ""
     found = cells.understood_as("number", values)
@@ -276,10 +276,10 @@ def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
 
 
 def _check_columns(names: Sequence[str], target: str | None, options: TableOptions) -> str:
-    """Return the target, if it and all columns of the options are there."""
+    """Return the target, if it and all columns of the options exist."""
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
-        raise TableError(f"which column is to be predicted? Write target: COLUMN; it has {choices}")
+        raise TableError(f"no column to predict is named: write target: COLUMN; it has {choices}")
     wanted = [("target", target), *(("table.columns", name) for name in options.columns)]
     wanted += [("table.split", name) for name in options.split.own_columns]
     problems = [

@@ -1,4 +1,4 @@
-"""What the cells of a column hold, and how they become numbers or text.
+"""The content of a column's cells, and its conversion to numbers or text.
 
 Training and prediction read their cells here alone, so a value means the same in both.
 """
@@ -18,7 +18,7 @@ from trialfleet.workflows.tables.moments import FEW_TEXTS, by_form, moments
 
 _LARGEST = float(np.finfo(np.float32).max)
 _DAY, _HOUR = 86_400e6, 3_600e9  # in the units that polars keeps dates (µs) and times (ns) in
-_SAMPLE = 64  # cells; most columns are told apart by these
+_SAMPLE = 64  # cells; enough to decide for most columns
 _CODE = r"^0[0-9]"
 MOSTLY, _HALF = 0.9, 0.5  # of the cells
 _TIMES = ["%H:%M", "%Hh%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p"]
@@ -26,11 +26,11 @@ _DIGITS = r"^(0|-?[1-9][0-9]*)$"
 
 
 class CellError(ValueError):
-    """A cell doesn't hold what its column does.
+    """A cell that doesn't hold what its column does.
 
     Attributes:
         row: its number, from 0.
-        why: what is wrong, with the value.
+        why: the problem, with the value.
     """
 
     def __init__(self, row: int, why: str) -> None:
@@ -96,9 +96,9 @@ def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
 
 
 def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
-    """Return what a column's cells hold, and the cells: as numbers where text turns out to be some.
+    """Return the kind of a column's cells, and the cells, converted to numbers if they are.
 
-    Text is a number, a date, a time or a boolean if every cell is. The kind is None where no model
+    Text is a number, a date, a time or a boolean if every cell is. The kind is None if no model
     can use the column's type.
     """
     if values.dtype != pl.String:
@@ -115,7 +115,7 @@ def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
 
 
 def begin_with_zero(values: pl.Series) -> bool:
-    """Tell whether a text column has numbers such as 01234, which are codes and no quantities."""
+    """Return whether a text column has numbers such as 01234: codes, not quantities."""
     zero = values.str.starts_with("0") & (values.str.len_bytes() > 1)
     return bool((zero & values.str.contains(_CODE)).any()) if zero.any() else False
 
@@ -137,7 +137,7 @@ def _is(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class Understood(NamedTuple):
-    """How many cells of a text column are of one kind, such as numbers.
+    """The number of cells in a text column that are of one kind, such as numbers.
 
     Attributes:
         kind: which.
@@ -145,7 +145,7 @@ class Understood(NamedTuple):
         others: how many are not.
         different: how many different texts there are.
         different_others: how many of them are not.
-        first: the first cell that is not; empty where there is none.
+        first: the first cell that is not; empty if there is none.
         row: its number, from 0.
     """
 
@@ -158,13 +158,13 @@ class Understood(NamedTuple):
     row: int = 0
 
     def are_most(self, least: float = MOSTLY) -> bool:
-        """Tell whether the column was meant so, and a few cells or texts are something else."""
+        """Return whether the column was meant so, with a few other cells or texts."""
         few = self.different_others <= FEW_TEXTS * self.different
         return self.others > 0 and (self.share >= least or few)
 
     @property
     def words(self) -> str:
-        """Say how many are: never 100% where a cell is another."""
+        """The share of cells of the kind, in words: never 100% if another one exists."""
         if self.share >= _HALF:
             return f"{min(99, round(100 * self.share))}% of its cells are {self.kind}s"
         count = self.different - self.different_others
@@ -172,7 +172,7 @@ class Understood(NamedTuple):
 
 
 def understood_as(kind: str, values: pl.Series) -> Understood:
-    """Return how many cells of a text column are of a kind, and which is the first that isn't."""
+    """Return the number of a column's cells of a kind, and the first one that isn't."""
     present = len(values) - values.null_count()
     different = values.drop_nulls().unique(maintain_order=True)
     others = different.filter(_unread(different, _CONVERT[kind](different)))
@@ -185,7 +185,7 @@ def understood_as(kind: str, values: pl.Series) -> Understood:
 
 
 def as_written(values: pl.Series, form: str) -> pl.Series:
-    """Return a column as numbers or moments, all of which the form reads.
+    """Return a column as numbers or moments; the form must fit all cells.
 
     Args:
         values: as `without_nulls` left them.
@@ -197,7 +197,7 @@ def as_written(values: pl.Series, form: str) -> pl.Series:
 
 
 def numbers(values: pl.Series, kind: str) -> pl.Series:
-    """Return a column's cells as Float64, null where they are missing.
+    """Return a column's cells as Float64, null if they are missing.
 
     Args:
         values: as `without_nulls` left them.
@@ -205,7 +205,7 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
             1970 began, in UTC); "time" (hours since midnight); "boolean" (0 or 1).
 
     Raises:
-        CellError: a cell is no such thing.
+        CellError: a cell is not such a thing.
     """
     found = _CONVERT[kind](values) if kind in _CONVERT else _days(values, kind)
     _refuse(
@@ -217,12 +217,12 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
 
 
 def kind_now(values: pl.Series, kind: str) -> str:
-    """Return what cells hold after `recognise` has made numbers of them, where it has."""
+    """Return the kind of cells after `recognise` converted them to numbers, if it did."""
     return "number" if values.dtype == pl.Float64 else kind
 
 
 def texts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a column's cells as categories, null where they are missing.
+    """Return a column's cells as categories, null if they are missing.
 
     A category has one spelling: whole numbers without a fraction, booleans in lower case.
     """
@@ -267,7 +267,7 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
 
 def _unread(values: pl.Series, found: pl.Series) -> pl.Series:
-    """Return which cells hold something that could not be read; blanks are nothing."""
+    """Return which cells could not be read; blanks are no content."""
     unread = found.is_null() & values.is_not_null()
     if values.dtype == pl.String and unread.any():
         unread &= values.str.strip_chars() != ""

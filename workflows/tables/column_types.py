@@ -1,4 +1,4 @@
-"""What a column is: numeric, categorical, or ignored and why."""
+"""The role of a column: numeric, categorical, or ignored with a reason."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FEWEST = 3  # rows of which each has a value of its own say that a column is an
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """What a column is to the model.
+    """The role of a column in the model.
 
     Attributes:
         kind: what its cells hold, see `cells`.
         values: its cells as they were understood: what turned out to be numbers, as numbers.
         why: why a model does without it. If the role isn't ignore, the table keeps its values.
-        note: what a person should know who didn't say what it is.
+        note: a note for people if the study gives no role.
     """
 
     role: Literal["numeric", "categorical", "ignore"]
@@ -37,12 +37,12 @@ class Feature:
 
     @property
     def is_used(self) -> bool:
-        """Return whether a model learns from it."""
+        """True if a model learns from it."""
         return not self.why
 
 
 def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
-    """Return what a column is; its cells are as `without_nulls` left them, or read by a form."""
+    """Return the role of a column; cells are as `without_nulls` or a form left them."""
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:
         return Feature(role="ignore", values=values, why="it has no values")
@@ -54,7 +54,7 @@ def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> 
 
 
 def _feature_of(values: pl.Series, override: Role | None) -> Feature:
-    """Return what a column is by all of its rows."""
+    """Return the role of a column, by all of its rows."""
     if override == "ignore":
         return Feature(role="ignore", values=values, why="the study says so")
     kind, found = cells.recognise(values)
@@ -72,7 +72,7 @@ def _feature_of(values: pl.Series, override: Role | None) -> Feature:
 
 
 def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
-    """Return what a column is that the study says nothing of, by its cells as understood."""
+    """Return the role of a column without one in the study, by its cells as understood."""
     written = almost = ""
     if kind == "text":
         written = as_people_write_dates(values) or as_people_write_numbers(values)
@@ -91,7 +91,7 @@ def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
 
 
 def _why_useless(values: pl.Series, kind: str) -> str:
-    """Return why a column says nothing about the target; empty where it may say something."""
+    """Return why a column says nothing about the target; empty if it may."""
     if not values.name or UNNAMED.fullmatch(values.name):
         return "it has no name"
     present = values.drop_nulls()
@@ -109,7 +109,7 @@ def _counts_rows(values: pl.Series) -> bool:
 
 
 def _almost_numbers(values: pl.Series) -> str:
-    """Say which texts keep a column from being numbers, dates or times; empty where none does."""
+    """Return the texts that keep a column from being numbers, dates or times; or empty."""
     if values.dtype != pl.String:
         return ""
     for kind in ("number", "date", "time"):

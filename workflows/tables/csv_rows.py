@@ -1,7 +1,7 @@
 """The rows of a CSV file as text, read as pandas reads them.
 
 Training and prediction share one reader, Python's csv. Polars, ten times as fast, takes its place
-where the file leaves no doubt: each quote stands around a cell or is doubled within one, lines
+if the file is unambiguous: each quote encloses a cell or is doubled within one, lines
 end in LF or CR LF, and each row has as many cells as the header.
 """
 
@@ -40,11 +40,11 @@ _SEPARATORS = ",;\t|"
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # Excel writes it above the header
 _HEAD = 64  # lines that are looked at for the separator
 _NUL = "\0"
-_NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # bytes that are no UTF-8 are read as the latter
+_NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # invalid UTF-8 bytes are read as the latter
 
 
 class TableError(ValueError):
-    """A file is no table, or none for training; `problems` says why, without the file's name."""
+    """A file that is no table, or no training table; `problems` has no file name."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -53,12 +53,12 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class CsvRows:
-    """A CSV file that is being read.
+    """An open CSV file.
 
     Attributes:
-        header: its cells as they stand, a line break within one as LF.
+        header: its cells unchanged, a line break within one as LF.
         names: the columns' names, each once.
-        separator: what stands between the cells.
+        separator: the character between the cells.
         frames: the rows as text, a batch at a time; empty cells are null.
     """
 
@@ -73,7 +73,7 @@ def opened_csv(path: Path) -> Iterator[CsvRows]:
     """Give the rows of a CSV file, which may be a pipe.
 
     Raises:
-        TableError: it is no such file; rows may raise it too.
+        TableError: it is not such a file; rows may raise it too.
         OSError: it can't be read.
     """
     with path.open("rb") as file:
@@ -84,7 +84,7 @@ def read_csv(path: Path) -> pl.DataFrame:
     """Return all rows of a CSV file.
 
     Raises:
-        TableError: it is no such file.
+        TableError: it is not such a file.
         OSError: it can't be read.
     """
     with path.open("rb") as file:
@@ -113,7 +113,7 @@ def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
 
 
 def _damaged(error: Exception) -> TableError:
-    return TableError(f"is no whole gzip file: {error}")
+    return TableError(f"is not a complete gzip file: {error}")
 
 
 def _lines(file: io.BufferedReader) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _lines(file: io.BufferedReader) -> Iterator[str]:
                     raise TableError(_why_no_text(found[0], where))
                 yield line
     except UnicodeDecodeError as error:
-        raise TableError(f"is no text in UTF-16: {error.reason}") from error
+        raise TableError(f"is not UTF-16 text: {error.reason}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(error) from error
 
@@ -135,7 +135,7 @@ def _why_no_text(found: str, where: str) -> str:
     if found == _NUL:
         return f"has a NUL byte in {where}: it is damaged, or UTF-16 without a byte order mark"
     byte = found.encode(errors="surrogateescape")[0]
-    return f"is no text in UTF-8: it has the byte 0x{byte:02x} in {where}; save it as UTF-8"
+    return f"is not UTF-8 text: it has the byte 0x{byte:02x} in {where}; save it as UTF-8"
 
 
 # The rows
@@ -171,7 +171,7 @@ def _separator_of(head: list[str]) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """A row and the lines on which it stands."""
+    """A row and its lines in the file."""
 
     cells: list[str]
     first: int
@@ -199,12 +199,12 @@ def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Re
 
 
 def _names(header: list[str]) -> list[str]:
-    """Return the columns' names; those that have none are called as pandas calls them."""
+    """Return the columns' names; nameless ones get pandas' names."""
     if not any(map(str.strip, header)):
         raise TableError("has no header: its first line must name the columns")
     names = [name if name.strip() else f"Unnamed: {i}" for i, name in enumerate(header)]
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
-        raise TableError(f"has several columns called {', '.join(map(repr, doubled))}")
+        raise TableError(f"has several columns named {', '.join(map(repr, doubled))}")
     return names
 
 
@@ -232,7 +232,7 @@ def _of_another_length(record: _Record, width: int) -> str:
 
 
 def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
-    """Return the rows, or None where the file leaves a doubt; the other way tells what is wrong."""
+    """Return the rows, or None if the file is doubtful; then the other reader says why."""
     data = data.removeprefix(_UTF8).strip(b"\r\n")
     has_separator_line = _SEPARATOR_LINE.match(data[:8].decode(errors="replace"))
     if has_separator_line or not _is_plain(data, rows.separator, len(rows.names)):
@@ -246,7 +246,7 @@ def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
 
 
 def _is_plain(data: bytes, separator: str, width: int) -> bool:
-    """Tell whether every row has as many cells as it should, and quotes stand where they should."""
+    """Return whether every row has the right number of cells, and quotes are in their places."""
     if width < 2 or b"\0" in data or data.count(b"\r") != data.count(b"\r\n"):
         return False
     text = np.frombuffer(b"\n" + data + b"\n", np.uint8)

@@ -1,4 +1,4 @@
-"""What a day's table is like, in a few numbers, to be compared with other days' of the region."""
+"""A profile of a day's table in a few numbers, for comparison with the region's other days."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _STEPS = 20  # between the least and the largest target
 
 @dataclass(frozen=True, kw_only=True)
 class DayProfile:
-    """What a day's table is like.
+    """The profile of a day's table.
 
     Attributes:
         target: the column to predict.
         missing: the share of its rows in which a column's cell is missing, by column.
-        ignored: columns of the file of which that isn't known: no model uses them.
+        ignored: columns of the file without that share: no model uses them.
         categories: the rows that each category has, by column; only of rows to train.
         classes: the share of the rows that each class has; empty for a regression.
         quantiles: of a regression's target, in twenty steps from the least to the largest.
-        labels: how well columns tell the target; None where nothing can be said of that.
+        labels: how well columns predict the target; None if unknown.
     """
 
     rows: int
@@ -45,7 +45,7 @@ class DayProfile:
 
 
 def profile_of(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:
-    """Return what a day's table is like; without `labels` nothing is said of them."""
+    """Return the profile of a day's table, without a label score if not `labels`."""
     rows, used = found.rows, table.used()
     missing = _missing(table, found)
     is_regression = found.task == "regression"
@@ -63,7 +63,7 @@ def profile_of(table: Table, found: Description, *, seed: int, labels: bool) -> 
 
 
 def _missing(table: Table, found: Description) -> dict[str, float]:
-    """The share of missing cells of the columns that a model uses, or would if they had more."""
+    """Return the share of missing cells of each column that a model uses or might use."""
     rows, columns = found.rows, table.columns
     of_numbers = np.isnan(table.numeric).mean(0).tolist()
     categorical = {name: found.missing.get(name, 0) / rows for name in found.categorical}

@@ -1,4 +1,4 @@
-"""Rows as a model takes them, when it is trained and when it predicts."""
+"""Rows in a model's form, for training and prediction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trialfleet.workflows.tables.csv_rows import TableError
 def encode(
     rows: pl.DataFrame, columns: Columns, numbered: Sequence[int]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
-    """Return rows as a model takes them: numeric [n, d], categorical [n, k].
+    """Return rows in a model's form: numeric [n, d], categorical [n, k].
 
     They are as `cells.without_nulls` left them, and called in messages as `numbered` says.
 
@@ -46,7 +46,7 @@ def encode(
 def numbers_of(
     values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
 ) -> pl.Series:
-    """Return a column's cells as Float64; the error names row and column, and the ways out."""
+    """Return a column's cells as Float64; errors name row, column and the ways out."""
     try:
         return cells.numbers(values, kind)
     except cells.CellError as error:

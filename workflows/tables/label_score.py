@@ -1,9 +1,9 @@
-"""Whether a table's labels can be told by its columns better than the same labels shuffled.
+"""A test whether columns predict a table's labels better than shuffled labels.
 
 A cheap model of a sample of the rows: each column's own correlations with the target, those of its
 ranks and of their distance from the middle, or of each of its categories. The score is the fourth
 root of the sum of their fourth powers: a single strong column counts as well as many weak ones.
-What only several columns together tell is not seen.
+A pattern that needs several columns together is not found.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ FEWEST_ROWS = 30
 _MOST_ROWS, _LEAST_ROWS = 4_000, 500
 _CELLS = 1_000_000  # of the sample, about
 _MOST_WORDS = 20  # the most frequent categories of a column, and classes
-_BLOCK = 256  # correlations with so many values of each row are taken at a time
+_BLOCK = 256  # values of each row that are correlated at a time
 Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class LabelScore:
-    """How well columns tell the labels, and the best that shuffled labels came to."""
+    """The score of the labels, and the best one of shuffled labels."""
 
     score: float
     shuffled: float
 
     @property
     def ratio(self) -> float:
-        """The score of the labels by that of shuffled ones; up to 1 they are no better."""
+        """The labels' score divided by that of shuffled ones; up to 1 is no better."""
         return self.score / self.shuffled
 
 
 def label_score(table: Table, seed: int) -> LabelScore | None:
-    """Return how well a table's columns tell its target; None where nothing can be said.
+    """Return how well a table's columns predict its target; None if unknown.
 
     The same table and seed give the same score.
     """
@@ -64,7 +64,7 @@ def label_score(table: Table, seed: int) -> LabelScore | None:
 
 
 def _goal(table: Table, rows: npt.NDArray[np.int64]) -> Floats:
-    """The target of some rows in columns: its ranks, or whether it is one of the classes."""
+    """Return the target of some rows in columns: its ranks, or one column per class."""
     target = table.target[rows]
     if table.columns.task == "regression":
         return _standard(_ranks(target))[:, None]
@@ -72,7 +72,7 @@ def _goal(table: Table, rows: npt.NDArray[np.int64]) -> Floats:
 
 
 def _values(table: Table, rows: npt.NDArray[np.int64]) -> Iterator[Floats]:
-    """What a column says of each row, as one or several columns of mean 0 and variance 1."""
+    """Yield a column's information on each row, in columns of mean 0 and variance 1."""
     for column in table.numeric.T:
         numbers = column[rows]
         is_missing = np.isnan(numbers)
@@ -92,7 +92,7 @@ def _each_word(codes: npt.NDArray[np.integer[Any]]) -> Iterator[Floats]:
 
 
 def _ranks(numbers: Floats) -> Floats:
-    """The ranks of numbers between -0.5 and 0.5; those that are equal have the same."""
+    """Return the ranks of numbers, scaled to -0.5 to 0.5; equal numbers have equal ranks."""
     _, places, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     middles = np.cumsum(counts) - (counts - 1) / 2
     ranks: Floats = (middles[places] / (len(numbers) + 1) - 0.5).astype(np.float32)

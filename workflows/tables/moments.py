@@ -1,7 +1,7 @@
 """Dates and moments as databases, programs and people write them.
 
-A form in which nobody takes the month for the day is read. Any other is pointed out, with the
-form that `table.columns` may give, as strftime writes it.
+An unambiguous form, in which month and day can't be confused, is read. Any other is reported, with
+the form that `table.columns` may give, as strftime writes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import polars as pl
 
 from trialfleet.workflows.study.table_options import line_for
 
-_SAMPLE = 64  # texts; most columns are told apart by these
+_SAMPLE = 64  # texts; enough to decide for most columns
 _MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
 _MONTH += "(?:uary|ruary|ch|il|e|y|ust|t|tember|ober|ember)?[.]?"
 _DAY = "([0-9]{1,2})(?:st|nd|rd|th)?"
@@ -89,7 +89,7 @@ _PERHAPS = (  # a time of day; of .NET; a year before other numbers, without Lat
 
 
 def moments(values: pl.Series) -> pl.Series:
-    """Return a text column's moments in UTC, null where a cell is none."""
+    """Return a text column's moments in UTC, null if a cell is none."""
     found = _in_utc(values.str.strip_chars().str.replace("T", " ", literal=True))
     left = (found.is_null() & values.str.contains("[0-9]")).arg_true()
     sample = values.gather(left.head(_SAMPLE))
@@ -99,10 +99,10 @@ def moments(values: pl.Series) -> pl.Series:
 
 
 def by_form(values: pl.Series, form: str) -> pl.Series:
-    """Return a column's moments in UTC as the study says that they are written; 20260102 too."""
+    """Return a column's moments in UTC, read by the study's form; 20260102 too."""
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
-    if "%Y" in form:  # a year of two digits is none of the first century
+    if "%Y" in form:  # a year of two digits is not one of the first century
         plain = plain.set(~plain.str.contains("[0-9]{4}").fill_null(value=False), None)
     if "z" not in form:
         return plain.str.to_datetime(form, time_unit="us", strict=False)
@@ -111,9 +111,9 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
 
 
 def as_people_write_dates(values: pl.Series) -> str:
-    """Return what to do where a text column holds dates in a form that isn't read.
+    """Return what to do if a text column holds dates in an unread form.
 
-    Empty where it holds something else.
+    Empty if it holds something else.
     """
     present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
@@ -122,7 +122,7 @@ def as_people_write_dates(values: pl.Series) -> str:
     forms = [form for form in _TO_OFFER if _reads(form, dates.head(_SAMPLE))]
     forms = [form for form in forms if _reads(form, dates)]
     plain = [form for form in forms if "%Z" not in form] or forms
-    order = ", whose order nobody can tell" if len(plain) > 1 else ""
+    order = ", whose order of day and month is unclear" if len(plain) > 1 else ""
     told = f"dates such as {dates[0]!r}{order}: write YYYY-MM-DD"
     if not plain:
         return told
@@ -132,7 +132,7 @@ def as_people_write_dates(values: pl.Series) -> str:
 
 
 def perhaps_moments(values: pl.Series) -> str:
-    """Return what to do where many different texts may be moments; empty otherwise."""
+    """Return what to do if many different texts may be moments; empty otherwise."""
     present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
     if len(alike) < max(MANY_TEXTS, (1 - FEW_TEXTS) * len(present)):
@@ -141,7 +141,7 @@ def perhaps_moments(values: pl.Series) -> str:
 
 
 def different_texts(values: pl.Series) -> pl.Series:
-    """Return the different texts of a column, without blanks around; none where it has no text."""
+    """Return the different, stripped texts of a column; none if it has no text."""
     present = values.drop_nulls() if values.dtype == pl.String else pl.Series(dtype=pl.String)
     return present.str.strip_chars().unique(maintain_order=True)
 

@@ -1,4 +1,4 @@
-"""Reading the rows of a CSV or Parquet file."""
+"""Reading of the rows of a CSV or Parquet file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_rows(path: Path, form: str) -> pl.DataFrame:
     """Return all rows of a file: of CSV as text, of Parquet as it has them.
 
     Raises:
-        TableError: it is no such file, or has no rows.
+        TableError: it is not such a file, or has no rows.
         OSError: it can't be read.
     """
     frame = read_csv(path) if form == "csv" else _read_parquet(path)
@@ -45,5 +45,5 @@ def _read_parquet(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(path, glob=False)
     except PolarsError as error:
-        why = next(iter(str(error).strip().splitlines()), "polars can't say why")
-        raise TableError(f"is no Parquet file that can be read: {why}") from error
+        why = next(iter(str(error).strip().splitlines()), "polars gives no reason")
+        raise TableError(f"is not a readable Parquet file: {why}") from error

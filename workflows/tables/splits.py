@@ -1,4 +1,4 @@
-"""Which rows are to train, to validate and to test."""
+"""The split of rows into training, validation and test."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def split_rows(
 ) -> Codes:
     """Return each row's part: TRAIN, VALIDATION or TEST.
 
-    With `random` each class, of which `classes` [rows] has the numbers, is dealt out by itself, so
-    that the parts have them in the same shares. `numbered` is what rows are called in messages.
+    With `random` each class, whose numbers are in `classes` [rows], is split separately, so that
+    the parts have the same shares of it. `numbered` has the rows' numbers for messages.
 
     Raises:
         TableError: a value of the split's column can't be used.
@@ -65,7 +65,7 @@ def _by_chance(rows: int, classes: Numbers | None, shares: Sequence[float], seed
 
 
 def _by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
-    """Rows of the same time are never dealt to two parts."""
+    """Return the parts of rows by time; rows of the same time are in one part."""
     kind, found = cells.recognise(values)
     if kind not in {"date", "number", "time"}:
         raise _unusable(values, _why_no_times(values, numbered))
@@ -83,7 +83,7 @@ def _unusable(values: pl.Series, why: str) -> TableError:
 
 
 def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
-    """Say which cell is neither date nor number, and how to write a date."""
+    """Return which cell is neither date nor number, and how to write a date."""
     if values.null_count() == len(values):
         return "has no values"
     if values.dtype != pl.String:
@@ -97,11 +97,11 @@ def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
     if best.share < _HALF:
         return f"holds no dates and no numbers, such as {best.first!r}; write {_ISO}"
     row = numbered[best.row]
-    return f"has {best.first!r} in row {row} below the header, which is no {best.kind}"
+    return f"has {best.first!r} in row {row} below the header, which is not a {best.kind}"
 
 
 def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:
-    """Return from when on rows of a split by time are to validate and to test, as text."""
+    """Return when validation and test begin, in a split by time, as text."""
     kind, found = cells.recognise(values)
     times = cells.numbers(found, cells.kind_now(found, str(kind)))
     first = {}

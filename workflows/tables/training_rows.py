@@ -1,4 +1,4 @@
-"""Why a model can learn nothing of a column from the rows that are to train it."""
+"""Columns from whose training rows a model can learn nothing, and why."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trialfleet.workflows.tables import cells
 
 _NARROW = 0.01  # of the spread of other rows: training rows that vary less teach nothing
 _RARE = 0.05  # of the share of other rows: the same of values that training rows seldom have
-_ENOUGH = 20  # training rows; a value that one row of so many has teaches nothing
+_ENOUGH = 20  # training rows; a value of only one of these teaches nothing
 
 
 def why_untaught(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:
-    """Return why a model learns nothing of a column; empty where it may."""
+    """Return why a model learns nothing of a column; empty if it may."""
     if role == "categorical":
         texts = cells.texts(values, kind)
         learned = texts.filter(trained)
@@ -25,7 +25,7 @@ def why_untaught(values: pl.Series, kind: str, role: Role, trained: pl.Series) -
     try:
         numbers = cells.numbers(values, cells.kind_now(values, kind))
     except cells.CellError:
-        return ""  # which is told with its row
+        return ""  # another check reports it with its row
     learned, others = numbers.filter(trained), numbers.filter(~trained)
     is_constant = not spread_of(learned.drop_nulls().to_numpy())
     return _why_constant(numbers, learned, is_constant) or _why_unlike(learned, others)
@@ -42,7 +42,7 @@ def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> s
 
 
 def _why_unlike(learned: pl.Series, others: pl.Series) -> str:
-    """Return why numbers of the training rows say nothing of those of the others."""
+    """Return why numbers of the training rows don't cover those of the others."""
     present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
     spread = spread_of(present)
     width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0

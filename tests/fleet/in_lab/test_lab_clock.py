@@ -18,9 +18,9 @@ from pathlib import Path
 from trialfleet.workflows.control.dagman.set_clock import ClockWatch
 logging.basicConfig(level=logging.INFO)
 watch = ClockWatch(Path("clock.json"))
-watch.look(9000.0, 10.0)
+watch.check(9000.0, 10.0)
 for seconds in range(30):  # what was away just now is told again
-    watch.look(6000.0 + seconds, 10.0 + seconds)
+    watch.check(6000.0 + seconds, 10.0 + seconds)
     if not watch._left:
         break
     time.sleep(1)

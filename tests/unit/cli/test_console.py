@@ -19,8 +19,8 @@ from tests.conftest import MakeRun
 from trialfleet import RunState, Stage
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import Cause
+from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.rules.region_state import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
-from trialfleet.workflows.rules.vain_attempts import JobTrouble
 from trialfleet.workflows.status.best_settings import BestSettings
 from trialfleet.workflows.status.pauses import pauses_so_far
 from trialfleet.workflows.status.run_status import RegionStatus

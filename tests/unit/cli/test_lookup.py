@@ -116,7 +116,7 @@ def test_an_unknown_name_is_told_with_what_is_near_and_what_there_is(here: Path)
     shutil.rmtree(here / "runs")
     with pytest.raises(InputError, match="there are no runs in"):
         find_run("flights")
-    with pytest.raises(InputError, match="no run named, and none in"):
+    with pytest.raises(InputError, match="no run was named, and there is none in"):
         find_run(None)
 
 
@@ -212,7 +212,7 @@ def test_a_models_folder_is_taken_as_it_is(models: Path) -> None:
         ("AA", "did you mean 'A'?"),
         ("C", "published a model; regions: A, B"),
         ("tuesday/B", "has published no model of 'B'; regions: A"),
-        ("sunday/A", "as RUN/REGION: 'sunday' is no run's folder"),
+        ("sunday/A", "as RUN/REGION: 'sunday' is not a run's folder"),
         ("/nowhere", "/nowhere"),
     ],
 )

@@ -14,7 +14,7 @@ from tests.unit.run.test_node_scripts import Scripts, fail
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import InputError, Run, RunState
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.dagman import mend
+from trialfleet.workflows.control.dagman import repair
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.region_state import GAVE_UP, NO_MODEL
 from trialfleet.workflows.views.terminal.status_view import next_steps
@@ -108,8 +108,8 @@ def test_removing_nothing_says_how(work: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit = create_autospec(mend.submit, return_value="1")
-    monkeypatch.setattr(mend, "submit", submit)
+    submit = create_autospec(repair.submit, return_value="1")
+    monkeypatch.setattr(repair, "submit", submit)
     run = make_run(budget={"trials": 3, "lanes": 1, "failures": 1})
     ended(run)
     assert run.status().state is RunState.FAILED
@@ -127,7 +127,7 @@ def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
 
 @pytest.mark.usefixtures("empty_queue")
 @pytest.mark.parametrize(
-    ("error", "is_vain"),
+    ("error", "is_hopeless"),
     [
         ("exit code 1: KeyError: 'lat'", True),
         ("the result has no number val_rmse", True),
@@ -137,14 +137,14 @@ def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
     ],
 )
 def test_a_run_that_gave_up_goes_on_only_if_the_cause_was_outside_of_it(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, error: str, is_vain: bool
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, error: str, is_hopeless: bool
 ) -> None:
-    monkeypatch.setattr(mend, "submit", create_autospec(mend.submit, return_value="1"))
+    monkeypatch.setattr(repair, "submit", create_autospec(repair.submit, return_value="1"))
     run = make_run()
     ended(run)
     stopped = RunFolder(run.folder).region("A").stopped
     stopped.write_text(json.dumps({"reason": f"{GAVE_UP}{error}; see err"}))
-    if not is_vain:
+    if not is_hopeless:
         assert run.resume() == "1"
         return
     result = invoke("resume", run.folder)

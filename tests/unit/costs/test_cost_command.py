@@ -181,7 +181,10 @@ def test_a_day_is_told_with_what_it_and_each_of_its_regions_cost(runs: Path) -> 
         "A  published  1.00 USD",
         "C  unchanged",
         "cost: 1.50 USD, of it 0.50 USD lost; 1.0 slot hours have no known price",
-        ("Again: trialfleet daily backfill STUDY --from 2026-11-22 --to 2026-11-22 --only missing"),
+        (
+            "To retry: trialfleet daily backfill STUDY --from 2026-11-22 --to 2026-11-22 --only "
+            "missing"
+        ),
     ]
     assert told["data"]["usd"] == 1.5
     assert [one.get("usd") for one in told["data"]["regions"]] == [1.0, 0.5, None]

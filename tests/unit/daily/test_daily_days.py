@@ -27,8 +27,7 @@ from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily import day_lock
 from trialfleet.workflows.control.daily import days as days_module
-from trialfleet.workflows.control.daily.day import _Telling
-from trialfleet.workflows.control.daily.day_lock import turn
+from trialfleet.workflows.control.daily.day import _OutcomeReporter
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.daily.pool_watch import PoolWatch
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
@@ -182,7 +181,7 @@ def test_what_does_not_change_a_model_does_not_change_the_settings(here: Path) -
 def busy(here: Path) -> Iterator[Days]:
     """The day before is worked on by somebody else."""
     days = Days(write(here, TEXT), clock=ticking(), say=lambda _: None)
-    with turn(days.folder, BEFORE, lambda _: True) as ours:
+    with day_lock.day_lock(days.folder, BEFORE, lambda _: True) as ours:
         assert ours
         yield days
 
@@ -195,7 +194,7 @@ def ticking() -> Callable[[], datetime]:
 
 def test_a_day_waits_for_another_until_its_own_deadline(busy: Days) -> None:
     busy.run(DAY)
-    why = f"its deadline was over before {BEFORE}, the day before it in turn, had ended"
+    why = f"its deadline was over before the day before it, {BEFORE}, ended"
     assert outcomes_of(busy, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
     assert all(attempt.ended for attempt in busy.journal.attempts())
 
@@ -223,7 +222,7 @@ def test_who_waits_for_another_day_says_so_and_that_htcondor_is_down(
     with pytest.raises(Enough):
         second.run(DAY) if starts == "run" else second.backfill(DAY, DAY, only_missing=True)
     assert len(messages) == 2
-    assert messages[0] == f"waits: {BEFORE} is being worked on"
+    assert messages[0] == f"waits until the day {BEFORE} has ended"
     assert messages[1].startswith("the day waits for HTCondor (the pool in ")
     assert messages[1].endswith("if it is down: trialfleet pool up")
 
@@ -251,7 +250,7 @@ def test_backfill_takes_what_is_missing_and_nothing_else(here: Path) -> None:
     trained(here, days, BEFORE)
     days.run(DAY)
     first = DAY - timedelta(days=3)
-    with pytest.raises(InputError, match=r"2 regions' days have ended already.*--only missing"):
+    with pytest.raises(InputError, match=r"2 regions have succeeded already.*--only missing"):
         days.backfill(first, DAY, only_missing=False)
     assert days.backfill(first, DAY, only_missing=True) == [
         first, first + timedelta(days=1), DAY
@@ -274,7 +273,7 @@ def test_a_backfill_of_data_that_is_missing_still_begins_no_other_attempt(here: 
     assert [attempt.attempt for attempt in days.journal.attempts()] == [1]
     assert outcomes_of(days, DAY) == before
     absent = f"data of {DAY} isn't there: {here}/data/A/{DAY}.txt, and of 1 other"
-    assert messages[-1] == f"{DAY} (1 of 1 days): nothing is begun: {absent}"
+    assert messages[-1] == f"{DAY} (1 of 1 days): nothing is started: {absent}"
     assert len(days._still_absent(DAY, ["A", "NO"])) == 2
     put(here, DAY, A="1")
     assert days._still_absent(DAY, ["A", "NO"]) == []
@@ -296,8 +295,8 @@ def test_a_backfill_says_how_far_it_is(here: Path) -> None:
     days = Days(write(here, TEXT), clock=lambda: NOON, say=messages.append)
     days.backfill(BEFORE, DAY, only_missing=True)
     assert messages == [
-        f"{BEFORE} (1 of 2 days): 2 regions to make up for",
-        f"{DAY} (2 of 2 days): 2 regions to make up for",
+        f"{BEFORE} (1 of 2 days): 2 regions to backfill",
+        f"{DAY} (2 of 2 days): 2 regions to backfill",
     ]
 
 
@@ -339,7 +338,7 @@ def test_the_clock_of_a_study_without_daily_is_seen_and_removed(
     Days(write(here, TEXT), clock=lambda: NOON, say=lambda _: None).run()
     write(here, MINIMAL)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
-    timer = Units.of("demo", DailyFolder.of("demo"), system=False).timer
+    timer = Units.for_study("demo", DailyFolder.for_study("demo"), system=False).timer
     timer.parent.mkdir(parents=True)
     timer.touch()
     shown = asked("status")
@@ -482,10 +481,10 @@ def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
     status = make_run().status()
     reached = replace(status, regions=(replace(status.regions[0], best=0.123456),))
     messages: list[str] = []
-    tell = _Telling(messages.append)
+    reporter = _OutcomeReporter(messages.append)
     one = Outcome(date=DAY, region="A", attempt=1, ending=Ending.PUBLISHED)
     for outcomes in ([], [one], [one, replace(one, region="B", ending=Ending.FAILED)]):
-        tell.of(outcomes, reached)
+        reporter.report(outcomes, reached)
     assert messages == ["A: published, best loss 0.12346", "B: failed"]
 
 
@@ -495,7 +494,7 @@ def test_what_the_gate_found_stands_beside_what_became_of_a_region(make_run: Mak
     messages: list[str] = []
     one = Outcome(date=DAY, region="A", attempt=1, ending=Ending.PUBLISHED)
     kept = replace(one, region="B", ending=Ending.KEPT, why="loss 0.5, champion 0.4")
-    _Telling(messages.append).of([one, kept], replace(status, regions=(region,)))
+    _OutcomeReporter(messages.append).report([one, kept], replace(status, regions=(region,)))
     assert messages == [
         "A: published; the gate let it pass: loss 0.3, champion 0.4",
         "B: kept; loss 0.5, champion 0.4",
@@ -508,10 +507,10 @@ def test_a_day_that_waits_for_htcondor_says_so_once_and_when_it_goes_on(make_run
     waits = PoolWatch(messages.append)
     away = replace(status, state=RunState.UNKNOWN, notice="no HTCondor")
     for each in (status, away, away, status, status):
-        waits.look(each)
+        waits.update(each)
     assert messages == [
         "the day waits for HTCondor (no HTCondor); if it is down: trialfleet pool up",
-        "HTCondor answers again: the day goes on",
+        "HTCondor answers again: the day continues",
     ]
 
 
@@ -529,6 +528,6 @@ def test_a_region_that_a_person_stopped_is_told_as_stopped(make_run: MakeRun) ->
     one = Attempt(date=DAY, attempt=1, run="r1", regions=("A",), started=NOON, deadline=None)
     messages: list[str] = []
     outcomes = RunsEndings(one, files, load_frozen(files.study)).all(status)
-    _Telling(messages.append).of(outcomes, status)
+    _OutcomeReporter(messages.append).report(outcomes, status)
     assert messages == ["A: stopped before it had a model, best loss 0.5"]
     assert [o.why for o in outcomes] == ["its run r1 was stopped during its trials"]

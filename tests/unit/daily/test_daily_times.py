@@ -256,7 +256,7 @@ def test_systemd_takes_the_units_whatever_their_folder_is_called(
     here = tmp_path / HOSTILE
     here.mkdir()
     monkeypatch.chdir(here)
-    folder = DailyFolder.of("demo")
+    folder = DailyFolder.for_study("demo")
     write_start(folder, "demo", here / "study.yaml")
     asked: list[list[str]] = []
     units = Units("trialfleet-daily-demo", tmp_path / "units", system, run=recorder(asked))
@@ -318,7 +318,7 @@ def test_the_start_begins_where_it_was_installed(
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setenv("AWS_PROFILE", "it's $HOME")
-    folder = DailyFolder.of("demo")
+    folder = DailyFolder.for_study("demo")
     write_start(folder, "demo", Path("no-study.yaml"))
     ended = subprocess.run(["/bin/sh", str(folder.start)], cwd="/", capture_output=True, text=True)
     assert ended.returncode == 2

@@ -14,7 +14,7 @@ from tests.conftest import MakeRun
 from trialfleet import Run, plan
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.dagman import mend
+from trialfleet.workflows.control.dagman import repair
 from trialfleet.workflows.control.daily import day as day_module
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
@@ -145,7 +145,7 @@ def test_a_run_that_is_resumed_from_python_reopens_its_day_as_the_command_does(
         return "1"
 
     stopped.dag_files.submit.touch()
-    monkeypatch.setattr(mend, "submit", submitted)
+    monkeypatch.setattr(repair, "submit", submitted)
     assert Run(stopped.root).resume() == "1"
     (_, again) = days_here().journal.attempts()
     assert (again.run, again.regions, again.ended) == (str(DAY), ("B",), None)

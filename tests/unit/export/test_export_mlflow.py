@@ -238,7 +238,7 @@ def test_a_login_is_sent_and_never_told(
     (tmp_path / "password").write_text("hunter2\n")
     mlflow = Mlflow(uri=refusing, user="bob", password_file=str(tmp_path / "password"))
     folder = ExportFolder(tmp_path / "models" / "demo" / ".export")
-    with folder.alone(wait=True):
+    with folder.hold_lock(wait=True):
         [problem] = export_all(folder, Targets(export=Export(mlflow=mlflow)), print).values()
     assert _Refusing.heard[-1] == "Basic Ym9iOmh1bnRlcjI="  # bob:hunter2
     assert "401" in problem

@@ -270,7 +270,7 @@ def test_one_region_s_trouble_is_no_other_s(s3: S3Client, tmp_path: Path) -> Non
     publish_models(tmp_path, "r1", region="B")
     (publish_models(tmp_path, "r1") / "r1" / "a\udcff").touch()
     folder, done = ExportFolder(tmp_path / "models" / "demo" / ".export"), list[str]()
-    with folder.alone(wait=True):
+    with folder.hold_lock(wait=True):
         problems = export_all(folder, targets(), done.append)
     assert list(problems) == [URL]
     assert problems[URL].startswith("A: ")
@@ -284,7 +284,7 @@ def test_what_is_out_of_reach_is_told_and_exported_later(
 ) -> None:
     publish_models(tmp_path, "r1")
     folder = ExportFolder(tmp_path / "models" / "demo" / ".export")
-    with monkeypatch.context() as patch, folder.alone(wait=True):
+    with monkeypatch.context() as patch, folder.hold_lock(wait=True):
         if why == "no bucket":
             s3.delete_bucket(Bucket="models-of-ours")
         elif why == "no server":
@@ -298,7 +298,7 @@ def test_what_is_out_of_reach_is_told_and_exported_later(
     assert expected[why] in problem
     if why == "no bucket":
         s3.create_bucket(Bucket="models-of-ours")
-    with folder.alone(wait=True):
+    with folder.hold_lock(wait=True):
         assert not export_all(folder, targets(), print)
     assert folder.problems() == {}
     assert read(s3, "latest.json")["run"] == "r1"
@@ -411,7 +411,7 @@ def test_the_study_s_key_files_are_used(
     (tmp_path / "id").write_text("id\n")
     keys = S3Keys(access_key_id_file=str(tmp_path / "id"), secret_access_key_file="/nowhere")
     folder = ExportFolder(tmp_path / "models" / "demo" / ".export")
-    with folder.alone(wait=True):
+    with folder.hold_lock(wait=True):
         wrong = Targets(export=Export(s3=URL), s3=keys)
         assert export_all(folder, wrong, print) == {
             URL: "/nowhere can't be read: No such file or directory"

@@ -140,8 +140,8 @@ def test_a_model_that_was_copied_in_part_is_removed_so_that_another_may_be(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("r1/deep/weights", b"others", "is not what was copied"),
-        ("r1.json", b"{}", "is no whole model"),
+        ("r1/deep/weights", b"others", "differs from what was copied"),
+        ("r1.json", b"{}", "is not a complete model"),
         ("r1.json", b'{"files": [{"name": "../../x", "sha256": ""}]}', r"names '\.\./\.\./x'"),
     ],
 )

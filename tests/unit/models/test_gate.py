@@ -144,7 +144,7 @@ def test_one_row_that_makes_the_metric_four_times_worse_is_no_chance(rows: int) 
     assert found.interval
     assert found.interval[0] < 0
     assert not found.promoted
-    assert "that may be a few rows, but isn't chance alone" in found.why
+    assert "a few rows may cause that, but chance alone does not" in found.why
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,9 @@ def test_a_model_that_is_worse_by_a_hair_is_told_which_tolerance_it_needs() -> N
     assert not found.promoted
     assert "rmse 165.20004, champion 165.2: worse by 4.196e-05" in found.why
     assert "its losses per row are higher by at least 0.006 on average with 95%" in found.why
-    assert found.why.endswith("if so little doesn't matter, give gate.tolerance, 5e-05 say")
+    assert found.why.endswith(
+        "if such a small loss is acceptable, set gate.tolerance, to 5e-05 for example"
+    )
     given = rule(metric="rmse", direction="minimize", tolerance=5e-05)
     assert decide(given, {CHAMPION: old, CHALLENGER: new}, champion="", challenger="").promoted
     much = verdict(rule(), measured(0.80, losses(0, 0.5)), measured(0.70, losses(1, 0.7)))
@@ -530,7 +532,7 @@ def test_a_worse_model_that_passed_is_told_wherever_its_region_is(
     assert told in str(report.to_json())
 
 
-KEPT_R1 = "kept the former model (run r1), not this one"
+KEPT_R1 = "kept the current model (run r1) instead of this one"
 FAILURES = [
     (1, 1, "", "exit code 1"),
     (64, 0, "", "can't be trained"),
@@ -615,8 +617,8 @@ def test_a_champion_that_came_into_force_since_is_not_replaced(
     second.publish()
     assert third.publish()["verdict"] == "promoted"
     assert latest(third) == "r2"
-    why = "it came into force since the gate measured r1"
-    assert words(third).startswith(f"kept the former model (run r2), not this one: {why}")
+    why = "it became the current model after the gate measured r1"
+    assert words(third).startswith(f"kept the current model (run r2) instead of this one: {why}")
 
 
 def arrive(day: Day, **content: Any) -> None:
@@ -729,7 +731,7 @@ def test_models_shows_who_is_in_force_and_why_the_others_are_not(
     assert re.search(r"loss 0.4 +loss 0.4 \(r2's rows\) +in force *$", table[2])
     assert re.search(r"loss 0.4 +loss 0.5 \(r2's rows\) +kept the former \(r1\)", table[3])
     card = shown("A", "--card")
-    assert "promoted: no model of this study was in force" in card
+    assert "promoted: this study had no current model" in card
     assert "r1 " in card  # measured again by r2's gate
     assert f"{KEPT_R1}: loss 0.5" in shown("A", "--card", "r2")
     (region,) = json.loads(shown("--json"))
@@ -806,7 +808,7 @@ def test_a_champion_that_left_its_own_past_is_marked_everywhere(
     day.decide(today, today + 0.1)
     monkeypatch.chdir(work)
     monkeypatch.setenv("COLUMNS", "200")
-    words = f"r1 has drifted: loss {today:.4g}, outside of its own past, 0.3555 to 0.4445"
+    words = f"r1 has drifted: loss {today:.4g}, outside its past range, 0.3555 to 0.4445"
     status = StatusReader(day.folder).read()
     shown = [
         status.regions[0].drift or "",
@@ -955,7 +957,7 @@ def test_a_model_that_passed_waits_until_a_person_promotes_it(
     ending, why = ending_with_model(waiting.files)
     assert ending is Ending.KEPT
     assert why == (
-        "it passed the gate: loss 0.3, champion 0.4; with gate.approve a person puts it in force: "
+        "it passed the gate: loss 0.3, champion 0.4; with gate.approve a person promotes it: "
         f"trialfleet promote {path}"
     )
     monkeypatch.chdir(work)
@@ -1001,7 +1003,7 @@ def test_the_first_model_of_a_region_waits_too(
     day.publish()
     models_folder = Path(day.run.study.publish) / "demo" / "A"
     assert not (models_folder / "latest").is_symlink()
-    assert "no model of this study was in force" in words(day)
+    assert "this study had no current model" in words(day)
     monkeypatch.chdir(work)
     monkeypatch.setenv("COLUMNS", "200")
     for named in ([], ["A"], ["demo"]):
@@ -1027,7 +1029,9 @@ def test_the_next_model_is_held_against_the_one_in_force_and_waits_in_its_place(
     assert words(third).startswith("waits for approval since")
     promote(models_of_a(third) / "r3")
     rollback(models_of_a(third))
-    assert words(third).startswith("it passed the gate and was put in force; another is by now: ")
+    assert words(third).startswith(
+        "it passed the gate and was the current model; another one is now: "
+    )
     assert awaiting(models_of_a(third)) is None
 
 

@@ -187,7 +187,7 @@ def test_rows_that_cannot_be_predicted_are_named(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\xff\xfe\x00", "is no text in UTF-16"),
+        (b"\xff\xfe\x00", "is not UTF-16 text"),
         (b"kind,number\na,1\nb,\xe9\n", "it has the byte 0xe9 in line 3, character 3; save it as"),
         (b"kind,number\na,1\n" + b"x" * 200_000 + b"\n", "line 3 has 1 cell, the header 2"),
         (b"kind,number\na,one\n", "row 1"),
@@ -433,7 +433,7 @@ def test_a_name_of_several_models_or_none_is_told_with_the_choices(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"several models(.|\n)*models/a/JFK(.|\n)*models/b/JFK"):
         find_model("JFK")
-    with pytest.raises(InputError, match=r"'JFJ' is no .*\(did you mean 'JFK'\?\).* of JFK"):
+    with pytest.raises(InputError, match=r"'JFJ' is not .*\(did you mean 'JFK'\?\).* of JFK"):
         find_model("JFJ")
     assert find_model("models/a/JFK") == Path("models/a/JFK/latest")
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -453,7 +453,7 @@ def test_categories_that_the_model_does_not_know_are_counted(
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines()[-1] == (
         "kind: 2 of 5 rows have a category that the model doesn't know, such as 'c, e' "
-        "(did you mean 'c, d'?): it has no part in their predictions"
+        "(did you mean 'c, d'?): their predictions ignore it"
     )
     assert len(result.stdout.splitlines()) == 6
     rows.head(1).write_csv(tmp_path / "known.csv")

@@ -21,7 +21,7 @@ from trialfleet.workflows.control.models import latest as latest_module
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.scripts import publish as publish_module
 from trialfleet.workflows.control.scripts.publish import Publication, publish
-from trialfleet.workflows.facts.models.folders import model_in_force, previous_model
+from trialfleet.workflows.facts.models.folders import current_model, previous_model
 from trialfleet.workflows.facts.models.listing import models_on
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.daily import RunsDay
@@ -266,11 +266,11 @@ def test_the_model_before_is_the_newest_that_was_planned_earlier(
     (second.parent / ".publish-x").mkdir()  # of one that was killed
     (second.parent / ".publish-x" / "provenance.json").write_text(json.dumps(provenance_of(second)))
     assert [previous_model(each) for each in (first, second, third)] == [None, first, second]
-    assert {model_in_force(each) for each in (first, second, third)} == {third}
+    assert {current_model(each) for each in (first, second, third)} == {third}
     promote(first)
-    assert model_in_force(third) == first
+    assert current_model(third) == first
     (first.parent / "latest").unlink()
-    assert model_in_force(third) is None
+    assert current_model(third) is None
 
 
 @pytest.mark.parametrize("provenance", ["{}", "[]", "no JSON", '{"created": 3}', None])
@@ -289,7 +289,7 @@ def test_models_of_unknown_age_and_a_broken_link_hold_nothing_back(
 @pytest.mark.parametrize("name", ["latest", "nowhere", "."])
 def test_only_what_a_run_published_is_promoted(study: Study, best: TrialFolder, name: str) -> None:
     publish_as("r1", study, best)
-    with pytest.raises(InputError, match="no model that a run published"):
+    with pytest.raises(InputError, match="is not a run's published model"):
         promote(models_folder_of(study) / name)
     assert latest(study) == "r1"
 

@@ -21,7 +21,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.models import latest as latest_module
 from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.models import history
-from trialfleet.workflows.facts.models.folders import called
+from trialfleet.workflows.facts.models.folders import display_name
 from trialfleet.workflows.facts.models.history import changes, in_force
 from trialfleet.workflows.facts.models.listing import drift, was_rolled_back
 from trialfleet.workflows.formatting import rough_duration
@@ -59,7 +59,7 @@ def test_it_goes_back_to_what_was_in_force_and_not_to_the_folder_before(
 def test_twice_goes_two_back_and_not_forth_again(models_folder: Path) -> None:
     promoted(models_folder, "r1", "r2", "r3")
     assert [rollback(models_folder)[0] for _ in range(2)] == ["r2", "r1"]
-    with pytest.raises(InputError, match=r"no model that was in force before r1 .*r2, r3, r4, r5"):
+    with pytest.raises(InputError, match=r"there is no previous model before r1.*r2, r3, r4, r5"):
         rollback(models_folder)
     promoted(models_folder, "r4")
     assert rollback(models_folder) == ("r1", "r4")  # not to r3, which was rolled back
@@ -82,7 +82,7 @@ def test_models_that_are_gone_are_passed_over(models_folder: Path) -> None:
 
 
 def test_models_without_a_latest_has_nothing_to_go_back_from(models_folder: Path) -> None:
-    with pytest.raises(InputError, match="nothing is rolled back"):
+    with pytest.raises(InputError, match="there is no model to roll back"):
         rollback(models_folder)
 
 
@@ -95,16 +95,16 @@ def test_a_latest_that_leads_to_another_regions_model_is_none_of_this_one(
     provenance = {"study": "demo", "run": "r2", "region": "B"}
     (other / "r2" / "provenance.json").write_text(json.dumps(provenance))
     (other / "latest").symlink_to("../A/r2")
-    with pytest.raises(InputError, match=r"B' has no latest of its own"):
+    with pytest.raises(InputError, match=r"B' has no link latest"):
         rollback(other, "r2")
-    assert called(other) == "demo/B"
+    assert display_name(other) == "demo/B"
     assert promote(other / "r2") is None
     assert (other / "latest").readlink() == Path("r2")
 
 
 def test_a_latest_that_is_a_folder_is_told_and_stays(models_folder: Path) -> None:
     (models_folder / "latest").mkdir()
-    with pytest.raises(InputError, match=r"latest' is a folder, and has to be a link"):
+    with pytest.raises(InputError, match=r"latest' is a folder and must be a link"):
         promote(models_folder / "r1")
     assert sorted(path.name for path in models_folder.iterdir() if path.name[0] == ".") == [".lock"]
 
@@ -169,7 +169,7 @@ def test_regions_are_called_by_their_names_and_not_by_their_folders(
     assert "has no model of the run 'r9'" in shown("rollback", f"demo/{name}", "--to", "r9")
     assert shown("rollback", f"demo/{name}") == f"demo/{name}: latest is r1 (was r2)\n"
     output = shown("rollback", f"demo/{name}")
-    assert f"demo/{name}: no model that was in force before r1 is known" in output
+    assert f"demo/{name}: there is no previous model before r1" in output
 
 
 def test_the_history_is_told_with_time_and_cause(models_folder: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_value_outside_of_its_own_past_has_drifted() -> None:
     found = drift([*past, 0.75])
     assert found is not None
     assert (found.low, found.high) == pytest.approx((0.8 - 0.044478, 0.8 + 0.044478))
-    assert str(found) == "0.75, outside of its own past, 0.7555 to 0.8445"
+    assert str(found) == "0.75, outside its past range, 0.7555 to 0.8445"
     assert drift([*past, 0.85])  # better than it can be is odd, too
 
 
@@ -329,9 +329,9 @@ def test_of_several_models_those_are_promoted_that_can_be_and_the_rest_is_named(
     assert [latest(folder) for folder in (models_folder, good)] == ["r1", "r1"]
     first, second = done.stderr.splitlines()
     assert first.startswith("not promoted: demo/B: ")
-    assert "has to be a link: move it away" in first
+    assert "must be a link: move the folder away" in first
     assert second.startswith("not promoted: demo/C: ")
-    assert "is no model that a run published" in second
+    assert "is not a run's published model" in second
     assert "Traceback" not in done.output
     alone = CliRunner().invoke(main, ["promote", named[1]])
     assert alone.exit_code == 2

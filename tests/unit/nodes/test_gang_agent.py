@@ -29,7 +29,7 @@ from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.chirp import Chirp, ChirpError
 from trialfleet.workflows.control.gang.keeper import Keeper
 from trialfleet.workflows.control.gang.store import GangStore
-from trialfleet.workflows.facts.jobs.agent_words import Said, read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import Said, read_order, read_said
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder

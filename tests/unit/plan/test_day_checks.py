@@ -91,7 +91,7 @@ def planned(place: Path, number: int, rows: pl.DataFrame, **changes: Any) -> Reg
     """Plan the run of a day on which the region has these rows."""
     day = day_of(number)
     rows.write_csv(place / f"data/north-{day}.csv")
-    folder = DailyFolder.of("churn").run(str(day))
+    folder = DailyFolder.for_study("churn").run(str(day))
     write_plan(study(place, day, **changes), run=str(day), out=folder, day=RunsDay(date=day))
     return RunFolder(folder).region("north")
 
@@ -99,7 +99,7 @@ def planned(place: Path, number: int, rows: pl.DataFrame, **changes: Any) -> Reg
 def ended(number: int, ending: Ending = Ending.PUBLISHED) -> None:
     """Record how the region ended a day."""
     day = day_of(number)
-    journal = Journal(DailyFolder.of("churn").journal)
+    journal = Journal(DailyFolder.for_study("churn").journal)
     one = Attempt(
         date=day, attempt=1, run=str(day), regions=("north",), started=NOON, deadline=None
     )
@@ -117,7 +117,7 @@ FAIL = {"rows": "fail", "missing": "fail", "new_categories": "fail", "target": "
 GARBAGE = {
     "rows": (
         frame(9, 60),
-        "checks.rows: 60, where 280 to 520 are usual; mend the file, or to train on it as it is: ",
+        "checks.rows: 60, where 280 to 520 are usual; correct the file, or to train on it as it is",
     ),
     "missing": (
         frame(9).with_columns(age=pl.when(pl.int_range(ROWS) % 3 > 0).then("age")),
@@ -148,7 +148,7 @@ def test_a_day_unlike_the_past_ones_fails_before_it_has_a_run(place: Path, name:
     [line] = caught.value.by_region["north"]
     assert re.search(words, line), line
     assert line.startswith(f"data/north-{day_of(3)}.csv: ")
-    assert not DailyFolder.of("churn").run(str(day_of(3))).exists()
+    assert not DailyFolder.for_study("churn").run(str(day_of(3))).exists()
 
 
 @pytest.mark.parametrize("name", GARBAGE)
@@ -185,7 +185,7 @@ def test_a_day_is_compared_with_those_before_it_alone(place: Path) -> None:
 
 def test_a_damaged_note_of_a_past_day_is_passed_over(place: Path) -> None:
     some_days(place, FEWEST_DAYS + 1)
-    damaged = DailyFolder.of("churn").run(str(day_of(0))) / "regions/north/profile.json"
+    damaged = DailyFolder.for_study("churn").run(str(day_of(0))) / "regions/north/profile.json"
     damaged.write_text('{"rows": "many"')
     assert read_json(planned(place, 5, frame(5)).checks)["days"] == FEWEST_DAYS
 
@@ -194,7 +194,7 @@ def test_shuffled_labels_fail_a_first_day(place: Path) -> None:
     shuffled = frame(0, 1000).with_columns(churned=frame(1, 1000)["churned"])
     with pytest.raises(InputError, match="labels: they are no better than shuffled") as caught:
         planned(place, 0, shuffled, checks={"labels": "fail"})
-    assert "columns tell 'churned' with a score of" in str(caught.value)
+    assert "columns predict 'churned' with a score of" in str(caught.value)
     planned(place, 1, frame(1), checks={"labels": "fail"})
 
 
@@ -207,7 +207,7 @@ def test_an_npz_is_checked_as_a_csv_is(place: Path) -> None:
         file = place / f"data/north-{day}.npz"
         write_table(file, columns, target="churned", task="regression", split=parts)
         npz = {"data": "data/{region}-{date}.npz", "checks": FAIL}
-        folder = DailyFolder.of("churn").run(str(day))
+        folder = DailyFolder.for_study("churn").run(str(day))
         write_plan(study(place, day, **npz), run=str(day), out=folder, day=RunsDay(date=day))
         ended(number)
         return RunFolder(folder).region("north")
@@ -276,7 +276,7 @@ def test_the_days_table_and_the_digest_tell_what_checks_warn_of(
     channel = Channel.model_validate(
         {"command": ["sh", "-c", f"cat >> '{heard}'; echo >> '{heard}'"]}
     )
-    folder = DailyFolder.of("churn")
+    folder = DailyFolder.for_study("churn")
     outbox = Outbox(folder.alerts)
     tell_days(load_published(file), [channel], outbox, folder, Journal(folder.journal), NOON)
     deliver(outbox, [channel])
@@ -299,9 +299,9 @@ def test_a_region_that_failed_by_a_check_is_tried_again_once_its_file_is_another
     days.journal.end(attempt, NOON)
     data = place / f"data/north-{day_of(3)}.csv"
     os.utime(data, (NOON.timestamp() - 60,) * 2)
-    assert days._come_since(day_of(3)) == []
+    assert days._newly_arrived(day_of(3)) == []
     os.utime(data, (NOON.timestamp() + 60,) * 2)
-    assert days._come_since(day_of(3)) == ["north"]
+    assert days._newly_arrived(day_of(3)) == ["north"]
 
 
 def printed(*words: str) -> str:

@@ -11,7 +11,7 @@ from tests.conftest import MakeRun
 from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
 from trialfleet.infra.pool.machines import Room
 from trialfleet.workflows.control.plan.pool_check import PoolCheck
-from trialfleet.workflows.control.plan.pool_choices import PoolLook, settle
+from trialfleet.workflows.control.plan.pool_choices import PoolFacts, settle
 from trialfleet.workflows.rules.slot_matching import Prospects, clauses, prospects
 from trialfleet.workflows.study.spec import Study
 
@@ -126,7 +126,7 @@ def test_a_slot_that_refuses_by_its_own_start_may_take_the_job_later() -> None:
     found = prospects(job(), [slot(Start=False), slot(Memory=GB)])
     assert (found.fit, found.willing, found.unwilling) == (1, 0, True)
     assert not found.hopeless
-    assert "its own START refuses" in str(found)
+    assert "its START expression refuses" in str(found)
 
 
 def test_where_nodes_of_a_fleet_join_the_pool_nothing_is_hopeless() -> None:
@@ -216,7 +216,7 @@ GPU_FLEET = {**FLEET, "instance_types": ["c7i.xlarge", "g6e.xlarge"]}
     [
         ({}, [slot(), slot(HAS_GPU=True)], "gpu", "because 1 of 2 slot(s) have HAS_GPU"),
         ({}, [slot(HAS_GPU=False)], "cpu", "because no slot of the pool has a GPU"),
-        ({}, [slot(GPUs=2)], "cpu", "none of the 1 slot(s) with GPUs says HAS_GPU"),
+        ({}, [slot(GPUs=2)], "cpu", "none of the 1 slot(s) with GPUs advertises HAS_GPU"),
         ({"fleet": FLEET}, [slot()], "gpu", "because the study's fleet has GPUs"),
         ({"fleet": GPU_FLEET}, [], "gpu", "because the study's fleet has GPUs"),
         ({"fleet": CPU_FLEET}, [slot()], "cpu", "because no slot of the pool has a GPU"),
@@ -225,14 +225,14 @@ GPU_FLEET = {**FLEET, "instance_types": ["c7i.xlarge", "g6e.xlarge"]}
 def test_an_accelerator_left_out_is_what_the_pool_has(
     changes: dict[str, Any], slots: list[classad2.ClassAd], chosen: str, why: str
 ) -> None:
-    settled, notes = settle(study(**changes), PoolLook(slots=tuple(slots)))
+    settled, notes = settle(study(**changes), PoolFacts(slots=tuple(slots)))
     assert settled.accelerator == chosen
     assert notes[0].startswith(f"accelerator: {chosen}, ")
     assert why in notes[0]
 
 
 def test_without_a_pool_the_plan_says_which_accelerator_it_took_and_why() -> None:
-    settled, notes = settle(study(), PoolLook(trouble="it is down"))
+    settled, notes = settle(study(), PoolFacts(trouble="it is down"))
     assert settled.accelerator == "cpu"
     assert "no pool to ask" in notes[0]
     assert "write accelerator: gpu" in notes[0]
@@ -248,6 +248,6 @@ def test_without_a_pool_the_plan_says_how_to_start_one(
 
 
 def test_an_accelerator_that_is_given_stays() -> None:
-    settled, notes = settle(study(accelerator="gpu"), PoolLook(slots=(slot(),)))
+    settled, notes = settle(study(accelerator="gpu"), PoolFacts(slots=(slot(),)))
     assert settled.accelerator == "gpu"
     assert not any(note.startswith("accelerator") for note in notes)

@@ -14,7 +14,7 @@ from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.control.run.run import Run
-from trialfleet.workflows.facts.jobs.agent_words import read_order
+from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import graph_of
 from trialfleet.workflows.study.loading import load_study

@@ -93,8 +93,10 @@ def test_plan_names_classes_that_may_be_a_slip(place: Path) -> None:
     rows.with_columns(churned=slip).write_csv(place / "data/north.csv")
     changes = {"objective": {"metric": "val_loss", "direction": "minimize"}}
     text = plan_text(Run(planned(place, **changes).root))
-    told = "classes of fewer than 3 rows: 'yess' (did you mean 'yes'?); mend the file if that is a"
-    assert f"{told} slip (in north)" in text
+    told = (
+        "classes of fewer than 3 rows: 'yess' (did you mean 'yes'?); correct the file if that is a"
+    )
+    assert f"{told} mistake (in north)" in text
 
 
 def test_plan_tells_what_the_training_rows_of_one_region_lack(place: Path) -> None:
@@ -150,7 +152,7 @@ def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
     assert "classification, inferred from the target" in text
     assert "predicted is the probability of 'yes'" in text
     assert "column 'customer' is ignored: its text is another in every row: an id" in text
-    assert "fewer than 50 rows to validate or to test" in text
+    assert "fewer than 50 rows for validation or test" in text
     [north, south] = plan_summary(run)["regions"]
     assert north["table"]["parts"] == {"train": 140, "validation": 30, "test": 30}
     assert north["table"]["numeric"] == ["amount"]
@@ -282,20 +284,20 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"target": None}, "which column is to be predicted? Write target: COLUMN; it has 'cus"),
+        ({"target": None}, "no column to predict is named: write target: COLUMN; it has 'cus"),
         ({"data": ["data/north.csv", "data/south.csv"]}, "one file per region, data names 2"),
         ({"data": []}, "data: region 'north', region 'south': trainer: tabular reads one file per"),
         ({"data": "data"}, "trainer: tabular reads .csv, .tsv, .csv.gz, .parquet, and the .npz"),
-        ({"data": "folder.csv"}, "is no file; trainer: tabular reads one file per region"),
+        ({"data": "folder.csv"}, "is not a file; trainer: tabular reads one file per region"),
         (
             {"data": "data/{region}.npz"},
             "data: data/north.npz, data/south.npz: is not a table that",
         ),
         (
             {"data": "real.npz", "target": "z"},
-            "target: is 'z', and this .npz was written with the target 'y'",
+            "target: is 'z', but this .npz was written with the target 'y'",
         ),
-        ({"data": "real.npz", "target": None, "table": {}}, "write_table settled what a .npz hol"),
+        ({"data": "real.npz", "target": None, "table": {}}, "does not apply to .npz files; write"),
         (
             {"objective": {"metric": "val_acc", "direction": "maximize"}},
             "objective.metric: there is no 'val_acc' (did you mean 'val_auc'?); the target 'chur",
@@ -330,15 +332,15 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
         ),
         (
             {"objective": {"metric": "val_auc", "direction": "minimize"}},
-            "objective.direction: is minimize, and a large val_auc is a good one: maximize",
+            "objective.direction: is minimize, but a large val_auc is good: write maximize",
         ),
         (
             {"target": "amount", "objective": {"metric": "val_mae", "direction": "maximize"}},
-            "objective.direction: is maximize, and a small val_mae is a good one: minimize",
+            "objective.direction: is maximize, but a small val_mae is good: write minimize",
         ),
         (
             {"report_metric": "test_auc", "report_direction": "minimize"},
-            "report_direction: is minimize, and a large test_auc is a good one: maximize",
+            "report_direction: is minimize, but a large test_auc is good: write maximize",
         ),
         (
             {"search_space": {"droput": 0.1, "hidden": {"type": "int", "low": 8, "high": 16}}},
@@ -392,7 +394,7 @@ def test_a_slip_in_a_column_of_numbers_to_predict_is_told_with_its_row(
     metric = {"metric": objective, "direction": "minimize"}
     slip = (
         "99% of its cells are numbers, 1 is not: '?' in row 8 below the header. If it stands for a "
-        "missing value, add it to table.null_values; else mend the file"
+        "missing value, add it to table.null_values; else correct the file"
     )
     if objective == "val_loss":  # of classes, too: nobody knows that numbers were meant
         text = plan_text(Run(planned(place, objective=metric).root))
@@ -488,8 +490,8 @@ def test_a_file_that_changes_while_it_is_read_is_told(
 
     monkeypatch.setattr(planning, "read_rows", read_and_touch)
     assert problems_of(place)[0] == (
-        "data: data/north.csv, data/south.csv: changed while it was read; plan again when it is "
-        "whole"
+        "data: data/north.csv, data/south.csv: changed while it was read; plan again once it is "
+        "complete"
     )
 
 

@@ -185,7 +185,7 @@ def test_a_name_that_no_run_can_have_is_told_as_such(place: Path, run: str) -> N
     assert [path.name for path in (place / "runs" / "demo").iterdir()] == ["r1"]
 
 
-@pytest.mark.parametrize(("out", "what"), [("file", "is a file"), ("full", "holds something else")])
+@pytest.mark.parametrize(("out", "what"), [("file", "is a file"), ("full", "contains other files")])
 def test_a_place_that_is_no_runs_is_not_called_one(place: Path, out: str, what: str) -> None:
     (place / "file").touch()
     (place / "full" / "of").mkdir(parents=True)

@@ -29,7 +29,7 @@ ROWS = 40
         (b"", "is empty"),
         (b"\n\n", "is empty"),
         (b"a,b\n", "has a header and no rows"),
-        (b"a,b,a\n1,2,3\n", "has several columns called 'a'"),
+        (b"a,b,a\n1,2,3\n", "has several columns named 'a'"),
         (b"a,b\n1,2,3\n", "line 2 has 3 cells, the header 2"),
         (b"a;b\n1;2\n\n'x';\"2\n3\";4\n", "the row of lines 4-5 has 3 cells, the header 2; is a "),
         (b"a,b,c\n1,2,3\n1,2\n", "line 3 has 2 cells, the header 3"),
@@ -39,17 +39,20 @@ ROWS = 40
         (b"x,y,z\n1,2,3\n,\n,,,", "line 3 has 2 cells, the header 3"),
         (b'a,b\n1,"2\n', "a quote that is opened in line 2 is not closed"),
         (b'a,b\n1,2\n3,"x\ny\n', "a quote that is opened in line 3 is not closed"),
-        (b"\xff\xfea,b", "is no text in UTF-16: truncated data"),
+        (b"\xff\xfea,b", "is not UTF-16 text: truncated data"),
         (
             b"a,b\n1,\xe9\n",
-            "is no text in UTF-8: it has the byte 0xe9 in line 2, character 3; save",
+            "is not UTF-8 text: it has the byte 0xe9 in line 2, character 3; save",
         ),
         (b"a,b\n1,x\0y\n", "has a NUL byte in line 2, character 4: it is damaged, or UTF-16"),
         ("a,b\n".encode("utf-16-le"), "has a NUL byte in line 1, character 2"),
         (b"PK\x03\x04rest", "is a ZIP archive, as Excel workbooks are; save the table as CSV"),
         (b"(\xb5/\xfdrest", "is compressed by zstd; unpack it"),
-        (gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9], "is no whole gzip file: "),
-        (gzip.compress(b"a,b\n1,2\n", mtime=0)[:-8] + b"12345678", "is no whole gzip file: CRC"),
+        (gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9], "is not a complete gzip file: "),
+        (
+            gzip.compress(b"a,b\n1,2\n", mtime=0)[:-8] + b"12345678",
+            "is not a complete gzip file: CRC",
+        ),
     ],
 )
 def test_a_csv_that_cant_be_read_is_told_why(tmp_path: Path, content: bytes, words: str) -> None:
@@ -182,7 +185,7 @@ def is_blank(row: tuple[str | None, ...]) -> bool:
 
 def test_what_is_no_parquet_is_told(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"a,b\n1,2\n")
-    with pytest.raises(TableError, match="is no Parquet file that can be read"):
+    with pytest.raises(TableError, match="is not a readable Parquet file"):
         read_rows(tmp_path / "t.parquet", "parquet")
 
 

@@ -178,7 +178,7 @@ def test_dates_as_people_write_them_are_told_with_the_form_that_reads_them(
     days = 12 if len(forms) > 1 else ROWS // 2
     texts = [form.format(1 + i % days) for i in range(ROWS)]
     expected = f"dates such as {texts[0]!r}"
-    expected += ", whose order nobody can tell: " if len(forms) > 1 else ": "
+    expected += ", whose order of day and month is unclear: " if len(forms) > 1 else ": "
     expected += "write YYYY-MM-DD"
     if forms:
         offered = " or ".join(f'"{each}"' for each in forms)

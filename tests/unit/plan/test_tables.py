@@ -270,7 +270,7 @@ def test_all_columns_that_are_not_there_are_told_with_what_was_meant() -> None:
     assert lines[1] == f"table.split: there is no column 'when'; {it_has}"
     assert "'y' is the target" in lines[2]
     assert "target: there is no column 'Y'" in problem_of({**TARGET, **FEATURE}, "Y")
-    assert "Write target: COLUMN; it has 'y', 'n'" in problem_of({**TARGET, **FEATURE}, None)
+    assert "write target: COLUMN; it has 'y', 'n'" in problem_of({**TARGET, **FEATURE}, None)
     assert "no column to predict 'y' by. 'c': it is the same" in problem_of(
         {**TARGET, "c": cycle(1)}
     )
@@ -415,7 +415,7 @@ def test_a_split_by_a_column_takes_its_words() -> None:
         (
             {"p": cycle("01.11.2024 07:00", "02.11.2024 08:00")},
             {"time": "p"},
-            "column 'p' holds dates such as '01.11.2024 07:00', whose order nobody can tell: w",
+            "holds dates such as '01.11.2024 07:00', whose order of day and month is unclear: w",
         ),
         (
             {"p": cycle("3/31/2024")},
@@ -425,12 +425,12 @@ def test_a_split_by_a_column_takes_its_words() -> None:
         (
             {"p": [*cycle("2024-11-01 07:00")[1:], "01.11.2024 08:00"]},
             {"time": "p"},
-            "'01.11.2024 08:00' in row 40 below the header, which is no date",
+            "'01.11.2024 08:00' in row 40 below the header, which is not a date",
         ),
         (
             {"p": [*cycle("7")[1:], "?"]},
             {"time": "p"},
-            "column 'p' has '?' in row 40 below the header, which is no number",
+            "column 'p' has '?' in row 40 below the header, which is not a number",
         ),
         ({"p": cycle("01", "02")}, {"time": "p"}, "column 'p' has numbers that begin with 0, as"),
         ({"p": [True, False] * 20}, {"time": "p"}, "column 'p' holds no dates and no numbers, su"),

@@ -33,8 +33,8 @@ from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.rules.gate_decision import Passed
+from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.rules.vain_attempts import JobTrouble
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.work import Work
 from trialfleet.workflows.study.loading import load_published, load_study
@@ -71,7 +71,7 @@ class Scene:
 
     def kinds(self, after: float = 0.0) -> list[str]:
         self.clock += after
-        return [event.kind for event in self.events.look()]
+        return [event.kind for event in self.events.poll()]
 
 
 @pytest.fixture
@@ -87,28 +87,28 @@ def test_a_run_that_goes_on_has_no_events(scene: Scene) -> None:
 
 def test_a_region_that_failed_is_told_with_its_reason_under_one_id(scene: Scene) -> None:
     scene.region(stage=Stage.FAILED, reason="4 of 4 trials failed: exit code 1, at 12:03:04")
-    [event] = scene.events.look()
+    [event] = scene.events.poll()
     assert (event.kind, event.region, event.run) == ("region-failed", "A", "r1")
     assert event.title == "demo r1: A: failed: 4 of 4 trials failed: exit code 1, at 12:03:04"
     assert "trialfleet resume" in event.text
     scene.region(reason="4 of 4 trials failed: exit code 1, at 12:03:09")
-    assert scene.events.look()[0].id == event.id  # other figures are no other event
+    assert scene.events.poll()[0].id == event.id  # other figures are no other event
     scene.region(reason="its data is gone")
-    assert scene.events.look()[0].id != event.id
+    assert scene.events.poll()[0].id != event.id
 
 
 def test_a_champion_that_was_kept_and_drift_are_told(scene: Scene) -> None:
     scene.region(
         published="/m/demo/A/r1",
         kept="worse by 0.3",
-        drift="loss 9, outside of its own past, 1 to 2",
+        drift="loss 9, outside its past range, 1 to 2",
     )
-    kept, drift = scene.events.look()
+    kept, drift = scene.events.poll()
     assert (kept.kind, drift.kind) == ("champion-kept", "drift")
     assert "worse by 0.3" in kept.title
     assert "trialfleet promote" in kept.text
-    assert "outside of its own past" in drift.title
-    assert drift.text == "Its past: trialfleet models demo/A"
+    assert "outside its past range" in drift.title
+    assert drift.text == "History: trialfleet models demo/A"
     scene.region(kept=None)
     assert scene.kinds() == ["drift"]
 
@@ -120,12 +120,12 @@ def test_a_model_that_waits_for_approval_is_told_at_once_with_what_to_type(scene
         not_latest="waits",
         gate=Passed(why="loss 0.3, champion 0.4", is_worse=False),
     )
-    [event] = scene.events.look()
+    [event] = scene.events.poll()
     assert (event.kind, event.region, event.run) == ("awaits-approval", "A", "r1")
     assert event.title == (
         "demo r1: A: its new model passed the gate (loss 0.3, champion 0.4) and waits for approval"
     )
-    assert "\nPut it in force: trialfleet promote '/m/demo/A b/r1' --why REASON\n" in event.text
+    assert "\nTo promote it: trialfleet promote '/m/demo/A b/r1' --why REASON\n" in event.text
     assert event.data == {"model": "/m/demo/A b/r1", "since": "2026-11-22T03:10:41+00:00"}
     scene.region(awaits_approval=None)
     assert scene.kinds() == []
@@ -135,12 +135,12 @@ def test_money_is_told_at_80_percent_and_when_it_ends(scene: Scene) -> None:
     scene.set(money=replace(MONEY, spent=7.9))
     assert scene.kinds() == []
     scene.set(money=MONEY)
-    [event] = scene.events.look()
+    [event] = scene.events.poll()
     assert event.title == "demo r1: 8.50 USD spent of 10.00, 1.50 left"
     scene.set(money=replace(MONEY, spent=8.9))
-    assert scene.events.look()[0].id == event.id
+    assert scene.events.poll()[0].id == event.id
     scene.set(money=replace(MONEY, spent=9.9, ended="the cap is reached"))
-    [ended] = scene.events.look()
+    [ended] = scene.events.poll()
     assert (ended.kind, ended.data) == ("budget-spent", {"cap": 10.0, "spent": 9.9})
     assert "raise fleet.price_cap.run" in ended.text
 
@@ -154,14 +154,14 @@ def test_budgets_in_usd_are_told_by_region_and_run(
     scene.set(regions=(replace(first, usd=3.9), replace(second, usd=2.4)))
     assert scene.kinds() == []
     scene.set(regions=(replace(first, usd=4.1, spent="budget.usd is spent"), second))
-    [ended] = scene.events.look()
-    assert ended.title == "demo r1: A: no trial begins any more: budget.usd is spent"
+    [ended] = scene.events.poll()
+    assert ended.title == "demo r1: A: no more trials start: budget.usd is spent"
     assert "trialfleet cost" in ended.text
     scene.set(regions=(replace(first, usd=4.1), second))
-    [of_region] = scene.events.look()
+    [of_region] = scene.events.poll()
     assert of_region.title == "demo r1: A: 4.10 USD of 5.00 spent (budget.usd)"
     scene.set(regions=(replace(first, usd=3.2), replace(second, usd=3.2)))
-    [of_run] = scene.events.look()
+    [of_run] = scene.events.poll()
     assert of_run.title == "demo r1: 6.40 USD of 8.00 spent (budget.usd_per_run)"
     used_up = "budget.usd_per_run of 8 USD is used up: 6.4 USD are spent"
     scene.set(regions=(replace(first, usd=3.2, spent=used_up), replace(second, usd=3.2)))
@@ -203,21 +203,21 @@ NOWHERE = JobTrouble(
 def test_a_trial_that_gets_nowhere_is_told_at_once_and_for_each_reason_once(scene: Scene) -> None:
     again = replace(NOWHERE, node="A.l2.t01", what=NOWHERE.what.replace("3 times", "4 times"))
     scene.set(job_troubles=(NOWHERE,), troubles=(str(NOWHERE),))
-    [event] = scene.events.look()
+    [event] = scene.events.poll()
     assert (event.kind, event.data["machine"]) == ("attention", "a")
     assert event.title == f"demo r1: {NOWHERE}"
     scene.set(job_troubles=(NOWHERE, again), troubles=(str(NOWHERE), str(again)))
-    assert [each.id for each in scene.events.look()] == [event.id]
+    assert [each.id for each in scene.events.poll()] == [event.id]
     other = replace(NOWHERE, reason="Job vacated by schedd")
     scene.set(job_troubles=(again, other), troubles=())
-    assert len({each.id for each in scene.events.look()}) == 2
+    assert len({each.id for each in scene.events.poll()}) == 2
 
 
 def test_lost_work_is_told_beyond_a_third(scene: Scene) -> None:
     scene.set(work=Work.of([(200.0, 0.0), (100.0, 100.0)]))
     assert scene.kinds() == []
     scene.set(work=Work.of([(200.0, 1.0), (100.0, 100.0)]))
-    [event] = scene.events.look()
+    [event] = scene.events.poll()
     assert event.kind == "attention"
     assert event.title == "demo r1: 34% of all work was lost: 2 of 5 min"
     scene.set(work=Work.of([(20.0, 20.0)]))
@@ -230,9 +230,9 @@ def test_a_run_s_end_is_told_but_not_that_a_person_stopped_it(scene: Scene) -> N
     assert scene.events.is_over
     scene.set(state=RunState.FAILED)
     scene.region(stage=Stage.PUBLISHED, best=0.25)
-    [end] = scene.events.look()
+    [end] = scene.events.poll()
     assert end.kind == "run-done"
-    assert end.title == "demo r1: failed: 1 of 2 regions have what was asked for"
+    assert end.title == "demo r1: failed: 1 of 2 regions succeeded"
     assert end.text.splitlines()[0] == "A: published  loss 0.25"
 
 
@@ -305,7 +305,8 @@ def test_a_day_is_told_once_as_a_table(day: Day) -> None:
         "Rio        kept       worse by 0.3",
         "Oslo       published",
         (
-            "Again: trialfleet daily backfill '/s/my study.yaml' --from 2026-11-22 --to 2026-11-22"
+            "To retry: trialfleet daily backfill '/s/my study.yaml' --from 2026-11-22 --to "
+            "2026-11-22"
             " --only missing"
         ),
     ]
@@ -360,7 +361,7 @@ def test_a_digest_has_what_was_measured_and_who_moved_a_model(
     attempt = day.begin(today, [outcome(today, "NO", Ending.PUBLISHED, run="r2")], before)
     day.journal.end(attempt, datetime.fromisoformat(changed))
     [done] = day.tell()
-    back = "NO: r1's model is in force in place of r2's: rollback by anna: bad labels"
+    back = "NO: r1's model is the current one instead of r2's: rollback by anna: bad labels"
     assert done.text.splitlines()[0] == "NO  published  loss 0.125, before 0.25"
     assert done.text.splitlines()[-1] == back
     assert done.data["regions"][0] | {"why": ""} == {
@@ -431,7 +432,7 @@ def test_one_process_tells_of_a_run_until_that_is_done(
 
     def look(after: float) -> int:
         clock[0] += after
-        left = keeper.look([with_alerts, without])
+        left = keeper.check([with_alerts, without])
         for process in keeper._processes.values():
             process.wait()
         return len(left)
@@ -441,7 +442,7 @@ def test_one_process_tells_of_a_run_until_that_is_done(
 
     assert [look(0), look(5), starts()] == [1, 1, 1]  # it has ended, but just so
     assert [look(watchers.AGAIN_SECONDS), starts()] == [0, 1]
-    with Outbox(with_alerts.alerts).alone(wait=False) as ours:
+    with Outbox(with_alerts.alerts).hold_lock(wait=False) as ours:
         assert ours
         assert [look(0), starts()] == [1, 1]  # somebody else tells of it
     told.write_text("import sys; open(sys.argv[2] + '/starts', 'a'); exit(1)\n")

@@ -183,8 +183,8 @@ def test_a_study_s_file_that_was_emptied_is_no_study_that_has_not_begun(ended: R
     for command in ("report", "best", "trials"):
         result = call(command, ended)
         assert result.exit_code != 0, command
-        assert f"{str(files.database)!r} is empty, and the run has had trials" in result.output
-    assert "is empty, and the run has had trials" in call("status", ended).output
+        assert f"{str(files.database)!r} is empty, but the run has had trials" in result.output
+    assert "is empty, but the run has had trials" in call("status", ended).output
     assert files.report_page.read_text() == page
     assert files.database.stat().st_size == 0
     with pytest.raises(OptimizerError, match="is empty"):

@@ -45,15 +45,15 @@ def test_the_checks_job_is_found_by_its_node(make_run: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"report_metric": "tset_loss"}, "report_metric: a trial doesn't tell 'tset_loss'"),
-        ({"gate": {"metric": "test_los"}}, "gate.metric: a trial doesn't tell 'test_los'"),
+        ({"report_metric": "tset_loss"}, "report_metric: a trial doesn't report 'tset_loss'"),
+        ({"gate": {"metric": "test_los"}}, "gate.metric: a trial doesn't report 'test_los'"),
     ],
 )
 def test_a_metric_that_no_trial_tells_is_refused(
     make_run: MakeRun, changes: dict[str, Any], words: str
 ) -> None:
     study = make_run(**changes).study
-    expected = r" \(did you mean 'test_loss'\?\); the trainer tells: loss, test_loss$"
+    expected = r" \(did you mean 'test_loss'\?\); the trainer reports: loss, test_loss$"
     with pytest.raises(InputError, match=words + expected):
         check_metrics(study, TOLD)
 
@@ -61,8 +61,8 @@ def test_a_metric_that_no_trial_tells_is_refused(
 def test_what_only_the_gates_job_may_tell_is_a_warning(make_run: MakeRun) -> None:
     study = make_run(gate={"metric": "profit"}).study
     warning = check_metrics(study, TOLD)
-    assert "gate.metric: a trial doesn't tell 'profit'; the trainer tells: loss" in warning
-    assert "keeps every new model out" in warning
+    assert "gate.metric: a trial doesn't report 'profit'; the trainer reports: loss" in warning
+    assert "rejects every new model" in warning
     checked = Checked(region="A", metrics=TOLD, warning=warning)
     assert str(checked).endswith(f"\nbut {warning}")
     known = make_run(run="r2", gate={"metric": "test_loss"}, report_metric="test_loss").study
@@ -73,7 +73,7 @@ def test_what_only_the_gates_job_may_tell_is_a_warning(make_run: MakeRun) -> Non
     ("modes", "unseen", "lines"),
     [
         (("tune",), None, []),
-        (("tune",), "final", ["mode final was not waited for after 60 s"]),
+        (("tune",), "final", ["mode final is unknown: the check stopped waiting after 60 s"]),
         (("tune", "final"), None, ["mode final leaves a model"]),
         (
             ("tune", "final", "evaluate"),
@@ -90,7 +90,7 @@ def test_each_mode_that_was_tried_is_told(
 
 
 def test_that_other_regions_were_not_tried_is_told() -> None:
-    told = "it was tried with A alone, of 4 regions; with another: --check-region REGION"
+    told = "only A was tried, of 4 regions; with another: --check-region REGION"
     assert str(Checked(region="A", metrics={"loss": 0.5}, regions=4)).endswith(f"0.5\n{told}")
     assert str(Checked(region="A", metrics=None, regions=4)).endswith(f"60 s\n{told}")
     assert "alone" not in str(Checked(region="A", metrics=None))

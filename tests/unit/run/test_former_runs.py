@@ -14,7 +14,7 @@ from trialfleet.errors import InputError
 from trialfleet.optimizer.region_types import Assignment, Complete
 from trialfleet.optimizer.sampling.former import read_former
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.control.run.former_runs import MOST_RESULTS
+from trialfleet.workflows.control.run.previous_runs import MOST_RESULTS
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.frozen import load_frozen
@@ -56,17 +56,17 @@ def train(run: Run, trials: int = 8) -> dict[str, list[Assignment]]:
         found[region.name] = []
         for number in range(trials):
             node = f"{slug}.{number}"
-            answer = studies.of(slug).ask(node)
+            answer = studies.of_region(slug).ask(node)
             assert isinstance(answer, Assignment)
             value = {"loss": loss(region.name, answer.params)}
-            studies.of(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
+            studies.of_region(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
             found[region.name].append(answer)
     return found
 
 
 def test_a_run_learns_from_the_newest_of_its_study(make_run: MakeRun) -> None:
     first = planned(make_run, "r1")
-    assert not RunFolder(first.folder).former.exists()
+    assert not RunFolder(first.folder).previous_results.exists()
     assert plan_summary(first)["learns_from"] == []
     before = train(first)
     second = planned(make_run, "r2")
@@ -94,7 +94,9 @@ def test_what_taught_stands_in_the_study(make_run: MakeRun) -> None:
     train(planned(make_run, "r1"))
     second = planned(make_run, "r2")
     train(second, 5)
-    (trials, _) = (studies_of(second).of(slug).trials() for slug in studies_of(second).regions)
+    (trials, _) = (
+        studies_of(second).of_region(slug).trials() for slug in studies_of(second).regions
+    )
     taught = trials[-1].user_attrs["taught"]
     assert set(taught) <= {f"demo/r1/{region}" for region in REGIONS}
     assert taught
@@ -110,11 +112,11 @@ def test_a_process_that_starts_anew_suggests_the_same(make_run: MakeRun) -> None
         studies = studies_of(runs[1])
         for slug, region in studies.regions.items():
             known = again.setdefault(region.name, [])
-            answer = studies.of(slug).ask(f"{slug}.{len(known)}")
+            answer = studies.of_region(slug).ask(f"{slug}.{len(known)}")
             assert isinstance(answer, Assignment)
             value = {"loss": loss(region.name, answer.params)}
             node = f"{slug}.{len(known)}"
-            studies.of(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
+            studies.of_region(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
             known.append(answer)
     assert again == once
 
@@ -140,7 +142,7 @@ def test_former_runs_are_chosen_by_name_or_not_at_all(make_run: MakeRun) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"learn_from": ["othre"]}, r"learn_from: 'othre' is no run's folder.*did you mean"),
+        ({"learn_from": ["othre"]}, r"learn_from: 'othre' is not a run's folder.*did you mean"),
         ({"learn_from": ["empty"]}, r"learn_from: no run of the study 'empty' has results in loss"),
         (
             {"learn_from": ["other/r1"], "objective": {"metric": "auc", "direction": "maximize"}},
@@ -173,7 +175,7 @@ def test_of_many_results_the_best_half_and_some_others_are_kept(make_run: MakeRu
     many = {"trials": 70, "lanes": 1, "startup_trials": 70}
     first = planned(make_run, "r1", regions=["A"], budget=many)
     losses = sorted(loss("A", answer.params) for answer in train(first, 70)["A"])
-    (task,) = read_former(RunFolder(planned(make_run, "r2", regions=["A"]).folder).former)
+    (task,) = read_former(RunFolder(planned(make_run, "r2", regions=["A"]).folder).previous_results)
     assert len(task.losses) == MOST_RESULTS
     assert list(task.losses[: MOST_RESULTS // 2]) == losses[: MOST_RESULTS // 2]
     assert task.losses[-1] == losses[-1]
@@ -182,7 +184,7 @@ def test_of_many_results_the_best_half_and_some_others_are_kept(make_run: MakeRu
 def test_results_that_are_to_be_large_are_turned_round(make_run: MakeRun) -> None:
     up = {"metric": "loss", "direction": "maximize"}
     train(planned(make_run, "r1", objective=up))
-    file = RunFolder(planned(make_run, "r2", objective=up).folder).former
+    file = RunFolder(planned(make_run, "r2", objective=up).folder).previous_results
     tasks = json.loads(file.read_text())["tasks"]
     assert all(value <= 0 for task in tasks for value in task["losses"])
     assert tasks[0]["losses"] == sorted(tasks[0]["losses"])

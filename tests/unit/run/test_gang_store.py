@@ -185,7 +185,7 @@ def test_a_bucket_that_is_not_there_is_said_once_a_minute_and_asked_again(
             assert signed(store, place, roster()).put == {}
     (record,) = caplog.records
     assert "s3://not-yet: " in record.message
-    assert "checkpoints go by the access point" in record.message
+    assert "checkpoints are sent through the access point" in record.message
     s3.create_bucket(Bucket="not-yet")
     clock.now += AGAIN_SECONDS
     assert len(signed(store, place, roster()).put) == AHEAD

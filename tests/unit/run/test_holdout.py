@@ -119,7 +119,8 @@ def test_why_of_a_run_that_is_done_tells_what_the_gate_kept_out_or_let_pass(
     assert lines[0].endswith("nothing is wrong: the run is done")
     assert lines[1].startswith("A: the gate let a model pass that measured worse")
     assert (
-        lines[2] == "B: the gate kept the former model (run r0), not this one: loss 9, champion 0.1"
+        lines[2]
+        == "B: the gate kept the current model (run r0) instead of this one: loss 9, champion 0.1"
     )
     assert lines[3].startswith("next: ")
     assert lines[3].endswith("trialfleet promote r1/B")

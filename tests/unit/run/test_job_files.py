@@ -19,7 +19,7 @@ from trialfleet.nodes.job import packages
 from trialfleet.nodes.job.packages import DamagedPackageError
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.control.gang import keeper
-from trialfleet.workflows.facts.jobs.agent_words import read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import read_order, read_said
 from trialfleet.workflows.facts.jobs.delivery import take_left
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import Roster

@@ -17,9 +17,9 @@ from trialfleet.workflows.facts.dagman.running_scripts import ScriptFacts
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts, read_jobs
 from trialfleet.workflows.facts.jobs.job_log import read_starts, read_stays
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.rules.vain_attempts import (
+from trialfleet.workflows.rules.hopeless_attempts import (
     EVICTED,
-    MOST_VAIN,
+    MOST_WASTED,
     STUCK,
     JobTrouble,
     job_troubles,
@@ -171,8 +171,8 @@ def test_starts_that_keep_no_work_are_a_failed_attempt(
             events = "".join(end.format(at=f"02:0{n}:00") for n in range(count))
         return facts(tmp_path, events, **more)
 
-    assert [each.error for each in troubles(job(MOST_VAIN - 1), "02:06:00")] == [""]
-    (found,) = troubles(job(MOST_VAIN), "02:06:00")
+    assert [each.error for each in troubles(job(MOST_WASTED - 1), "02:06:00")] == [""]
+    (found,) = troubles(job(MOST_WASTED), "02:06:00")
     assert found.error.startswith(f"{EVICTED}: 5 starts in a row kept no work, the last one ended")
     assert found.error.endswith(found.reason)
 

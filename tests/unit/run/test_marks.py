@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.run.test_job_log import EVICTED, SUBMITTED, executing, unix
 from trialfleet import job_files
-from trialfleet.workflows.facts.jobs.agent_words import Ended
+from trialfleet.workflows.facts.jobs.agent_messages import Ended
 from trialfleet.workflows.facts.jobs.executions import events_of, time_of
 from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -26,7 +26,7 @@ def place(tmp_path: Path) -> TrialFolder:
 
 
 def marks(place: TrialFolder) -> list[tuple[float, Mark]]:
-    return [(time_of(e), mark) for e in events_of(place.log) if (mark := Mark.of(e))]
+    return [(time_of(e), mark) for e in events_of(place.log) if (mark := Mark.from_event(e))]
 
 
 def end(place: TrialFolder, code: int = 0, cpu: float | None = None) -> None:

@@ -521,7 +521,7 @@ def test_a_model_that_cant_be_published_stops_its_region_and_says_why(
     (best.model / "metrics.json").touch()
     assert publish_region(scripts.folder, "A") == EXITS["stop"]
     reason = json.loads(scripts.folder.region("A").stopped.read_text())["reason"]
-    assert "that name is trialfleet's" in reason
+    assert "trialfleet uses that name" in reason
     assert reason in capsys.readouterr().out
 
 

@@ -459,7 +459,7 @@ def test_a_channel_that_never_works_is_given_up_and_that_is_told(tmp_path: Path)
         clock.now = outbox.waiting()[0].due
     assert clock.now - 1000.0 > GIVEN_UP
     [line] = undelivered(tmp_path)
-    assert line.endswith("ended with exit code 1: without a word (given up)")
+    assert line.endswith("ended with exit code 1: without output (given up)")
 
 
 def test_a_secret_that_is_in_another_s_environment_is_left_to_it(
@@ -482,7 +482,7 @@ def test_what_comes_while_somebody_else_sends_is_sent(tmp_path: Path, hook: Hook
     """Who found the outbox locked would have left what it put in to nobody."""
     to_hook, outbox = channel(webhook={"url": hook.url}), Outbox(tmp_path)
     outbox.put([event()], [to_hook], is_daily=False)
-    with outbox.alone(wait=False) as ours:
+    with outbox.hold_lock(wait=False) as ours:
         assert ours
         other = threading.Thread(target=deliver_all, args=(outbox, lambda: [to_hook]), daemon=True)
         other.start()
@@ -542,7 +542,7 @@ def test_a_test_goes_to_every_channel_and_says_which_works(tmp_path: Path, hook:
     assert done.exit_code == 1
     first, second = done.output.splitlines()
     assert first.endswith("url: sent")
-    assert second == "command false: 'false' ended with exit code 1: without a word"
+    assert second == "command false: 'false' ended with exit code 1: without output"
     assert hook.got[0]["event"] == "test"
     assert hook.got[0]["test"] is True
     assert hook.got[0]["title"].startswith("test:")
@@ -579,7 +579,7 @@ def test_a_run_s_events_are_listed_by_its_name_and_without_one(
     outbox.put([event()], [channel(command=["true"])], is_daily=False)
     [listed] = json.loads(CliRunner().invoke(main, ["notify", "list", "--json"]).output)
     assert listed["event"]["region"] == "R1"
-    days = Outbox(DailyFolder.of("demo").alerts)
+    days = Outbox(DailyFolder.for_study("demo").alerts)
     days.put([event(2)], [channel(command=["true"])], is_daily=True)
     both = json.loads(CliRunner().invoke(main, ["notify", "list", "--json"]).output)
     assert sorted(one["event"]["region"] for one in both) == ["R1", "R2"]
@@ -593,7 +593,7 @@ def test_the_status_of_a_day_s_run_says_which_of_the_day_s_alerts_wait(
     monkeypatch.chdir(work)
     made = make_run(name="demo", run="r1", out=work / "runs" / "demo" / "r1")
     frozen = load_frozen(RunFolder(made.folder).study)
-    broken, outbox = channel(command=["false"]), Outbox(DailyFolder.of("demo").alerts)
+    broken, outbox = channel(command=["false"]), Outbox(DailyFolder.for_study("demo").alerts)
     outbox.put([event()], [broken], is_daily=True)
     deliver(outbox, [broken])
     assert not any("alerts by" in line for line in made.status().troubles), "it is no day's run"

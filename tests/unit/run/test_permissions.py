@@ -17,8 +17,8 @@ from trialfleet.files import locked
 from trialfleet.optimizer import client, service
 from trialfleet.render import render_template
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.dagman.mend import alone
-from trialfleet.workflows.control.daily.day_lock import turn
+from trialfleet.workflows.control.dagman.repair import run_locked
+from trialfleet.workflows.control.daily.day_lock import day_lock
 from trialfleet.workflows.control.models.latest import LOCK, models_lock
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -51,9 +51,9 @@ def test_each_lock_is_closed_to_others_also_one_that_was_open(work: Path) -> Non
         folder.mkdir()
     locks: dict[Path, Callable[[], object]] = {
         work / "any.lock": lambda: locked(work / "any.lock", wait=True),
-        run.hand: lambda: alone(run),
+        run.run_lock: lambda: run_locked(run),
         work / LOCK: lambda: models_lock(work),
-        daily.lock: lambda: turn(daily, date(2026, 11, 20), lambda _: True),
+        daily.lock: lambda: day_lock(daily, date(2026, 11, 20), lambda _: True),
         run.root / client.LOCK: lambda: service._locked(run.root, wait=True),
     }
     for path, hold in locks.items():

@@ -15,7 +15,7 @@ from trialfleet import Run, plan
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.plan.planning import write_plan
-from trialfleet.workflows.control.plan.pool_choices import PoolLook, settle
+from trialfleet.workflows.control.plan.pool_choices import PoolFacts, settle
 from trialfleet.workflows.control.plan.run_ids import default_folder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.loading import load_study
@@ -80,7 +80,7 @@ def test_a_run_that_was_only_planned_is_submitted(study: Path) -> None:
 @pytest.mark.parametrize("python", ["", "python: python3\n"])
 def test_what_the_plan_decided_makes_it_no_other_study(study: Path, python: str) -> None:
     study.write_text(MINIMAL.replace("accelerator: cpu\n", "") + python)
-    pool = PoolLook(on_this_machine=True, job_path=os.environ["PATH"])  # one of this machine's own
+    pool = PoolFacts(on_this_machine=True, job_path=os.environ["PATH"])  # one of this machine's own
     settled, notes = settle(load_study(study), pool)
     assert (settled.accelerator, Path(str(settled.python)).is_absolute()) == ("cpu", True)
     end(Run(write_plan(settled, run="r1", out=default_folder(settled, "r1"), notes=notes).root))
@@ -89,7 +89,7 @@ def test_what_the_plan_decided_makes_it_no_other_study(study: Path, python: str)
 
 
 def test_another_python_makes_it_another_study(study: Path) -> None:
-    pool = PoolLook(on_this_machine=True, job_path=os.environ["PATH"])
+    pool = PoolFacts(on_this_machine=True, job_path=os.environ["PATH"])
     settled, _ = settle(load_study(study), pool)
     end(Run(write_plan(settled, run="r1", out=default_folder(settled, "r1")).root))
     study.write_text(MINIMAL + "python: /usr/bin/another\n")

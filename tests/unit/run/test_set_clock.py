@@ -41,7 +41,7 @@ ALL = ["schedd", "negotiator", "reconfig"]
 @pytest.fixture
 def htcondor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HTCondor:
     here = HTCondor(tmp_path / "clock.json", monkeypatch)
-    here.watch().look(NOW, TICK)
+    here.watch().check(NOW, TICK)
     assert here.commands == []  # nobody knows how it was set before
     return here
 
@@ -53,21 +53,21 @@ def htcondor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HTCondor:
 def test_only_a_clock_that_was_set_back_is_noticed(
     htcondor: HTCondor, moved: float, commands: list[str]
 ) -> None:
-    htcondor.watch().look(NOW + 60 + moved, TICK + 60)
+    htcondor.watch().check(NOW + 60 + moved, TICK + 60)
     assert htcondor.commands == commands
 
 
 def test_a_clock_that_is_set_right_again_was_set_back_once(htcondor: HTCondor) -> None:
     watch = htcondor.watch()
-    watch.look(NOW + 3600, TICK)
+    watch.check(NOW + 3600, TICK)
     for seconds in range(30, 60, 5):
-        watch.look(NOW + seconds, TICK + seconds)
-    htcondor.watch().look(NOW + 60, TICK + 60)
+        watch.check(NOW + seconds, TICK + seconds)
+    htcondor.watch().check(NOW + 60, TICK + 60)
     assert htcondor.commands == ALL
 
 
 def test_a_start_of_the_machine_is_no_set_clock(htcondor: HTCondor) -> None:
-    htcondor.watch().look(NOW - 9000, 10.0)
+    htcondor.watch().check(NOW - 9000, 10.0)
     assert htcondor.commands == []
 
 
@@ -75,9 +75,9 @@ def test_a_start_of_the_machine_is_no_set_clock(htcondor: HTCondor) -> None:
 def test_a_torn_note_counts_as_none(htcondor: HTCondor, content: str) -> None:
     htcondor.file.write_text(content)
     watch = htcondor.watch()
-    watch.look(NOW - 9000, TICK + 1)
+    watch.check(NOW - 9000, TICK + 1)
     assert htcondor.commands == []
-    watch.look(NOW - 9900, TICK + 2)
+    watch.check(NOW - 9900, TICK + 2)
     assert htcondor.commands == ALL
 
 
@@ -86,8 +86,8 @@ def test_a_note_that_can_not_be_written_is_remembered_all_the_same(
 ) -> None:
     htcondor = HTCondor(tmp_path / "missing" / "clock.json", monkeypatch)
     watch = htcondor.watch()
-    watch.look(NOW, TICK)
-    watch.look(NOW - 100, TICK)
+    watch.check(NOW, TICK)
+    watch.check(NOW - 100, TICK)
     assert htcondor.commands == ALL
 
 
@@ -95,11 +95,11 @@ def test_only_the_daemons_that_were_away_are_told_again(htcondor: HTCondor) -> N
     watch = htcondor.watch()
     htcondor.away = {"negotiator"}
     for seconds in (0, 5, 10):
-        watch.look(NOW - 600 + seconds, TICK + seconds)
+        watch.check(NOW - 600 + seconds, TICK + seconds)
     assert htcondor.commands == ["schedd", "reconfig"]
     htcondor.away.clear()
     for seconds in (15, 20):
-        watch.look(NOW - 600 + seconds, TICK + seconds)
+        watch.check(NOW - 600 + seconds, TICK + seconds)
     assert htcondor.commands == ["schedd", "reconfig", "negotiator"]
 
 
@@ -107,7 +107,7 @@ def test_they_are_told_until_they_would_go_on_by_themselves(htcondor: HTCondor) 
     watch = htcondor.watch()
     htcondor.away = set(ALL)
     for seconds in range(0, 700, 5):
-        watch.look(NOW - 600 + seconds, TICK + seconds)
+        watch.check(NOW - 600 + seconds, TICK + seconds)
     htcondor.away.clear()
-    watch.look(NOW + 100, TICK + 700)
+    watch.check(NOW + 100, TICK + 700)
     assert htcondor.commands == []

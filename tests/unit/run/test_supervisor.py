@@ -23,7 +23,7 @@ from trialfleet import programs
 from trialfleet.classads import JobStatus, Universe
 from trialfleet.files import write_json
 from trialfleet.workflows.control.dagman import supervisor
-from trialfleet.workflows.control.dagman.mend import BusyError, mend
+from trialfleet.workflows.control.dagman.repair import BusyError, repair
 from trialfleet.workflows.control.dagman.supervisor import Supervisor
 from trialfleet.workflows.facts.dagman.failing import note_failure
 from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
@@ -96,7 +96,7 @@ def test_status_names_a_region_of_which_something_is_mended(make_run: MakeRun) -
     (slug,) = (place.name for place in (run.root / "regions").iterdir())
     write_json(run.region(slug).restart, {"reason": "its DAGMan was killed"})
     told = {"time": "2026-11-22T07:00:00+00:00", "what": "its DAGMan was killed", "remedy": "kick"}
-    write_json(run.mends, [told | {"region": slug}, told | {"region": None}])
+    write_json(run.repairs, [told | {"region": slug}, told | {"region": None}])
     status = StatusReader(run).read()
     assert status.troubles == ("My Region: another DAGMan takes over: its DAGMan was killed",)
     assert [mend["region"] for mend in status.mends] == ["My Region", None]
@@ -136,7 +136,7 @@ def test_a_silent_dagman_is_named_within_a_minute_and_given_more_time(
     assert [str(fault) for fault in found] == [silent, f"A: {silent}"]
     watch = Supervisor(mends)
     for second in range(0, 240, 5):
-        watch.look([folder], ads, NOW + second, second)
+        watch.check([folder], ads, NOW + second, second)
         assert second > 180 or not mends.noted  # a full disk keeps it silent, too
     assert mends.noted[0] is Remedy.KICK
 
@@ -384,7 +384,7 @@ def test_a_dagman_that_outlived_its_schedd_is_ended(
     cooling = {"JobStatus": JobStatus.IDLE, "ExitCode": 3, "JobCoolDownExpiration": NOW + 5}
     fault = only(faults(folder, [dagman(folder, **cooling)][:ads], NOW))
     assert (fault.remedy, fault.is_sure, fault.patience > 5) == (Remedy.END, False, True)
-    mend(folder, fault)
+    repair(folder, fault)
     assert holder.wait(timeout=30) == -signal.SIGKILL
     assert not is_locked(folder.dag_files)
 
@@ -496,7 +496,7 @@ def test_a_fault_is_mended_when_it_has_lasted_and_less_and_less_often(
     watch = Supervisor(mends)
     times: list[int] = []
     for second in range(0, 3600, 5):
-        watch.look([folder], [], NOW + second, second)
+        watch.check([folder], [], NOW + second, second)
         if len(mends.noted) > len(times):
             times.append(second)
     assert times[0] == health.ABSENT_PATIENCE
@@ -512,7 +512,7 @@ def test_a_fault_that_passes_begins_anew(folder: RunFolder, mends: Mends) -> Non
             folder.dag_files.lock.touch()
         else:
             folder.dag_files.lock.unlink(missing_ok=True)
-        watch.look([folder], [], NOW + second, second)
+        watch.check([folder], [], NOW + second, second)
     assert mends.noted == []
 
 
@@ -521,10 +521,10 @@ def test_a_clock_that_is_set_neither_hastens_nor_delays_a_mend(
 ) -> None:
     watch = Supervisor(mends)
     folder.dag_files.lock.touch()
-    watch.look([folder], [], NOW, 0)
-    watch.look([folder], [], NOW + 7200, 1)
+    watch.check([folder], [], NOW, 0)
+    watch.check([folder], [], NOW + 7200, 1)
     assert mends.noted == []
-    watch.look([folder], [], NOW - 7200, health.ABSENT_PATIENCE)
+    watch.check([folder], [], NOW - 7200, health.ABSENT_PATIENCE)
     assert mends.noted == [Remedy.SUBMIT]
 
 
@@ -535,7 +535,7 @@ def test_a_dagman_that_dies_again_and_again_is_replaced(folder: RunFolder, mends
             status = {"JobStatus": JobStatus.IDLE, "JobCoolDownExpiration": NOW + crashes * 10 + 5}
             ad = region(folder, NumJobCoolDowns=crashes, **(status if second == 0 else {}))
             at = crashes * 10 + second
-            watch.look([folder], [dagman(folder), ad], NOW + at, at)
+            watch.check([folder], [dagman(folder), ad], NOW + at, at)
     assert mends.noted == [Remedy.REPLACE]
 
 
@@ -543,18 +543,18 @@ def test_a_run_is_known_until_it_is_over_or_its_folder_is_gone(
     folder: RunFolder, mends: Mends, tmp_path: Path
 ) -> None:
     watch, gone = Supervisor(mends), RunFolder(tmp_path / "gone")
-    assert watch.look([folder, gone], [dagman(folder)], NOW, 0) == [folder]
-    assert watch.look([folder], [], NOW, 0) == []
+    assert watch.check([folder, gone], [dagman(folder)], NOW, 0) == [folder]
+    assert watch.check([folder], [], NOW, 0) == []
     folder.dag_files.lock.touch()
-    assert watch.look([folder], [], NOW, 0) == [folder]
+    assert watch.check([folder], [], NOW, 0) == [folder]
 
 
 def test_who_stops_a_run_is_not_disturbed(folder: RunFolder) -> None:
     fault = Fault(region=None, job=None, what="lost", remedy=Remedy.SUBMIT, patience=0)
-    with folder.hand.open("a") as hand:
-        fcntl.flock(hand, fcntl.LOCK_EX)
+    with folder.run_lock.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(BusyError):
-            supervisor.mend_alone(folder, fault)
+            supervisor.repair_locked(folder, fault)
 
 
 @pytest.mark.slow
@@ -579,7 +579,7 @@ def test_a_look_after_a_long_gap_proves_nothing(folder: RunFolder, mends: Mends)
     folder.dag_files.lock.touch()
     watch = Supervisor(mends)
     for second in (0, 60, 120):
-        watch.look([folder], [], NOW + second, float(second))
+        watch.check([folder], [], NOW + second, float(second))
     assert mends.noted == []
 
 
@@ -587,7 +587,7 @@ def test_a_dagman_that_hangs_again_and_again_is_replaced(folder: RunFolder, mend
     os.utime(folder.dag_files.node_status, (NOW - 1000, NOW - 1000))
     watch = Supervisor(mends)
     for second in range(0, 400, 5):
-        watch.look([folder], [dagman(folder)], NOW + second, float(second))
+        watch.check([folder], [dagman(folder)], NOW + second, float(second))
     assert mends.noted[:2] == [Remedy.KICK, Remedy.KICK]
     assert mends.noted[-1] is Remedy.REPLACE
 
@@ -597,7 +597,7 @@ def test_where_the_whole_run_begins_anew_its_regions_need_no_mend(
 ) -> None:
     cooling = {"JobStatus": JobStatus.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 300}
     watch = Supervisor(mends)
-    watch.look([folder], [dagman(folder, **cooling), region(folder, **cooling)], NOW, 0.0)
+    watch.check([folder], [dagman(folder, **cooling), region(folder, **cooling)], NOW, 0.0)
     assert mends.noted == [Remedy.REPLACE]
 
 
@@ -608,4 +608,4 @@ def test_a_run_that_can_not_be_read_keeps_no_other_from_being_mended(
         raise PermissionError(13, "Permission denied", "study.dag.lock")
 
     monkeypatch.setattr(supervisor, "faults", refuse)
-    assert Supervisor(mends).look([folder], [], NOW, 0.0) == [folder]
+    assert Supervisor(mends).check([folder], [], NOW, 0.0) == [folder]

@@ -18,7 +18,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.plan.trial_files import TrialFiles
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.control.scripts.publish_node import publish_region
-from trialfleet.workflows.facts.jobs.agent_words import asked_since
+from trialfleet.workflows.facts.jobs.agent_messages import asked_since
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.facts.jobs.log_notes import noted_parts
 from trialfleet.workflows.facts.jobs.parts import parts_of
@@ -27,7 +27,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.facts.runs.job_costs import end_stays
-from trialfleet.workflows.rules.vain_attempts import job_troubles
+from trialfleet.workflows.rules.hopeless_attempts import job_troubles
 
 pytestmark = pytest.mark.slow
 REMOVED = "-1002"
@@ -551,7 +551,7 @@ def test_a_job_whose_time_is_up_leaves_and_the_lane_goes_on_in_another(job: Job)
     assert (order["do"], order["code"]) == ("leave", 0)
     answer = job.post()
     assert answer.exit_code == EXITS["retry"]
-    assert "goes on in another job" in answer.message
+    assert "continues in another job" in answer.message
     job.submit("t2")
     assert job.order["name"] == "A.l1.t02"
     assert len(job.run.trials()) == 2

@@ -195,7 +195,7 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
         answers = {
             region.name: why_region(run, witnesses.region(region)).blame for region in graph.regions
         }
-        told = events.look()
+        told = events.poll()
     status = snapshot.look.status
     console = Console(width=200)
     with console.capture() as capture:

@@ -21,7 +21,7 @@ from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.explain import why
 
 WORSE = "loss 9, champion 0.1"
-KEPT = f"kept the former model (run day1), not this one: {WORSE}"
+KEPT = f"kept the current model (run day1) instead of this one: {WORSE}"
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_run_tells_once_what_kept_a_model_out_and_how_many_regions_are_unwell(
             RunFolder(models.parents[2] / "runs/demo/day2").region("A").verdict.read_text()
         )
         write_json(files.region(name).verdict, verdict | {"why": doubtful})
-        words = f"kept the former model (run day1), not this one: {doubtful}"
+        words = f"kept the current model (run day1) instead of this one: {doubtful}"
         published = models.parent / name / "two"
         (published / "provenance.json").parent.mkdir(parents=True)
         (published / "provenance.json").write_text(json.dumps({"study": "demo", "run": "two"}))
@@ -101,7 +101,8 @@ def test_a_run_tells_once_what_kept_a_model_out_and_how_many_regions_are_unwell(
         )
     answer = why(None, "two")
     assert answer.why == (
-        "2 of 2 regions, A among them: the gate kept the former model (run day1), not this one: "
+        "2 of 2 regions, A among them: the gate kept the current model (run day1) instead of this "
+        "one: "
         f"{doubtful}"
     )
     assert [note for note in answer.notes if note.startswith("A: ")] == []

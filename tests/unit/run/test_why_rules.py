@@ -296,7 +296,7 @@ def test_what_ended_well() -> None:
     assert region(**published, records=RegionRecords(verdict=kept)).kind is Kind.GATE_KEPT
     facts = replace(REGION, **published, records=RegionRecords(verdict=kept))
     assert what_else(facts, why_region(RUN, facts)) == [
-        "A: the gate kept the former model (run r0), not this one: loss 0.4, champion 0.1"
+        "A: the gate kept the current model (run r0) instead of this one: loss 0.4, champion 0.1"
     ]
     unmeasured = kept_for("the gate's job failed: exit code 1")
     assert region(**published, records=RegionRecords(verdict=unmeasured)).kind is Kind.GATE_FAILED
@@ -343,7 +343,7 @@ def test_what_ended_well() -> None:
 def test_what_to_do_about_a_model_that_was_kept_out_depends_on_why(why: str, step: str) -> None:
     kept = RegionRecords(verdict=kept_for(why))
     answer = region(stage=Stage.KEPT, published="/m/A/r1", records=kept)
-    assert "kept the former model (run r0), not this one" in answer.why
+    assert "kept the current model (run r0) instead of this one" in answer.why
     assert answer.lines()[1] == f"next: {step}: trialfleet promote r1/A"
 
 

@@ -216,7 +216,7 @@ def test_a_day_that_changes_nothing_is_told(folder: Path) -> None:
     write(folder, MINIMAL)
     command = ["plan", "study.yaml", "--run-id", "r1", "--date", str(DAY)]
     asked = CliRunner().invoke(main, command)
-    assert f"no data of the study has {{date}}: {DAY} changes none" in asked.stderr
+    assert f"no data of the study contains {{date}}: the date {DAY} has no effect" in asked.stderr
     put(folder, DAY, "A", "NO")
     write(folder, DATED)
     command[3] = "r2"

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.study.study_texts import TRAINER, error_of, with_line, write
 from trialfleet import StudyError, plan
 from trialfleet.workflows.control.plan import pool_choices
-from trialfleet.workflows.control.plan.pool_choices import PoolLook
+from trialfleet.workflows.control.plan.pool_choices import PoolFacts
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Trainer
@@ -102,8 +102,8 @@ def look_of_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, mode in (("python3", 0o755), ("pyhton2", 0o644)):
         (programs / name).touch()
         (programs / name).chmod(mode)
-    look = PoolLook(on_this_machine=True, job_path=f"{programs}:{tmp_path / 'none'}")
-    monkeypatch.setattr(pool_choices, "look", lambda: look)
+    look = PoolFacts(on_this_machine=True, job_path=f"{programs}:{tmp_path / 'none'}")
+    monkeypatch.setattr(pool_choices, "inspect_pool", lambda: look)
 
 
 @pytest.mark.usefixtures("look_of_no_pool")

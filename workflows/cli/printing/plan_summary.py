@@ -68,7 +68,7 @@ _SHARED_ROWS = (
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
     """Return what a planned run will run as plain data, and what the pool has for it."""
     graph = graph_of(run.study)
-    former = read_former(RunFolder(run.folder).former)
+    former = read_former(RunFolder(run.folder).previous_results)
     found = pool_check.prospects if pool_check else None
     most = _at_a_time(run.study, found.concurrency) if found else 0
     expected = estimate(run.study, min(graph.concurrency, most))

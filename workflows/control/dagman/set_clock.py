@@ -1,11 +1,11 @@
-"""A clock that is set back makes HTCondor stand still; this has it go on.
+"""Repair of a pool whose clock was set back: without it, HTCondor does nothing for that time.
 
-Its daemons keep their appointments by the wall clock. Set back by ten minutes, they do for ten
-minutes nothing that isn't asked of them: no job is matched or started, no DAGMan looks at its log.
-A new schedd keeps none of the former's appointments and starts the DAGMans anew, and a new
-negotiator matches at once; running jobs go on meanwhile. The other daemons make their appointments
-anew when they read their configuration again. One that had just died has an appointment with the
-master to be started; asked to, the master starts it now.
+HTCondor's daemons set their timers by the wall clock. If it is set back by ten minutes, they only
+answer requests for ten minutes: no job is matched or started, no DAGMan reads its log. A restarted
+schedd has new timers and restarts the DAGMans, and a restarted negotiator matches at once; running
+jobs continue meanwhile. The other daemons set their timers again when they re-read their
+configuration. For a daemon that had just died, the master's timer to start it is too late; a
+command makes the master start it now.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trialfleet.errors import PoolError
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.infra.pool.connection import connect, use
 
-NOTICED_SECONDS = 20.0  # set back by less, the daemons go on as soon as anybody could help
+NOTICED_SECONDS = 20.0  # after less, the daemons recover as fast by themselves
 _ANSWER_SECONDS = 60.0
 _DEAD = ("condor_on",)
 _SCHEDD = ("condor_restart", "-fast", "-schedd")
@@ -33,27 +33,27 @@ Command = Sequence[str]
 
 
 class ClockWatch:
-    """Notices that the wall clock was set back, also between one supervisor and the next."""
+    """Detector of a wall clock that was set back, also between two supervisors."""
 
     def __init__(self, file: Path) -> None:
-        """Go on from what the former supervisor noted in a file of this watch's own, if it did."""
+        """Continue from what the previous supervisor noted in this watch's file, if it did."""
         self._file = file
         self._left: list[Command] = []
         self._until = 0.0
         self._ahead, self._tick = self._read()
 
-    def look(self, wall: float, tick: float) -> None:
-        """Have HTCondor go on if the clock was set back since the last look.
+    def check(self, wall: float, tick: float) -> None:
+        """Reset HTCondor's timers if the clock was set back since the last check.
 
-        What fails is tried again at the next, until HTCondor would go on by itself.
+        A failed command is retried at the next check, until HTCondor would recover by itself.
 
         Args:
             wall: the time in unix seconds.
-            tick: seconds since the machine's start, which nobody sets.
+            tick: seconds of a clock that can't be set: since the machine's start.
         """
         if back := self._set_back(wall, tick):
             if not self._left:
-                log.warning("the clock was set back by %.0f s: HTCondor is told to go on", back)
+                log.warning("the clock was set back by %.0f s: HTCondor's timers are reset", back)
                 self._left, self._until = _commands_here(), tick + back
             self._left = [command for command in self._left if not self._done(command)]
             if self._left and tick < self._until:
@@ -62,7 +62,7 @@ class ClockWatch:
         self._note(wall, tick)
 
     def _set_back(self, wall: float, tick: float) -> float:
-        """By how many seconds; 0 if it wasn't."""
+        """Return by how many seconds the clock was set back; 0 if it wasn't."""
         if self._ahead is None or tick < self._tick:  # the machine was started since
             return 0.0
         back = self._ahead - (wall - tick)
@@ -87,7 +87,7 @@ class ClockWatch:
 
 
 def _commands_here() -> list[Command]:
-    """What has the daemons of this machine go on; a negotiator elsewhere has its own clock."""
+    """Return the commands that reset this machine's daemons."""
     import htcondor2
 
     with suppress(PoolError):  # else what this process was started with tells
@@ -110,7 +110,7 @@ def _run(command: Command) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise PoolError(f"{command[0]} had no answer in {_ANSWER_SECONDS:.0f} s") from error
+        raise PoolError(f"{command[0]} timed out after {_ANSWER_SECONDS:.0f} s") from error
     if done.returncode != 0:
         output = " ".join((done.stderr or done.stdout).split())
-        raise PoolError(f"{' '.join(command)} exits {done.returncode}: {output}")
+        raise PoolError(f"{' '.join(command)} failed with exit code {done.returncode}: {output}")

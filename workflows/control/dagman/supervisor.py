@@ -1,9 +1,9 @@
-"""The supervisor of a pool's runs: what keeps a run from going on is mended without a person.
+"""The supervisor of a pool's runs, which repairs stalled runs without a person.
 
-The program `supervise`, with `--state FOLDER`, looks at the queue again and again, and at every run
-that it saw there once until that is over. It may be killed at any moment: it knows nothing but
-which runs there are. HTCondor's master runs it in an embedded pool, systemd on a manager, and
-`trialfleet supervise` anywhere else.
+The program `supervise`, with `--state FOLDER`, checks the queue regularly, and every run that it
+once found there until the run is over. It may be killed at any moment: its only state is the list
+of runs. HTCondor's master runs it in an embedded pool, systemd on a manager, and `trialfleet
+supervise` anywhere else.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from trialfleet.files import open_lock, read_json, unless_damaged, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import NoAddressError
 from trialfleet.updates import Updates
-from trialfleet.workflows.control.dagman.deaf_schedd import DeafSchedd
-from trialfleet.workflows.control.dagman.mend import BusyError, alone, mend
-from trialfleet.workflows.control.dagman.remove_vain_jobs import fail_vain_attempts
+from trialfleet.workflows.control.dagman.remove_hopeless_jobs import fail_hopeless_attempts
+from trialfleet.workflows.control.dagman.repair import BusyError, repair, run_locked
 from trialfleet.workflows.control.dagman.set_clock import ClockWatch
+from trialfleet.workflows.control.dagman.unreachable_schedd import UnreachableSchedd
 from trialfleet.workflows.control.dagman.watchers import Watchers
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.job_queue import PROJECTION, Ad, is_dagman
@@ -38,18 +38,18 @@ from trialfleet.workflows.status.health import Fault, Remedy, faults
 
 LOOK_SECONDS = 5.0
 LONGEST_GAP = 3 * LOOK_SECONDS  # between two looks that show that a fault has lasted
-KICKS_PAUSE = 60.0  # seconds between two mends after which starting a DAGMan again is not enough
+KICKS_PAUSE = 60.0  # seconds; repairs that follow faster replace the DAGMan
 CRASHES = 2  # of a DAGMan within CRASH_SECONDS are no accident
 CRASH_SECONDS = 300.0
-FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds between two mends of one DAG; doubled each time
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds between two repairs of a DAG; doubled
 
 log = logging.getLogger(__name__)
-Mend = Callable[[RunFolder, Fault], None]
+Repair = Callable[[RunFolder, Fault], None]
 
 
 @dataclass
-class _Mended:
-    """The last mend of a DAG or a trial, and how long to wait for its effect before another."""
+class _Repair:
+    """The last repair of a DAG or a trial, and how long to wait for its effect."""
 
     at: float
     pause: float
@@ -57,25 +57,25 @@ class _Mended:
 
 @dataclass
 class Supervisor:
-    """Decides when a fault has lasted too long; `mend` acts. Not thread-safe.
+    """The decision when a fault has lasted too long; `repair` acts. Not thread-safe.
 
     Attributes:
-        mend: does what a fault needs.
+        repair: repairs a fault.
     """
 
-    mend: Mend
+    repair: Repair
     _since: dict[tuple[Path, Fault], float] = field(default_factory=dict)
-    _mended: dict[tuple[Path, str | None, str | None], _Mended] = field(default_factory=dict)
+    _repaired: dict[tuple[Path, str | None, str | None], _Repair] = field(default_factory=dict)
     _cool_downs: dict[int, tuple[int, float]] = field(default_factory=dict)
     _looked: float = -math.inf
 
-    def look(
+    def check(
         self, runs: Iterable[RunFolder], ads: Iterable[Ad], now: float, tick: float
     ) -> list[RunFolder]:
-        """Look at the runs once and mend what has lasted.
+        """Check the runs once and repair faults that have lasted.
 
         Files and the queue have the time `now`, in unix seconds. Patience is measured by `tick`,
-        the seconds of a clock that nobody sets.
+        the seconds of a clock that can't be set.
 
         Returns:
             The runs that are not over.
@@ -86,7 +86,7 @@ class Supervisor:
         crashing = self._crashing([ad for run in of_run.values() for ad in run], tick)
         before, self._since = self._since, {}
         if tick - self._looked > LONGEST_GAP:
-            before = {}  # nobody knows what was between
+            before = {}  # what happened in between is unknown
         self._looked = tick
         going_on = []
         for run in runs:
@@ -96,12 +96,12 @@ class Supervisor:
             for fault in found or ():
                 since = self._since[run.root, fault] = before.get((run.root, fault), tick)
                 has_lasted = tick - since >= fault.patience or fault.job in crashing
-                if has_lasted and self._mend(run, fault, tick) and not fault.has_parent:
-                    break  # the whole run begins anew
+                if has_lasted and self._repair(run, fault, tick) and not fault.has_parent:
+                    break  # the whole run is submitted again
         return going_on
 
     def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
-        """What is wrong with a run; None where that can't be read at the moment."""
+        """Return the faults of a run; None if they can't be read at the moment."""
         try:
             return faults(run, ads, now)
         except FileNotFoundError:  # the run's folder was removed
@@ -111,7 +111,7 @@ class Supervisor:
             return None
 
     def _crashing(self, ads: list[Ad], tick: float) -> set[int]:
-        """The DAGMan jobs that ended by themselves again and again within a few minutes."""
+        """Return the DAGMan jobs that ended by themselves several times in a few minutes."""
         counts = {ad["ClusterId"]: ad.get("NumJobCoolDowns", 0) for ad in ads if is_dagman(ad)}
         for job, count in counts.items():
             if tick - self._cool_downs.get(job, (0, -CRASH_SECONDS))[1] >= CRASH_SECONDS:
@@ -119,12 +119,12 @@ class Supervisor:
         self._cool_downs = {job: self._cool_downs[job] for job in counts}
         return {job for job, count in counts.items() if count - self._cool_downs[job][0] >= CRASHES}
 
-    def _mend(self, run: RunFolder, fault: Fault, tick: float) -> bool:
-        """Mend, unless that was tried just before; returns whether it was tried now."""
+    def _repair(self, run: RunFolder, fault: Fault, tick: float) -> bool:
+        """Repair a fault unless that was just tried; return whether it was tried now."""
         if fault.remedy is Remedy.NONE:
             return False
         of = (run.root, fault.region, fault.node)
-        last = self._mended.get(of)
+        last = self._repaired.get(of)
         if last and tick - last.at < last.pause:
             return False
         is_first = last is None or tick - last.at > 2 * LONGEST_PAUSE
@@ -132,7 +132,7 @@ class Supervisor:
         if fault.remedy is Remedy.KICK and pause >= KICKS_PAUSE:
             fault = replace(fault, remedy=Remedy.REPLACE)
         try:
-            self.mend(run, fault)
+            self.repair(run, fault)
         except BusyError as error:
             log.info("%s: %s", run.root, error)
             return False
@@ -140,47 +140,47 @@ class Supervisor:
             log.error("%s: %s: %s failed: %s", run.root, fault, fault.remedy, error)  # noqa: TRY400
         else:
             log.warning("%s: %s: %s", run.root, fault, fault.remedy)
-        self._mended[of] = _Mended(tick, pause)
+        self._repaired[of] = _Repair(tick, pause)
         return True
 
 
-def mend_alone(run: RunFolder, fault: Fault) -> None:
-    """Mend, unless somebody stops, resumes or mends the run at this moment.
+def repair_locked(run: RunFolder, fault: Fault) -> None:
+    """Repair a fault unless another process stops, resumes or repairs the run.
 
     Raises:
-        BusyError: somebody does, or did since the look: the fault has passed.
+        BusyError: another process does, or did since the check: the fault is gone.
         PoolError: HTCondor is out of reach or refuses.
     """
-    with alone(run, wait=False):
+    with run_locked(run, wait=False):
         ads = schedd.query(job_queue.of_run(run), PROJECTION)
         found = faults(run, ads, time.time())
         if not any(
             (f.region, f.job, f.what) == (fault.region, fault.job, fault.what) for f in found
         ):
             raise BusyError(f"this has passed: {fault}")
-        mend(run, fault)
+        repair(run, fault)
 
 
 def supervise(state: Path) -> None:
-    """Look at the runs of this pool for ever; which there are is kept in the folder `state`."""
-    supervisor, watchers, file = Supervisor(mend_alone), Watchers(), state / "runs.json"
+    """Supervise the runs of this pool forever; the folder `state` keeps the list of runs."""
+    supervisor, watchers, file = Supervisor(repair_locked), Watchers(), state / "runs.json"
     known = _known(file)
-    watch, deaf, updates = ClockWatch(state / "clock.json"), DeafSchedd(), Updates()
+    watch, schedd_watch, updates = ClockWatch(state / "clock.json"), UnreachableSchedd(), Updates()
     while True:
         updates.follow()
-        watch.look(time.time(), time.monotonic())
+        watch.check(time.time(), time.monotonic())
         try:
             ads = schedd.query("TrialfleetFolder =!= undefined", PROJECTION)
         except PoolError as error:
             log.info("%s", error)
             if isinstance(error, NoAddressError):
-                deaf.look()
+                schedd_watch.check()
         else:
             folders = known | {Path(ad["TrialfleetFolder"]) for ad in ads}
             runs = [RunFolder(folder) for folder in sorted(folders) if _is_ours(folder)]
-            fail_vain_attempts(runs, ads, time.time())
-            untold = watchers.look(runs)
-            going_on = supervisor.look(runs, ads, time.time(), time.monotonic())
+            fail_hopeless_attempts(runs, ads, time.time())
+            untold = watchers.check(runs)
+            going_on = supervisor.check(runs, ads, time.time(), time.monotonic())
             left = {run.root for run in (*going_on, *untold)}
             if left != known:
                 _note(file, left)
@@ -189,7 +189,7 @@ def supervise(state: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder that a job names is a run of this user's."""
+    """Return whether the folder that a job names is a run of this user."""
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
     except FileNotFoundError:
@@ -199,7 +199,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _known(file: Path) -> set[Path]:
-    """The folders of the runs that were not over, as a supervisor before this one noted them."""
+    """Return the folders of unfinished runs that a previous supervisor noted."""
     return unless_damaged(lambda: {Path(folder) for folder in read_json(file)}, set())
 
 
@@ -211,7 +211,7 @@ def _note(file: Path, folders: Iterable[Path]) -> None:
 
 
 def supervise_alone(state: Path) -> None:
-    """Supervise the runs of this pool; where somebody does, take their place when they end.
+    """Supervise the runs of this pool; while another process does, wait for its end.
 
     Raises:
         InputError: the folder can't be made or written.
@@ -234,7 +234,7 @@ def supervise_alone(state: Path) -> None:
 def main() -> None:
     """Supervise the runs of this pool."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="a folder to keep its list in")
+    parser.add_argument("--state", type=Path, required=True, help="the folder for its list of runs")
     arguments = parser.parse_args()
     try:
         supervise_alone(arguments.state)

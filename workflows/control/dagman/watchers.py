@@ -1,7 +1,7 @@
-"""The processes beside runs that the supervisor keeps going: for alerts, and for exports.
+"""Processes that the supervisor keeps running for each run: for alerts and for exports.
 
-Each has a folder of its own in the run's, with its lock and its log; a run whose study doesn't
-want it lacks the folder.
+Each has its own folder in the run's, with its lock and its log. A run has the folder only if its
+study needs the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAIN_SECONDS = 30.0  # before one that died is started again
 
 
 def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
-    """Be such a process, for the run whose folder is on the command line; --help says `what`."""
+    """Run this process as a watcher of the run on the command line; `what` is its --help."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("run", type=Path, help="the run's folder")
     folder = RunFolder(parser.parse_args().run.absolute())
@@ -40,7 +40,7 @@ def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
 
 
 class Watcher(NamedTuple):
-    """A process that goes with a run."""
+    """A process that accompanies a run."""
 
     run: Path
     program: str
@@ -48,26 +48,26 @@ class Watcher(NamedTuple):
 
 
 class Watchers:
-    """Keeps the processes of each run going until all that there is to do for it is done."""
+    """Keeper of the processes of each run, until all work for the run is done."""
 
     def __init__(self) -> None:
         self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}
         self._started: dict[Watcher, float] = {}
 
-    def look(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
-        """Start what should run and doesn't; return the runs for which not all is done yet."""
+    def check(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
+        """Start missing processes; return the runs whose work is not done."""
         wanted = {run: list(_watchers_of(run)) for run in runs}
-        undone = {
+        unfinished = {
             run: [each for each in of if not self._is_done(each)] for run, of in wanted.items()
         }
-        known = {each for of in undone.values() for each in of}
+        known = {each for of in unfinished.values() for each in of}
         for gone in self._processes.keys() - known:
             if self._processes[gone].poll() is not None:
                 del self._processes[gone]
-        return [run for run, of in undone.items() if of]
+        return [run for run, of in unfinished.items() if of]
 
     def _is_done(self, watcher: Watcher) -> bool:
-        """Whether the last such process ended well; it is started where there is none."""
+        """Return whether the last such process succeeded; start one if there is none."""
         process, now = self._processes.get(watcher), time.monotonic()
         if process and process.poll() is None:
             return False
@@ -90,7 +90,7 @@ def _watchers_of(run: RunFolder) -> Iterator[Watcher]:
 
 
 def _is_at_work(watcher: Watcher) -> bool:
-    """Whether the process of a supervisor before this one still goes on."""
+    """Return whether the process of a previous supervisor still runs."""
     with locked(watcher.folder / "lock", wait=False) as ours:
         return not ours
 

@@ -1,1 +1,1 @@
-"""Each day's run of a study: its clock, its journal, and what is done on a day."""
+"""The daily runs of a study: schedule, journal, and the work of a day."""

@@ -1,4 +1,4 @@
-"""What starts a study's days: systemd where it runs, else HTCondor."""
+"""Schedule of a study's days: by systemd if it runs, else by HTCondor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 
 def install(file: Path, say: Say, *, system: bool = False) -> None:
-    """Have a study's days started from now on; again, it changes what has changed.
+    """Install the schedule of a study's days, or update it.
 
     By the machine's systemd if `system`, else by the user's. `say` takes a line for each action.
 
@@ -32,12 +32,12 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
         PoolError: neither systemd nor HTCondor takes it.
     """
     study, daily = daily_study(file)
-    folder = DailyFolder.of(study.name)
+    folder = DailyFolder.for_study(study.name)
     owner = _owner(folder)
     if system:
         _give(folder, owner)
     text = write_start(folder, study.name, file)
-    units = Units.of(study.name, folder, system=system)
+    units = Units.for_study(study.name, folder, system=system)
     if system or units.can_be_used():
         units.install(study.name, daily, folder.start, owner)
         say(f"installed {units.timer}, which starts {folder.start}")
@@ -54,7 +54,7 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 
 
 def _owner(folder: DailyFolder) -> str:
-    """Whose the days are: whoever had one already, else whoever asks for them, by sudo or not."""
+    """Return the account that runs the days: the present owner, else the caller (behind sudo)."""
     if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
         return asks
     places = (folder.journal, folder.root, *folder.root.parents)
@@ -62,9 +62,9 @@ def _owner(folder: DailyFolder) -> str:
 
 
 def _give(folder: DailyFolder, owner: str) -> None:
-    """Make the folder of the study's runs, where root does it for the account that runs the days.
+    """Make the folder of the study's runs, if root does it for the account that runs the days.
 
-    One that an installation was killed in, or made for root alone, is given to it, too.
+    A folder that an interrupted installation left to root is given to the account, too.
     """
     missing = [place for place in folder.root.parents if not place.exists()]
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -75,17 +75,17 @@ def _give(folder: DailyFolder, owner: str) -> None:
 
 
 def remove(file: Path, say: Say) -> None:
-    """Have a study's days started no more; a day that runs goes on, and the journal stays.
+    """Stop scheduling a study's days; a running day continues, and the journal stays.
 
     Raises:
-        InputError: the study can't be read; whether it has a `daily:` table still is no matter.
+        InputError: the study can't be read. It needs no `daily:` table.
         PoolError: systemd or HTCondor refuses.
     """
     study = load_whole(file)
-    folder = DailyFolder.of(study.name)
+    folder = DailyFolder.for_study(study.name)
     removed = False
     for system in (False, True):
-        units = Units.of(study.name, folder, system=system)
+        units = Units.for_study(study.name, folder, system=system)
         if units.remove():
             say(f"removed {units.timer}")
             removed = True
@@ -94,16 +94,16 @@ def remove(file: Path, say: Say) -> None:
             say("removed HTCondor's job")
             removed = True
     except PoolError as error:
-        say(f"HTCondor was not asked whether it has a job of it: {error}")
+        say(f"HTCondor's job was not removed, if there is one: {error}")
     folder.start.unlink(missing_ok=True)
     if not removed:
-        say(f"no clock was installed for {study.name} here")
+        say(f"no schedule was installed for {study.name} here")
 
 
 def clock_of(study: str, folder: DailyFolder) -> str | None:
-    """Return what starts a study's days; None if nothing of ours does."""
+    """Return the timer or job that starts a study's days; None if there is none."""
     for system in (False, True):
-        units = Units.of(study, folder, system=system)
+        units = Units.for_study(study, folder, system=system)
         if units.timer.exists():
             return str(units.timer)
     try:

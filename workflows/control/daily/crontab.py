@@ -1,8 +1,8 @@
-"""The clock where systemd doesn't run: a job of HTCondor's local universe with its cron keys.
+"""The schedule without systemd: a job of HTCondor's local universe with its cron keys.
 
 The schedd reads them by its machine's time, whatever the zone of the study. So the job starts each
-hour, at the minute at which days begin, and `trialfleet daily run` knows which day that is for; one
-that has ended is left alone. That makes up for a schedd that was down, too.
+hour, at the minute at which days begin. `trialfleet daily run` determines the day and leaves days
+that have ended alone. Thus a start that a schedd missed while it was down is made up for, too.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
 
 
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
-    """Submit the job that starts the days, unless it is there as it would be now; return its id.
+    """Submit the job that starts the days, unless an identical one exists; return its id.
 
-    `text` is what the program holds that it starts.
+    `text` is the content of the program that it starts.
 
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
-    former = schedd.query(_of(folder), _ATTRIBUTES)
-    if len(former) == 1 and former[0].get("TrialfleetDailyText") == identity:
-        return f"{former[0]['ClusterId']}.0"
+    previous = schedd.query(_of(folder), _ATTRIBUTES)
+    if len(previous) == 1 and previous[0].get("TrialfleetDailyText") == identity:
+        return f"{previous[0]['ClusterId']}.0"
     description = render_template(
         "submit/daily.sub.j2",
         study=study,
@@ -49,7 +49,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
 
 
 def remove_job(folder: DailyFolder) -> bool:
-    """Remove the job; a day that runs goes on. Tells whether there was one.
+    """Remove the job; a running day continues. Return whether there was one.
 
     Raises:
         PoolError: no HTCondor is reachable, or it refuses.
@@ -68,7 +68,7 @@ def job_there(folder: DailyFolder) -> str | None:
 
 
 def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
-    """Return the hours and minutes of the machine's time at which the job is to start."""
+    """Return the hours and minutes, in the machine's time, at which the job starts."""
     starts = [daily.begins(day).astimezone() for day in coming_days(daily, now)]
     hours = {start.hour for start in starts}
     return (

@@ -1,8 +1,8 @@
-"""One attempt at a day, from its record in the journal to an outcome of each of its regions.
+"""One attempt at a day, from its record in the journal to an outcome of each region.
 
-It may be killed at any moment and started again: the journal has what is decided, the run's folder,
-which comes to be in one step, what is planned, and HTCondor what runs. To be worked on by one
-process at a time; see `turns`.
+It may be killed at any moment and started again. The journal has the decisions, the run's folder,
+which is created in one step, has the plan, and HTCondor has the jobs. Only one process may work on
+it at a time; see `day_lock`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 POLL_SECONDS = 2.0
 LATE_SECONDS = 15.0  # between two looks for data that comes late
 AWAY_SECONDS = 30.0  # between two tries while HTCondor or AWS is out of reach
-LOST_SECONDS = 60.0  # the pool's supervisor mends a run sooner, where there is one
+LOST_SECONDS = 60.0  # the pool's supervisor, if there is one, repairs a run sooner
 _UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.UNKNOWN}
-_ANOTHER_DAY = "it is no region of the study any more"
+_ANOTHER_DAY = "the study no longer has this region"
 
 Clock = Callable[[], datetime]
 Say = Callable[[str], None]
@@ -60,7 +60,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Work:
-    """What a day's work is done with: the study's file, the folder of its runs and what follows."""
+    """The work on days: the study's file, the folder of its runs, and what follows a day."""
 
     file: Path
     folder: DailyFolder
@@ -68,13 +68,13 @@ class Work:
     clock: Clock  # returns the time, aware
     say: Say  # takes a line for each event
     tell: Callable[[Attempt, Mapping[str, str]], None] = lambda _attempt, _awaited: None
-    # tells people what is known once an attempt is planned, and for which regions' data it waits
-    managers: Managers | None = None  # where another may have worked on the day, or may go on
+    # sends alerts once an attempt is planned, with the regions whose data it awaits
+    managers: Managers | None = None  # if another manager may work on the days
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
-        """Bring an attempt to its end, step by step: each of its regions gets its outcome.
+        """Finish an attempt step by step: each of its regions gets its outcome.
 
-        Regions for whose data it waits are left to another attempt: see `come`.
+        Regions whose data is awaited are left to another attempt: see `take_arrived`.
 
         Yields:
             Seconds until the next step.
@@ -86,17 +86,19 @@ class Work:
             return
         if run := (yield from self._run_of(attempt)):
             if self.managers:
-                self.managers.own(run.folder)
+                self.managers.take_over_run(run.folder)
             yield from self._watch(run, attempt)
             while self._not_in(run, attempt) and self._has_late_regions():
                 yield LATE_SECONDS  # until `come` has given them to another attempt
-        self.fail(attempt, dict.fromkeys(self.left(attempt), f"it is not in the run {attempt.run}"))
+        self.fail(
+            attempt, dict.fromkeys(self.left(attempt), f"the run {attempt.run} does not have it")
+        )
         self.journal.end(attempt, self.clock())
 
-    def come(self, attempt: Attempt) -> list[str]:
-        """Return the regions of an attempt whose data came after its run was planned.
+    def take_arrived(self, attempt: Attempt) -> list[str]:
+        """Return the regions of an attempt whose data arrived after its run was planned.
 
-        Once it waits no longer these are all regions for whose data it has waited.
+        After the wait these are all regions whose data was awaited.
         """
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():
@@ -108,11 +110,11 @@ class Work:
         return [region for region in late if region not in still]
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
-        """Record that regions have failed for which no run is made."""
+        """Record that regions without a run have failed."""
         self._record(attempt, Ending.FAILED, whys)
 
     def left(self, attempt: Attempt) -> list[str]:
-        """Return the regions of an attempt that have no outcome yet, and no later attempt."""
+        """Return the regions of an attempt that have neither an outcome nor a later attempt."""
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
         for other in self.journal.attempts(attempt.date):
@@ -120,23 +122,23 @@ class Work:
         return [region for region in attempt.regions if region not in gone]
 
     def _not_in(self, run: Run, attempt: Attempt) -> list[str]:
-        """The regions of an attempt that have no outcome and aren't in its run."""
+        """Return the regions of an attempt that have no outcome and aren't in its run."""
         planned = load_frozen(RunFolder(run.folder).study).study.region_table
         return [region for region in self.left(attempt) if region not in planned]
 
     def _has_late_regions(self) -> bool:
-        """Whether regions may be in no run because their data is late: the study waits for data."""
+        """Return whether regions may be missing from the run because their data is late."""
         daily = load_whole(self.file).daily
         return daily is not None and daily.wait_for_data is not None
 
     def _is_waiting(self, attempt: Attempt) -> bool:
-        """Whether an attempt still waits for data; a run of a study that never does has all."""
+        """Return whether an attempt still waits for data; its run has all regions if not."""
         now = self.clock()
         is_over = attempt.deadline is not None and now >= attempt.deadline
         return not is_over and is_awaited(load_whole(self.file).daily, attempt.date, now)
 
     def _awaited(self, attempt: Attempt, regions: Iterable[str]) -> dict[str, str]:
-        """Those of some regions whose data can't be used yet, and why."""
+        """Return the given regions whose data can't be used yet, with the reasons."""
         found = load_day(self.file, attempt.date)
         late = not_ready(found, attempt.date, found.whole.daily)
         return {region: late[region] for region in regions if region in late}
@@ -144,7 +146,7 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _run_of(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """The attempt's run, planned if it isn't there; None if no region needs one."""
+        """Return the attempt's run, planned if it is missing; None if no region needs one."""
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
             if not (left := self.left(attempt)):
@@ -163,7 +165,7 @@ class Work:
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
-        """Record what needs no run, and plan a run of the other regions, if any."""
+        """Record the outcomes that need no run, and plan a run of the other regions, if any."""
         study = self._to_train(attempt, left) if left else None
         if study is None:
             return
@@ -178,7 +180,7 @@ class Work:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """The study with the regions that are to be trained; the others get their outcomes."""
+        """Return the study with the regions to train; record the outcomes of the others."""
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
         missing = absent(found, attempt.date, found.whole.daily)
@@ -192,7 +194,7 @@ class Work:
         return study.without(unchanged) if len(unchanged) < len(study.region_table) else None
 
     def _unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record the regions whose models would come out as they did, and return them."""
+        """Record and return the regions whose models would be the same as their last ones."""
         if study.daily is None or study.daily.unchanged == "train":
             return []
         checksums = Checksums(self.folder.checksums)
@@ -239,22 +241,22 @@ class Work:
     # -- the run ---------------------------------------------------------------------------------
 
     def _watch(self, run: Run, attempt: Attempt) -> Iterator[float]:
-        """Bring a run to its end, whatever it stands at, and record how its regions ended."""
+        """Bring a run to its end from any state, and record how its regions ended."""
         frozen = load_frozen(RunFolder(run.folder).study)
         endings = RunsEndings(attempt, RunFolder(run.folder), frozen)
-        goes_on = _GoingOn(run, self.say)
-        tell, pool = _Telling(self.say), PoolWatch(self.say)
+        resumer = _Resumer(run, self.say)
+        reporter, pool = _OutcomeReporter(self.say), PoolWatch(self.say)
         while True:
             try:
                 status = run.status()
-                pool.look(status)
+                pool.update(status)
                 ended = [one for one in endings.published(status) if self._is_safe(one)]
                 self.journal.record(ended, self.clock())
-                tell.of(ended, status)
-                if goes_on.is_over(status) and all(map(self._is_safe, endings.all(status))):
+                reporter.report(ended, status)
+                if resumer.is_over(status) and all(map(self._is_safe, endings.all(status))):
                     break
             except InputError as error:  # it can't be started
-                if run.status().state not in _UNDER_WAY:  # by somebody else, just now
+                if run.status().state not in _UNDER_WAY:  # another process just started it
                     self.journal.record(endings.none(str(error)), self.clock())
                     return
             except (PoolError, FleetError, OptimizerError, ExportError) as error:
@@ -262,7 +264,7 @@ class Work:
             else:
                 yield POLL_SECONDS
         self.journal.record(endings.all(status), self.clock())
-        tell.of(endings.all(status), status)
+        reporter.report(endings.all(status), status)
         if run.report.exists():
             self.say(f"report  {shlex.quote(str(run.report))}")
 
@@ -270,20 +272,20 @@ class Work:
         return self.managers is None or self.managers.is_safe(one)
 
     def _away(self, error: Exception) -> float:
-        """Say what is out of reach; return the seconds until it is tried again."""
+        """Say which service is out of reach; return the seconds until the next try."""
         self.say(f"tried again in {AWAY_SECONDS:.0f} s: {error}")
         return AWAY_SECONDS
 
 
-class _Telling:
-    """Says of each region, once, how it has ended and what its best trial reached."""
+class _OutcomeReporter:
+    """Reporter of each region's outcome and best trial, once per region."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._reported: set[str] = set()
 
-    def of(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
-        """Say what was not said yet."""
+    def report(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
+        """Report the outcomes that have not been reported."""
         regions = {region.name: region for region in status.regions}
         for one in outcomes:
             if one.region not in self._reported:
@@ -297,14 +299,14 @@ class _Telling:
 
 
 def _ended(one: Outcome, status: RunStatus) -> str:
-    """How a region ended, in words: a stop by a person is no failure of the region's own."""
+    """Return how a region ended, in words; a region that a person stopped did not fail."""
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
     return "stopped before it had a model" if is_stopped else str(one.ending)
 
 
-class _GoingOn:
-    """Has a run go on that is planned, was stopped before we looked, or lost its DAGMan."""
+class _Resumer:
+    """Starter of a run that is planned, that was stopped before, or that lost its DAGMan."""
 
     def __init__(self, run: Run, say: Say) -> None:
         self._run = run
@@ -313,7 +315,7 @@ class _GoingOn:
         self._lost_since: float | None = None
 
     def is_over(self, status: RunStatus) -> bool:
-        """Whether the run has ended; it is started, or started again, where it has to be."""
+        """Return whether the run has ended; start or resume it if necessary."""
         is_first, self._is_first = self._is_first, False
         if status.state is not RunState.LOST:
             self._lost_since = None

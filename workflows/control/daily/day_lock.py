@@ -1,4 +1,4 @@
-"""One day at a time: who works on a day of a study holds its lock, and says which day it is."""
+"""The lock of a study's days: its holder works on one day, and the file names the day."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ POLL_SECONDS = 1.0
 
 
 @contextmanager
-def turn(folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]) -> Iterator[bool]:
-    """Wait until nobody else works on a day of the study, and be the one who does.
+def day_lock(
+    folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]
+) -> Iterator[bool]:
+    """Wait until no other process works on a day of the study, then hold the lock.
 
-    `gives_up` is asked again and again with the day that another works on, while one does.
+    `gives_up` is asked repeatedly, with the day that another process works on, while one does.
 
     Yields:
-        Whether it is our turn: not where waiting was given up.
+        Whether this process holds the lock; False if `gives_up` ended the wait.
     """
     with open_lock(folder.lock) as file:  # its end unlocks it, as any end of the process does
         descriptor = file.fileno()

@@ -1,4 +1,4 @@
-"""The days of a study, one at a time: today's, those that were missed, and backfills."""
+"""The days of a study, one at a time: today, missed days, and backfills."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trialfleet.errors import InputError, StudyError, TrialfleetError
 from trialfleet.files import shell_quoted, write_atomic
 from trialfleet.wall_clock import real_time
 from trialfleet.workflows.control.daily.day import Clock, Say, Work
-from trialfleet.workflows.control.daily.day_lock import turn
+from trialfleet.workflows.control.daily.day_lock import day_lock
 from trialfleet.workflows.control.daily.digest import awaited_event, takeover_event, tell_days
 from trialfleet.workflows.control.daily.late_data import not_ready, written
 from trialfleet.workflows.control.daily.missed import days_to_do
-from trialfleet.workflows.control.daily.pool_watch import TurnWatch
+from trialfleet.workflows.control.daily.pool_watch import BusyDayWatch
 from trialfleet.workflows.control.daily.region_outcomes import data_not_there
 from trialfleet.workflows.control.daily.sending import Sender, left_over
 from trialfleet.workflows.control.plan.run_ids import published_already
@@ -56,13 +56,13 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
 
 
 def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
-    """Return a study, the folder of its days and their journal, to look at.
+    """Return a study, the folder of its days and their journal, for reading.
 
     Raises:
         StudyError: the study can't be read; or it has no `daily:` table, and never had a day.
     """
     study = load_whole(file)
-    folder = DailyFolder.of(study.name)
+    folder = DailyFolder.for_study(study.name)
     if not folder.journal.exists():
         daily_study(file)
         folder.root.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class Days:
         """
         self._study, self._daily = daily_study(file)
         self._file, self._clock, self._say = file, clock, say
-        self.folder = DailyFolder.of(self._study.name)
+        self.folder = DailyFolder.for_study(self._study.name)
         self.folder.root.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder.study, f"{file.absolute()}\n")
         self._managers = self._two_managers()
@@ -90,39 +90,39 @@ class Days:
         self._sender: Sender | None = None
 
     def run(self, day: date | None = None) -> list[date]:
-        """Bring a day to its end, begun or not; return the days that were worked on.
+        """Run a day to its end, started or not; return the days that were worked on.
 
         Args:
-            day: default: what the clock says: today and, as the study wants it, the days that were
-                missed before; then the day that has begun meanwhile.
+            day: default: today and, if the study says so, the days that were missed before; then a
+                day that has begun meanwhile.
 
         Raises:
-            InputError: the study can't be used, or the day is to come.
+            InputError: the study can't be used, or the day is in the future.
         """
         if day:
             self._check_past(day)
-            self._bring_to_its_end(day)
+            self._finish_day(day)
             return [day]
         done: list[date] = []
         while not done or self._daily.due(self._clock()) > done[-1]:
             begun = {attempt.date for attempt in self.journal.attempts()}
             for each in days_to_do(self._daily, begun, self._clock()):
-                self._bring_to_its_end(each)
+                self._finish_day(each)
                 done.append(each)
         return done
 
     def backfill(
         self, first: date, last: date, *, only_missing: bool, however_many: bool = False
     ) -> list[date]:
-        """Make up for days, oldest first; return those on which there was something to do.
+        """Backfill days, oldest first; return those that had something to do.
 
-        Only regions are trained that have no outcome of the day, or failed on it. Without
-        `only_missing` there must be no others, and without `however_many` no more days than
-        `MANY_DAYS`.
+        It trains only regions that have no outcome of the day or failed on it. Without
+        `only_missing` there must be no others, and without `however_many` at most `MANY_DAYS`
+        days.
 
         Raises:
-            InputError: the study can't be used, the days are to come or too many, or some of them
-                have ended well and `only_missing` is not set.
+            InputError: the study can't be used, the days are in the future or too many, or some of
+                them have succeeded and `only_missing` is not set.
         """
         self._check_past(last)
         if first > last:
@@ -139,23 +139,23 @@ class Days:
         return [
             day
             for number, day in enumerate(days, start=1)
-            if self._make_up_for(day, f"{number:,} of {count:,} days")
+            if self._backfill_day(day, f"{number:,} of {count:,} days")
         ]
 
     def tell(
         self, planned: Attempt | None = None, awaited: Mapping[str, str] | None = None
     ) -> None:
-        """Tell those whom the study names what there is to tell, beside the work.
+        """Send alerts to the people that the study names, in the background.
 
-        So also of an attempt that was planned just now the regions whose data is `awaited`, and
-        why. What fails is only said.
+        This includes the regions of a new attempt whose data is `awaited`, with the reasons.
+        Failures are only reported.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
             study = load_published(self._file)
             outbox = Outbox(self.folder.alerts) if channels else None
             if outbox:
-                self._share_what_was_told(outbox)
+                self._share_alerts(outbox)
                 if self._managers is None or self._managers.has_worked:
                     tell_days(study, channels, outbox, self.folder, self.journal, self._clock())
             if outbox and planned and awaited:
@@ -169,20 +169,20 @@ class Days:
             self._sender = Sender(outbox, channels)
             self._sender.start()
 
-    def _share_what_was_told(self, outbox: Outbox) -> None:
-        """Tell nobody what another manager has told, and have that know what we have."""
+    def _share_alerts(self, outbox: Outbox) -> None:
+        """Skip alerts that another manager has sent, and share those sent here."""
         if self._managers:
             outbox.skip(self._managers.told)
             self._managers.note_told(outbox.settled())
 
     def finish_telling(self) -> None:
-        """Send what there is to tell; what doesn't arrive within one try is left to a job."""
+        """Send the alerts; leave those that fail once to a job."""
         self.tell()
         if self._sender is None:
             return
         self._sender.finish()
         try:
-            self._share_what_was_told(self._sender.outbox)
+            self._share_alerts(self._sender.outbox)
             line = left_over(self._sender.outbox, self._study.name, self._file, self.folder)
         except (TrialfleetError, OSError) as error:
             line = f"alerts: {error}"
@@ -200,51 +200,51 @@ class Days:
     def _check_past(self, day: date) -> None:
         today = self._daily.today(self._clock())
         if day > today:
-            raise InputError(f"{day} is to come: today is {today}")
+            raise InputError(f"{day} is in the future: today is {today}")
 
     def _check_nothing_ended_well(self, first: date, last: date) -> None:
         counted = latest_of(self.journal.outcomes(first, last)).values()
         good = [one for one in counted if one.ending is not Ending.FAILED]
         if good:
             raise InputError(
-                f"from {first} to {last}, {len(good)} regions' days have ended already, such as "
-                f"{good[0].region} on {good[0].date} ({good[0].ending}), and what is recorded "
-                "stays; give --only missing for the others"
+                f"from {first} to {last}, {len(good)} regions have succeeded already, such as "
+                f"{good[0].region} on {good[0].date} ({good[0].ending}); "
+                "recorded results don't change: give --only missing to train the others"
             )
 
     # -- one day -----------------------------------------------------------------------------------
 
-    def _bring_to_its_end(self, day: date) -> None:
-        """Work on a day's first attempt, alone; whoever comes second finds it done."""
+    def _finish_day(self, day: date) -> None:
+        """Work on a day's first attempt alone; a second process finds it done."""
         if self._managers is None:
             self._first_attempt(day)
             reopen(self.folder, self.journal, self._clock())
-        waits = TurnWatch(self._say)
+        waits = BusyDayWatch(self._say)
 
         def gives_up(busy: date | None) -> bool:
             known = self.journal.attempts(day)
             if _all_ended(known):  # nothing is left to do
                 return True
-            waits.look(busy)
+            waits.update(busy)
             return bool(known) and self._is_over(known[0]) and busy not in {None, day}
 
-        with turn(self.folder, day, gives_up) as ours:
+        with day_lock(self.folder, day, gives_up) as ours:
             if ours:
                 while not self._worked_on(day):
-                    self._say("another manager goes on with the day; this one stands by")
+                    self._say("another manager continues the day; this one is on standby")
             else:
-                self._give_up(day, f"{waits.busy}, the day before it in turn,")
+                self._give_up(day, f"the day before it, {waits.busy},")
         self.tell()
 
     def _worked_on(self, day: date) -> bool:
-        """Work on a day, or wait until another manager has; whether none took over meanwhile."""
+        """Work on a day or wait until another manager has; return False if one took over."""
         try:
             with self._lease(day) as ours:
                 if not ours:
                     return True
                 self._first_attempt(day)
                 self._finish_open()
-                if late := self._come_since(day):
+                if late := self._newly_arrived(day):
                     self._begin(day, late)
                     self._finish_open()
         except LeaseLostError:
@@ -252,10 +252,10 @@ class Days:
         return True
 
     def _give_up(self, day: date, before: str) -> None:
-        """Record that a day's regions failed, as its deadline was over before its turn came."""
+        """Record that a day's regions failed because its deadline was over before its turn."""
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
-            why = f"its deadline was over before {before} had ended"
+            why = f"its deadline was over before {before} ended"
             self._work.fail(attempt, dict.fromkeys(self._work.left(attempt), why))
             self.journal.end(attempt, self._clock())
 
@@ -263,10 +263,10 @@ class Days:
         return attempt.deadline is not None and self._clock() >= attempt.deadline
 
     @contextmanager
-    def _lease(self, day: date, *, to_make_up: bool = False) -> Iterator[bool]:
-        """Wait until no other manager works on the days, and have here what it did.
+    def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
+        """Wait until no other manager works on the days, and copy its results here.
 
-        Waiting is given up once the day has ended, unless something of it is to be made up for.
+        The wait ends once the day has ended, unless it is a backfill.
         """
         managers = self._managers
         if managers is None:
@@ -274,9 +274,9 @@ class Days:
             return
 
         def gives_up() -> bool:
-            return not to_make_up and _all_ended(self.journal.attempts(day))
+            return not is_backfill and _all_ended(self.journal.attempts(day))
 
-        with managers.turn(gives_up, at_once=to_make_up) as ours:
+        with managers.hold_lease(gives_up, at_once=is_backfill) as ours:
             if ours:
                 if managers.taken_from:
                     self._tell_takeover(day, managers.taken_from)
@@ -287,40 +287,40 @@ class Days:
                         self.journal.record(found, self._clock())
             yield ours
 
-    def _tell_takeover(self, day: date, former: Lease) -> None:
-        self._say(f"{day}: taken over from {former.host}, which is silent")
-        event = takeover_event(self._study.name, self.journal, day, former)
+    def _tell_takeover(self, day: date, previous: Lease) -> None:
+        self._say(f"{day}: taken over from {previous.host}, which stopped responding")
+        event = takeover_event(self._study.name, self.journal, day, previous)
         if channels := self._study.channels(self._file.absolute().parent):
             Outbox(self.folder.alerts).put([event], channels, is_daily=True)
             self.tell()
 
-    def _make_up_for(self, day: date, place: str) -> bool:
-        """Work on what is missing of a day, alone; return whether anything was."""
-        patient = _patient(TurnWatch(self._say))
-        with turn(self.folder, day, patient), self._lease(day, to_make_up=True):
+    def _backfill_day(self, day: date, place: str) -> bool:
+        """Backfill the missing regions of a day, alone; return whether any were missing."""
+        patient = _patient(BusyDayWatch(self._say))
+        with day_lock(self.folder, day, patient), self._lease(day, is_backfill=True):
             self._finish_open()
             regions = self._missing(day)
             if not regions:
                 return False
             if absent := self._still_absent(day, regions):
                 more = f", and of {len(absent) - 1} other" if len(absent) > 1 else ""
-                self._say(f"{day} ({place}): nothing is begun: {absent[0]}{more}")
+                self._say(f"{day} ({place}): nothing is started: {absent[0]}{more}")
                 return True
             which = f"{len(regions)} region{'s' if len(regions) > 1 else ''}"
-            self._say(f"{day} ({place}): {which} to make up for")
+            self._say(f"{day} ({place}): {which} to backfill")
             self._begin(day, regions)
             self._finish_open()
         self.tell()
         return True
 
     def _finish_open(self) -> None:
-        """Finish what was begun, the oldest first: a day never overlaps another."""
+        """Finish the open attempts, oldest first: days never overlap."""
         reopen(self.folder, self.journal, self._clock())
         while open_days := [one.date for one in self.journal.attempts() if not one.ended]:
             self._finish(min(open_days))
 
     def _finish(self, day: date) -> None:
-        """Finish what was begun of a day, and what of its data comes late: side by side."""
+        """Finish the open attempts of a day together with its late data."""
         steps: dict[int, Iterator[float]] = {}
         due: dict[int, float] = {}
         begun = time.monotonic()  # the last attempt
@@ -335,13 +335,13 @@ class Days:
                 if time.monotonic() >= due.get(one.attempt, 0.0):
                     due[one.attempt] = time.monotonic() + next(steps[one.attempt], 0.0)
             if time.monotonic() - begun >= BATCH_SECONDS:
-                if come := [region for one in open_ones for region in self._work.come(one)]:
+                if come := [region for one in open_ones for region in self._work.take_arrived(one)]:
                     self._begin(day, come)
                 begun = time.monotonic()
             time.sleep(max(0.0, min(due[one.attempt] for one in open_ones) - time.monotonic()))
 
-    def _come_since(self, day: date) -> list[str]:
-        """The regions that failed a day for want of data which is there now, or is another."""
+    def _newly_arrived(self, day: date) -> list[str]:
+        """Return the regions that failed for lack of data and have new data now."""
         found = load_day(self._file, day)
         late = not_ready(found, day, self._daily)
         ended = latest_of(self.journal.outcomes(day, day))
@@ -355,13 +355,13 @@ class Days:
         ]
 
     def _missing(self, day: date) -> list[str]:
-        """The regions of a day that have no outcome, or failed."""
+        """Return the regions of a day that have no outcome or failed."""
         endings = latest_of(self.journal.outcomes(day, day))
         ended = {o.region for o in endings.values() if o.ending is not Ending.FAILED}
         return [region for region in self._regions(day) if region not in ended]
 
     def _still_absent(self, day: date, regions: list[str]) -> list[str]:
-        """Why regions of a day failed, if their data wasn't there and still isn't; else nothing."""
+        """Return why regions of a day failed, if their data is still missing; else nothing."""
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
         ended = latest_of(self.journal.outcomes(day, day))
@@ -378,7 +378,7 @@ class Days:
         return known[0] if known else self._begin(day, self._regions(day))
 
     def _begin(self, day: date, regions: list[str]) -> Attempt:
-        """Record another attempt at a day; beside one that goes on it has its deadline."""
+        """Record another attempt at a day; it shares the deadline of an open one."""
         now, known = self._clock(), self.journal.attempts(day)
         number = max((one.attempt for one in known), default=0) + 1
         going_on = [one.deadline for one in known if not one.ended]
@@ -394,7 +394,7 @@ class Days:
         )
 
     def _free_run(self, day: date, number: int) -> str:
-        """The run's id: the date, with a number behind it where that has been taken."""
+        """Return the run's id: the date, with a number if that id is taken."""
         study = load_day(self._file, day).study
         taken = {attempt.run for attempt in self.journal.attempts()}
         while True:
@@ -406,22 +406,22 @@ class Days:
 
 
 def _all_ended(attempts: list[Attempt]) -> bool:
-    """Whether there were attempts at a day, and all have ended."""
+    """Return whether there were attempts at a day and all have ended."""
     return bool(attempts) and all(one.ended for one in attempts)
 
 
-def _patient(waits: TurnWatch) -> Callable[[date | None], bool]:
-    """Return what never gives up waiting, and says for what it waits."""
+def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
+    """Return a callback that never gives up waiting and says what it waits for."""
 
     def gives_up(busy: date | None) -> bool:
-        waits.look(busy)
+        waits.update(busy)
         return False
 
     return gives_up
 
 
 def _has_other_data(one: Outcome, study: Study) -> bool:
-    """Whether a region that failed by its data has others now: none was there, or a file is new."""
+    """Return whether a region that failed by its data has new data: added or replaced."""
     if one.why.startswith(f"data of {one.date} "):
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0

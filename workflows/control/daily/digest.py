@@ -1,4 +1,4 @@
-"""The events of a study's days: a table of each day at its end, and regions that had no run."""
+"""Events of a study's days: a table of each day at its end, and regions without a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from trialfleet.workflows.study.spec import Study
 
 _BY_PEOPLE = {"promote", "rollback"}
 _NAMED = 5  # regions in a title
-_STILL_NEWS = timedelta(days=2)  # of a day's end, for those who have just asked to hear of it
+_STILL_NEWS = timedelta(days=2)  # after a day's end, for people who just subscribed
 
 
 def tell_days(
@@ -55,8 +55,7 @@ def tell_days(
 ) -> None:
     """Put the events of the days into their outbox, each once.
 
-    They are those of the days that have ended lately, and the regions that have failed meanwhile on
-    one that goes on.
+    They are of the days that have ended recently, and of failed regions of a day under way.
     """
     events = list(_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
@@ -83,7 +82,7 @@ def awaited_event(
     awaited: Mapping[str, str],
     until: datetime | None,
 ) -> Event:
-    """Return that a day waits for the data of some regions, by their names with the reason."""
+    """Return the event that a day waits for the data of some regions, with the reasons."""
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {first_of([*awaited], _NAMED)}{when}"
     return Event(
@@ -96,17 +95,19 @@ def awaited_event(
     )
 
 
-def takeover_event(study: str, journal: Journal, day: date, former: Lease) -> Event:
-    """Return that this manager goes on with a day whose manager has not been heard of."""
+def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
+    """Return the event that this manager continues a day of an unresponsive manager."""
     host = socket.gethostname()
-    silent = duration(former.age)
+    silent = duration(previous.age)
     return Event(
-        id=event_id(journal.scope, "takeover", former.token),
+        id=event_id(journal.scope, "takeover", previous.token),
         kind="attention",
         study=study,
-        title=in_one_line(f"{study} {day}: {host} took over from {former.host}, silent {silent}"),
-        text=f"{former.host}: {former.folder}\nThe day goes on; look after that machine.",
-        data={"date": str(day), "from": former.host, "to": host},
+        title=in_one_line(
+            f"{study} {day}: {host} took over from {previous.host}, silent for {silent}"
+        ),
+        text=f"{previous.host}: {previous.folder}\nThe day continues here; check that machine.",
+        data={"date": str(day), "from": previous.host, "to": host},
     )
 
 
@@ -117,9 +118,9 @@ def _without_run(
     attempt: Attempt,
     outcomes: list[Outcome],
 ) -> Iterator[Event]:
-    """The regions that failed before there was a run, which would have reported it.
+    """Yield the events of regions that failed before a run existed.
 
-    The run of the attempt's other regions is named, where there is one.
+    They name the run of the attempt's other regions, if there is one.
     """
     has_run = RunFolder(folder.run(attempt.run)).study.exists()
     for one in outcomes:
@@ -138,19 +139,19 @@ def _without_run(
 
 def _again(one: Outcome, folder: DailyFolder) -> str:
     between = f"--from {one.date} --to {one.date}"
-    return f"Again: trialfleet daily backfill {folder.study_as_typed} {between} --only missing"
+    return f"To retry: trialfleet daily backfill {folder.study_as_typed} {between} --only missing"
 
 
 @dataclass(frozen=True)
 class DaysCosts:
-    """What a day's run has cost; by region where it can be put to one."""
+    """The cost of a day's run, and by region where it belongs to one."""
 
     total: CostSum
     regions: Mapping[str, CostSum]
 
 
 def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
-    """What a day's run has cost; None where there is no run, or nobody knows a price."""
+    """Return the cost of a day's run; None without a run or without known prices."""
     place = folder.run(attempt.run)
     if not RunFolder(place).study.exists():
         return None
@@ -164,7 +165,7 @@ def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
 
 
 def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, BesideEarlier]:
-    """What was measured of each region's new model, and of the one before it."""
+    """Return the measurements of each region's new model and of its previous one."""
     found = {}
     for one in outcomes:
         run = RunFolder(folder.run(one.run)) if one.run else None
@@ -177,7 +178,7 @@ def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, Bes
 
 
 def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, Change]]:
-    """The models that people put in force since the attempt before this one ended, by region."""
+    """Return the models that people promoted since the attempt before this one ended, by region."""
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
     since = max(ends, default=attempt.started)
@@ -192,8 +193,8 @@ def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, 
 
 
 def _moved(region: str, change: Change) -> str:
-    instead = f" in place of {change.former}'s" if change.former else ""
-    return in_one_line(f"{region}: {change.run}'s model is in force{instead}: {change.how}")
+    instead = f" instead of {change.former}'s" if change.former else ""
+    return in_one_line(f"{region}: {change.run}'s model is the current one{instead}: {change.how}")
 
 
 def _digest(
@@ -256,7 +257,7 @@ def _digest(
 
 
 def _waits(study: Study, one: Outcome) -> bool:
-    """Whether the model of a region's day waits for approval."""
+    """Return whether the model of a region's day waits for approval."""
     if one.ending is not Ending.KEPT or not study.publishes:
         return False
     found = awaiting(models_folder_of(study, region_slug(one.region)))
@@ -264,7 +265,7 @@ def _waits(study: Study, one: Outcome) -> bool:
 
 
 def _to_approve(study: Study, waiting: Iterable[Outcome]) -> Iterator[str]:
-    """What puts the models that wait for approval in force."""
+    """Yield the commands that promote the models that wait for approval."""
     for one in waiting:
         model = models_folder_of(study, region_slug(one.region)) / str(one.run)
         yield f"{one.region}: its new model waits for approval: {promote_command(model)}"
@@ -286,7 +287,7 @@ def digest_table(
     costs: DaysCosts | None = None,
     measured: Mapping[str, BesideEarlier] | None = None,
 ) -> str:
-    """Return what became of each region, in columns; what somebody may have to look at first."""
+    """Return the outcome of each region in columns, those that need attention first."""
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
     amounts = [_usd(costs, one.region) for one in rows]
@@ -302,7 +303,7 @@ def digest_table(
 
 
 def _beside(both: BesideEarlier | None) -> str:
-    """A new model's value and that of the one before: `loss 0.21, before 0.24`."""
+    """Return a new model's value and that of the previous one: `loss 0.21, before 0.24`."""
     if both is None or both.value is None:
         return ""
     before = "" if both.value_before is None else f", before {number(both.value_before)}"
@@ -310,7 +311,7 @@ def _beside(both: BesideEarlier | None) -> str:
 
 
 def _usd(costs: DaysCosts | None, region: str) -> str:
-    """What a region has cost; empty where it had no job, or nobody knows its price."""
+    """Return the cost of a region; empty without a job or a known price."""
     known = costs.regions.get(region) if costs else None
     if costs is None or known is None or known.usd is None:
         return ""
@@ -318,12 +319,12 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
 
 
 def _money(amount: float | None, total: CostSum) -> str:
-    """An amount with as many decimals as all others of the day."""
+    """Return an amount with as many decimals as all others of the day."""
     return usd(amount or 0.0, decimals_of(total.usd or 0.0))
 
 
 def _spent(total: CostSum) -> str:
-    """What the day has cost, and how much of that led to nothing."""
+    """Return the cost of the day, and the part of it that led to nothing."""
     parts = [
         f"{_money(amount, total)} USD {what}"
         for what, amount in (("lost", total.lost), ("boot", total.boot), ("idle", total.idle))

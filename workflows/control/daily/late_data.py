@@ -1,4 +1,4 @@
-"""Data of a day that comes late: which regions' data isn't there yet, or is still being written."""
+"""Late data of a day: the regions whose data is missing or still being written."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ UNCHANGED_SECONDS = 60.0  # since data was written last, after which it counts a
 
 
 def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
-    """Return the regions whose data of a day can't be used yet, and why.
+    """Return the regions whose data of a day can't be used yet, with the reasons.
 
-    Where the study doesn't wait for data, what is there counts as whole, and URLs are not looked
-    at.
+    If the study doesn't wait for data, existing data counts as complete, and URLs are not checked.
     """
     late = {name: data_not_there(day, path) for name, path in found.absent.items()}
     if found.study is None or daily is None or daily.wait_for_data is None:
@@ -35,13 +34,13 @@ def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str
 
 
 def absent(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
-    """Return those of `not_ready` whose data isn't there at all."""
+    """Return those of `not_ready` whose data does not exist."""
     late = not_ready(found, day, daily)
     return {name: why for name, why in late.items() if why.startswith(f"data of {day} {ABSENT}: ")}
 
 
 def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
-    """Return the regions for whose data the newest day still waits, and why."""
+    """Return the regions for whose data the newest day still waits, with the reasons."""
     newest = journal.attempts()[-1:]
     if not newest or newest[0].ended:
         return {}
@@ -71,7 +70,7 @@ def _why_not_whole(each: str, daily: Daily, in_s3: DataInS3) -> str:
 
 
 def _why_not_whole_in_s3(url: str, daily: Daily, in_s3: DataInS3) -> str:
-    """What isn't known is no reason to wait: the trials' jobs say why they can't read it."""
+    """Return why data in S3 is incomplete; data of unknown state counts as complete."""
     objects = in_s3.written(url)
     if objects == {}:
         return f"{ABSENT}: {url}"
@@ -90,7 +89,7 @@ def _why_young(data: str, written_at: Iterable[float]) -> str:
 
 
 def written(place: Path) -> Iterator[float]:
-    """When a file, or each file of a folder, was written last, in Unix seconds."""
+    """Yield when a file, or each file of a folder, was last written, in Unix seconds."""
     for path in place.rglob("*") if place.is_dir() else (place,):
         try:
             yield path.stat().st_mtime

@@ -1,4 +1,4 @@
-"""Which days a start of the clock is for."""
+"""The days that a start of the schedule is for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def waits_until_text(daily: Daily | None, day: date) -> str:
 
 
 def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
-    """Return the days that a clock is installed for, today first."""
+    """Return the days that the schedule covers, today first."""
     today = daily.today(now)
     return (today + n * DAY for n in range(_COMING))
 

@@ -1,4 +1,4 @@
-"""The days of a study as they stand now: what `daily status` and the Python API show."""
+"""Overview of a study's days, for `daily status` and the Python API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialfleet.workflows.control.daily.clock import clock_of
 from trialfleet.workflows.control.daily.days import journal_of
 from trialfleet.workflows.control.daily.late_data import awaited_now
 from trialfleet.workflows.control.daily.missed import next_start
-from trialfleet.workflows.control.takeover.look import look_at_lease
+from trialfleet.workflows.control.takeover.lease_reading import read_lease
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_of
 from trialfleet.workflows.study.loading import load_published
@@ -21,24 +21,24 @@ from trialfleet.workflows.views.terminal.days import DaysOverview, overview
 
 
 def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
-    """Return what became of the days of a study, and of each region on them.
+    """Return the outcomes of a study's days and of their regions.
 
-    A study's days lie below the folder in which they are run, and are looked for in this one.
+    A study's days are stored below the folder in which they are run; this looks in the present one.
 
     Args:
         study: its file.
-        most: so many days, the newest.
+        most: the number of days, the newest ones.
 
     Raises:
         StudyError: the study can't be read; or it has no `daily:` table, and never had a day.
     """
-    return look(Path(study), most)[2]
+    return read_overview(Path(study), most)[2]
 
 
-def look(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
-    """Return a study, the folder of its days, and what became of them."""
+def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
+    """Return a study, the folder of its days, and their outcomes."""
     whole, folder, journal = journal_of(file)
-    lease, away = look_at_lease(file, folder)
+    lease, away = read_lease(file, folder)
     now = wall_clock.real_time()
     begins = next_start(whole.daily, now) if whole.daily else None
     awaited = awaited_now(file, journal, now) if whole.daily else {}
@@ -48,7 +48,7 @@ def look(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
 
 
 def _awaiting(file: Path) -> dict[str, Awaiting]:
-    """The models of a study that wait for approval, by region; none where it has no file."""
+    """Return the models of a study that wait for approval, by region; none without its file."""
     try:
         return awaiting_of(load_published(file))
     except (TrialfleetError, OSError):

@@ -1,4 +1,4 @@
-"""Says what a day waits for: HTCondor, where that is out of reach, or another day."""
+"""Messages on what a day waits for: HTCondor out of reach, or another day."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ _LOOK_EVERY = 10.0  # seconds
 
 
 class PoolWatch:
-    """Says, once, that HTCondor is out of reach while a day goes on, and that it is back."""
+    """Messages, each once, that HTCondor is out of reach and that it answers again."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._is_away = False
 
-    def look(self, status: RunStatus) -> None:
-        """Say what has changed by where the day's run stands."""
+    def update(self, status: RunStatus) -> None:
+        """Report a change in the state of the day's run."""
         is_away = status.state is RunState.UNKNOWN
-        self.hear((status.notice or "the job queue can't be read") if is_away else "")
+        self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
-    def hear(self, why_away: str) -> None:
-        """Say what has changed; an empty reason: HTCondor answers."""
+    def note_outage(self, why_away: str) -> None:
+        """Report a change; an empty reason means that HTCondor answers."""
         if why_away and not self._is_away:
             up = start_command()
             self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
         elif self._is_away and not why_away:
-            self._say("HTCondor answers again: the day goes on")
+            self._say("HTCondor answers again: the day continues")
         self._is_away = bool(why_away)
 
 
-class TurnWatch:
-    """Says, once, for which other day one waits, and what keeps that one from going on."""
+class BusyDayWatch:
+    """Messages, each once, on the day that is waited for and on what blocks it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -45,13 +45,13 @@ class TurnWatch:
         self._looked = float("-inf")
         self.busy: date | None = None
 
-    def look(self, busy: date | None) -> None:
-        """Say what has changed, given the day that somebody else works on."""
+    def update(self, busy: date | None) -> None:
+        """Report a change, given the day that another process works on."""
         if busy and self.busy is None:
-            self._say(f"waits: {busy} is being worked on")
+            self._say(f"waits until the day {busy} has ended")
         self.busy = busy
         if time.monotonic() - self._looked >= _LOOK_EVERY:
-            self._pool.hear(_why_away())
+            self._pool.note_outage(_why_away())
             self._looked = time.monotonic()
 
 

@@ -1,4 +1,4 @@
-"""How the regions of a day's run have ended, by the run's own words."""
+"""Outcomes of the regions of a day's run, from the run's records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DURING = {  # the phases of `RegionStatus`
 
 
 class RunsEndings:
-    """Tells how regions of one attempt's run have ended."""
+    """The outcomes of one attempt's regions, from its run."""
 
     def __init__(self, attempt: Attempt, files: RunFolder, frozen: FrozenStudy) -> None:
         self._attempt = attempt
@@ -36,7 +36,7 @@ class RunsEndings:
         self._day = frozen.day or RunsDay(date=attempt.date)
 
     def published(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of the regions that have published, while others may go on."""
+        """Return the outcomes of the regions that have published, while others continue."""
         return [self._with_model(r) for r in self._own(status) if r.stage.has_model]
 
     def all(self, status: RunStatus) -> list[Outcome]:
@@ -49,18 +49,18 @@ class RunsEndings:
         return [*self.published(status), *failed]
 
     def none(self, why: str) -> list[Outcome]:
-        """Return the outcomes of a run that can't be begun."""
+        """Return the outcomes of a run that can't be started."""
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own(self, status: RunStatus) -> list[RegionStatus]:
-        """The attempt's regions: a run that goes on has others that have ended the day."""
+        """Return the attempt's regions; a resumed run also has regions that ended the day."""
         return [region for region in status.regions if region.name in self._regions]
 
     def _with_model(self, region: RegionStatus) -> Outcome:
         files = self._files.region(region.slug)
         outcome = self._outcome(region.name, *ending_with_model(files))
         if files.changed.exists() or not job_files.size_of(files.best.trained_on):
-            return outcome  # nobody knows what the model was trained on
+            return outcome  # the model's training data is unknown
         data = job_files.read_record(files.best.trained_on, "data")["data"]
         return replace(
             outcome,
@@ -83,5 +83,5 @@ def _why_failed(region: RegionStatus, status: RunStatus) -> str:
 
 
 def data_not_there(day: date, path: str) -> str:
-    """Why a region failed whose data of a day isn't there."""
+    """Return why a region failed whose data of a day is missing."""
     return f"data of {day} {ABSENT}: {path}"

@@ -1,4 +1,4 @@
-"""Sending the events of a study's days: beside the work, and then by a job while any of them wait.
+"""Sending of day events: in the background, then by a job while any are waiting.
 
 The job is of HTCondor's local universe: it runs on the access point, and is started again if it
 dies.
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Sender(threading.Thread):
-    """Sends what waits in an outbox while a command works; a channel that hangs delays nothing."""
+    """A thread that sends waiting alerts while a command works."""
 
     def __init__(self, outbox: Outbox, channels: Sequence[Channel]) -> None:
         super().__init__(name="alerts", daemon=True)
@@ -36,11 +36,11 @@ class Sender(threading.Thread):
         self._ends = threading.Event()
 
     def run(self) -> None:
-        """Send what waits, again and again, until nothing does or the command ends."""
+        """Send waiting alerts until none is left or the command ends."""
         while True:
             is_last = self._ends.is_set()
             try:
-                with self.outbox.alone(wait=False) as ours:
+                with self.outbox.hold_lock(wait=False) as ours:
                     is_last |= ours and not deliver(self.outbox, self._channels)
             except TrialfleetError as error:
                 log.warning("alerts: %s", error)
@@ -52,13 +52,13 @@ class Sender(threading.Thread):
             self._ends.wait(LOOK_SECONDS)
 
     def finish(self) -> None:
-        """Try once more what is due, for no longer than one try may take."""
+        """Try due alerts once more, within the time of one try."""
         self._ends.set()
         self.join(SECONDS)
 
 
 def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Have a job send what waits until none does, unless there is one; return its id.
+    """Submit a job that sends waiting alerts, unless there is one; return its id.
 
     Raises:
         InputError: a path can't be written into a submit file.
@@ -67,15 +67,15 @@ def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
     there = f"{ours} && JobStatus != {JobStatus.REMOVED}"
-    if former := schedd.query(there, ["ClusterId"]):
-        return f"{former[0]['ClusterId']}.0"
+    if previous := schedd.query(there, ["ClusterId"]):
+        return f"{previous[0]['ClusterId']}.0"
     write_atomic(folder.send, text, mode=0o755)
     description = render_template("submit/send.sub.j2", study=study, folder=folder)
     return job_queue.hand_over(description)
 
 
 def left_over(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Have a job go on with what still waits; return a line on that, empty where nothing waits."""
+    """Let a job send what still waits; return a line about it, empty if nothing waits."""
     waiting = len(outbox.waiting())
     if not waiting:
         return ""

@@ -1,4 +1,4 @@
-"""Stalest first: regions of a day run in the order of the age of their models in force."""
+"""Priority by staleness: the region with the oldest current model runs first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEAST, _MOST = -100_000, 100_000  # of a region's priority
 
 
 def stalest_first(study: Study, now: datetime) -> Study:
-    """Return a resolved study whose regions' priorities have the ages of their models added.
+    """Return a resolved study with the models' ages added to its regions' priorities.
 
     An hour of age counts as one of the study's own priority: a region that comes after others
     overtakes them in the end, so none starves. One without a model comes before all with one.
@@ -31,7 +31,7 @@ def stalest_first(study: Study, now: datetime) -> Study:
 
 
 def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
-    """Return what each region's age, in seconds, adds to its priority; None is without a model."""
+    """Return what each region's age, in seconds, adds to its priority; None means no model."""
     known = [age for age in ages.values() if age is not None]
     oldest = int(max(known, default=0.0) / _HOUR)
     return {
@@ -41,6 +41,6 @@ def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
 
 
 def model_age(study: Study, region: str, now: datetime) -> float | None:
-    """Return how many seconds old a region's model in force is; None where it has none."""
+    """Return the age of a region's current model in seconds; None without one."""
     as_of = as_of_model(models_folder_of(study, region_slug(region)) / LATEST)
     return (now - as_of).total_seconds() if as_of else None

@@ -1,4 +1,4 @@
-"""Programs that are started later: a command of trialfleet, where and as the days are run."""
+"""Start programs: shell scripts that run a trialfleet command later, in the same place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEPT = (
 
 
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
-    """Write the program that a clock starts, `trialfleet daily run STUDY`, and return its text.
+    """Write the program that the schedule starts, `trialfleet daily run STUDY`; return it.
 
     Raises:
         InputError: as `start_text` does.
@@ -38,7 +38,7 @@ def write_start(folder: DailyFolder, study: str, file: Path) -> str:
 
 
 def start_text(folder: DailyFolder, study: str, *words: str | Path) -> str:
-    """Return the text of a program that gives a command of trialfleet these words.
+    """Return the text of a program that runs a trialfleet command with these words.
 
     Raises:
         InputError: a path can't be written into units and submit files.
@@ -46,10 +46,11 @@ def start_text(folder: DailyFolder, study: str, *words: str | Path) -> str:
     for path in (folder.root, *words, Path.cwd(), Path(sys.executable)):
         if needs_escape(str(path)) or not str(path).isprintable():
             raise InputError(
-                f"{str(path)!r} has what a clock can't take: a double quote, a backslash, '$(', "
+                f"{str(path)!r} has a character that a schedule can't contain: a double quote, a "
+                "backslash, '$(', "
                 "'$$' or a character that does not print; move it"
             )
-    # htcondor2 sets CONDOR_CONFIG to /dev/null where nobody has
+    # htcondor2 sets CONDOR_CONFIG to /dev/null if it is not set
     given = {name: os.environ.get(name, "") for name in _KEPT}
     environment = {
         name: value

@@ -1,4 +1,4 @@
-"""Whether a region is unchanged: its model would come out as it did, by its data and all else."""
+"""Unchanged regions: their data and settings would give the same model again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialfleet.workflows.checksums import Checksums, files_of, sha256_of
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
-# What says when and where a study runs, and not what it trains.
+# Sections on when and where a study runs, which don't affect the training.
 _ELSEWHERE = {
     "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries", "team",
     "usd_per_hour", "keep", "export", "notify", "checks",
@@ -22,10 +22,10 @@ _ELSEWHERE = {
 def unchanged_regions(
     data: Mapping[str, str | None], settings: Mapping[str, str], last: Mapping[str, Outcome]
 ) -> list[str]:
-    """Return the regions whose models would come out as their last ones did.
+    """Return the regions whose models would be the same as their last ones.
 
     Args:
-        data: the fingerprint of each region's data, None where it isn't known.
+        data: the fingerprint of each region's data, None if unknown.
         settings: that of all else.
         last: the last day of each region on which a model was trained.
     """
@@ -38,12 +38,12 @@ def unchanged_regions(
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
-    """Return what identifies the content of a region's data, wherever it is.
+    """Return the fingerprint of a region's data, wherever it is stored.
 
     Reads each file once per change.
 
     Returns:
-        None where that isn't known: for URLs, without data, for a file that changes all the time.
+        None if unknown: for URLs, without data, for a file that changes all the time.
 
     Raises:
         OSError: a file can't be read.
@@ -56,19 +56,19 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 
 
 def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return what identifies the content of data, by its paths, which may have a date.
+    """Return the fingerprint of data, by its paths, which may contain a date.
 
     `entries` are its files with their checksums, as a model's provenance has them.
 
     Returns:
-        None where a checksum isn't known.
+        None if a checksum isn't known.
     """
     found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
     return _digest(found) if found and all(checksum for _, checksum in found) else None
 
 
 def _name(path: str, places: list[str]) -> str:
-    """The name of a file: its place, by number, and its path below that."""
+    """Return the name of a file: the number of its place, and its path below that."""
     for number, place in enumerate(places):
         if Path(path).is_relative_to(place):
             return f"{number}/{Path(path).relative_to(place)}"
@@ -76,7 +76,7 @@ def _name(path: str, places: list[str]) -> str:
 
 
 def settings_fingerprint(study: Study, region: str) -> str:
-    """Return what identifies all but the data that decides what a region trains.
+    """Return the fingerprint of everything but the data that affects a training.
 
     Raises:
         OSError: a file of the trainer can't be read.

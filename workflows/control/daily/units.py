@@ -1,4 +1,4 @@
-"""The clock where systemd runs: a timer, and the service that it starts."""
+"""The schedule with systemd: a timer, and the service that it starts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SYSTEM, _SYSTEM_STATE = Path("/etc/systemd/system"), Path("/var/lib/systemd")
 
 @dataclass(frozen=True)
 class Units:
-    """The units of a study's clock, of the user's systemd or of the machine's.
+    """The systemd units of a study's schedule, of the user or of the machine.
 
     Attributes:
         name: without its ending; two studies of one name in two folders have two.
         place: the folder of the units.
         system: whether they are the machine's.
-        run: runs a command and returns what it prints; a test names another.
+        run: runs a command and returns its output; a test gives another.
     """
 
     name: str
@@ -39,8 +39,8 @@ class Units:
     run: Callable[[list[str]], str] = run_command
 
     @staticmethod
-    def of(study: str, folder: DailyFolder, *, system: bool) -> Units:
-        """Return the units of a study whose runs lie in a folder."""
+    def for_study(study: str, folder: DailyFolder, *, system: bool) -> Units:
+        """Return the units of a study with this folder of runs."""
         which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         place = _SYSTEM if system else home / "systemd" / "user"
@@ -57,7 +57,7 @@ class Units:
         return self.place / f"{self.name}.service"
 
     def can_be_used(self) -> bool:
-        """Whether this systemd runs."""
+        """Return whether this systemd runs."""
         try:
             self.run(self._systemctl("show-environment"))
         except PoolError:
@@ -99,7 +99,7 @@ class Units:
         self.run(self._systemctl("restart", self.timer.name))  # it was there with another time
 
     def remove(self) -> bool:
-        """Stop the timer and remove the units; a day that runs goes on. Tells if there were any."""
+        """Stop the timer and remove the units, not a running day. Return whether any existed."""
         there = [path for path in (self.timer, self.service) if path.exists()]
         if not there:
             return False
@@ -109,13 +109,13 @@ class Units:
         for path in there:
             path.unlink()
         self.run(self._systemctl("daemon-reload"))
-        with suppress(PoolError):  # it is none of systemd's units any more, unless its day failed
+        with suppress(PoolError):  # systemd has unloaded the unit, unless its day failed
             self.run(self._systemctl("reset-failed", self.service.name))
         return True
 
     @property
     def _last_fired(self) -> Path:
-        """Where systemd notes when the timer last fired; `systemctl clean` would need D-Bus."""
+        """The file in which systemd notes the timer's last start."""
         data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
         folder = _SYSTEM_STATE if self.system else data / "systemd"
         return folder / "timers" / f"stamp-{self.timer.name}"
@@ -149,7 +149,7 @@ def _is_skipped(daily: Daily, day: date, at: time) -> bool:
 
 
 def _all_days_but(days: set[date], first: int) -> list[str]:
-    """Return all other days as OnCalendar has them, from a year on to that of the last of `days`.
+    """Return all days except some, for OnCalendar, from a year to that of the last of `days`.
 
     Where the clocks go forward within an hour, not at its beginning, systemd finds no start after
     that at all (EDEADLK). So it must not look at such a day: a month that has one is told by its
@@ -167,7 +167,7 @@ def _all_days_but(days: set[date], first: int) -> list[str]:
 
 
 def lingers() -> bool:
-    """Tell whether the user's systemd runs while nobody is logged in."""
+    """Return whether the user's systemd runs while nobody is logged in."""
     try:
         asked = ["loginctl", "show-user", str(os.getuid()), "--property=Linger", "--value"]
         return run_command(asked).strip() == "yes"

@@ -1,1 +1,1 @@
-"""Copies of what was published, elsewhere: S3 and MLflow follow the publish folder, behind it."""
+"""Exports of published models: S3 and MLflow follow the publish folder."""

@@ -1,8 +1,8 @@
 """A study's models in MLflow: a run and a registered version for each, and the alias `champion`.
 
 The model of run R of region X of study S is an MLflow run of the study's experiment, found by its
-tag `trialfleet.model` = S/X/R, and a version of the registered model S.X. Whatever is to be made is
-looked for first, so that an export that was killed, or asked twice, makes nothing twice.
+tag `trialfleet.model` = S/X/R, and a version of the registered model S.X. Each
+item is looked up before it is made, so that a killed or repeated export makes nothing twice.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DIGEST = 36  # characters of a data set's digest that MLflow takes
 
 
 def title_of(settings: Mlflow) -> str:
-    """Return what the server is called in messages; no secret."""
+    """Return the server's name for messages, without secrets."""
     parts = urlsplit(settings.uri)
     return f"mlflow {parts.hostname}:{parts.port}" if parts.port else f"mlflow {parts.hostname}"
 
@@ -66,11 +66,11 @@ class MlflowServer:
     """A tracking server and its model registry."""
 
     def __init__(self, settings: Mlflow, records: Path) -> None:
-        """Take the settings; the server isn't asked yet.
+        """Read the settings, without asking the server.
 
         Args:
             settings: the study's.
-            records: a folder for what the server called each model.
+            records: a folder for the server's names of each model.
 
         Raises:
             ExportError: the package is missing, or a password or token can't be read.
@@ -86,7 +86,7 @@ class MlflowServer:
         self._experiment: str | None = None
 
     def check(self) -> None:
-        """Ask for an experiment: the server answers, and takes the login.
+        """Ask for an experiment to test the server and the login.
 
         Raises:
             ExportError: MLflow refuses or is out of reach.
@@ -95,9 +95,9 @@ class MlflowServer:
             self._client.search_experiments(max_results=1)
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
-        """Bring a region's runs and versions up to date; return lines on what was done.
+        """Update a region's runs and versions; return lines on what was done.
 
-        What `keep` removes here stays in MLflow, which has its own rules for that.
+        Models that `keep` removes here stay in MLflow, which has its own rules for that.
 
         Raises:
             ExportError: MLflow refuses or is out of reach.
@@ -121,9 +121,9 @@ class MlflowServer:
     # -- a model -------------------------------------------------------------------------------
 
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
-        """Return the registered version of a model, which is made where it isn't there.
+        """Return the registered version of a model; create it if it is missing.
 
-        Behind it stands what is to be said of its trials, if there is anything.
+        A note on its trials, if any, follows it.
         """
         identity = f"{study}/{region}/{model.run}"
         experiment = self._experiment_of(study)
@@ -181,7 +181,7 @@ class MlflowServer:
         )
 
     def _log(self, run_id: str, params: Mapping[str, object], points: Iterable[Point]) -> None:
-        """Parameters and metrics; MLflow takes the very same ones again."""
+        """Log parameters and metrics; MLflow accepts identical ones again."""
         from mlflow.entities import Metric, Param
 
         named = [Param(_key(key), _value(value)) for key, value in params.items()]
@@ -193,7 +193,7 @@ class MlflowServer:
                 self._client.log_batch(run_id, **{kind: entries[start : start + _BATCH]})
 
     def _log_data(self, run_id: str, model: LocalModel, card: Mapping[str, Any]) -> None:
-        """What the model was trained on, as inputs of its run; MLflow takes them again, too."""
+        """Log the training data as inputs of the run; MLflow accepts them again."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         schema = schema_of(model.path)
@@ -218,9 +218,9 @@ class MlflowServer:
             self._client.log_inputs(run_id, inputs)
 
     def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
-        """A run below the model's for each trial that hasn't one that has ended.
+        """Create a run below the model's run for each trial without a finished one.
 
-        Trials that can't be read keep no model out of MLflow; what is returned says so.
+        Unreadable trials don't keep a model out of MLflow; the returned text says so.
         """
         try:
             found = trials_of_model(model.provenance)
@@ -245,7 +245,7 @@ class MlflowServer:
         return ""
 
     def _log_files(self, run_id: str, model: LocalModel) -> None:
-        """The model's files, and beside them what MLflow loads it by."""
+        """Upload the model's files and the files by which MLflow loads it."""
         import mlflow
 
         self._client.log_artifacts(run_id, str(model.path), MODEL)
@@ -281,7 +281,7 @@ class MlflowServer:
                 raise
 
     def _switch(self, name: str, version: str) -> list[str]:
-        """Let the alias mean a version, as `latest` does."""
+        """Point the alias at a version, as `latest` points at a model."""
         registered = self._client.get_registered_model(name)
         if str(registered.aliases.get(ALIAS)) == version:
             return []
@@ -322,19 +322,19 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Let this process have these variables, by which MLflow's client is set, and no login else."""
-    former = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
+    """Set the environment variables of MLflow's client, without any other login."""
+    previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name in former:
+        for name in previous:
             os.environ.pop(name, None)
-        os.environ.update({name: value for name, value in former.items() if value is not None})
+        os.environ.update({name: value for name, value in previous.items() if value is not None})
 
 
 def _metrics(card: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The full training's, and what the gate measured."""
+    """Yield the metrics of the full training and of the gate."""
     gate = card.get("gate") or {}
     sides = {f"gate.{side}.": gate.get(side) for side in ("champion", "challenger", "baseline")}
     for prefix, measured in {"": card, **sides}.items():
@@ -344,12 +344,12 @@ def _metrics(card: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _texts(tags: Mapping[str, object]) -> dict[str, str]:
-    """Tags that MLflow takes; without those that are None."""
+    """Return the tags that MLflow accepts, without those that are None."""
     return {_key(key): _value(value) for key, value in tags.items() if value is not None}
 
 
 def _key(name: str) -> str:
-    """A name that MLflow takes."""
+    """Return the name in a form that MLflow accepts."""
     return re.sub(r"[^A-Za-z0-9_\-. /]", "_", name)[:250] or "_"
 
 
@@ -365,6 +365,6 @@ def _milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """The versions of a region's models on a server, as far as they are known here."""
+    """Return the known versions of a region's models on a server."""
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

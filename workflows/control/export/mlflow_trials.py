@@ -1,4 +1,4 @@
-"""The trials of a model's region in MLflow: runs below the model's, where the study says `trials`.
+"""The trials of a model's region in MLflow: child runs, if the study says `trials`.
 
 Each is found by its parent and its number, and done once it has ended: so nothing is made twice.
 """
@@ -22,7 +22,7 @@ PARENT = "mlflow.parentRunId"
 NUMBER = "trialfleet.trial"
 _STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAILED: "FAILED"}
 _MOMENT = 0.001  # s; of two values of a step MLflow shows the later one
-_STOPPED = "KILLED"  # early, or given up
+_STOPPED = "KILLED"  # early, or abandoned
 
 
 class Point(NamedTuple):
@@ -49,12 +49,12 @@ def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
     """
     place, region = Path(str(provenance.get("folder"))), str(provenance.get("region"))
     if not (place.is_absolute() and RunFolder(place).study.exists()):
-        raise ExportError("the run's folder is not there")
+        raise ExportError("the run's folder does not exist")
     folder = RunFolder(place)
     frozen = load_frozen(folder.study)
     named = (frozen.study.name, frozen.run)
     if named != (provenance.get("study"), provenance.get("run")):
-        raise ExportError(f"{place} is another run's by now")
+        raise ExportError(f"{place} now belongs to another run")
     trials = [trial_of(region, each, {}) for each in RunTrials(folder, frozen).of(region)]
     finished = [trial for trial in trials if trial.state.is_finished]
     return RegionTrials(frozen.study.objective.metric, finished)
@@ -84,12 +84,12 @@ def tags_of(trial: Trial, parent: str) -> dict[str, object]:
 
 
 def status_of(trial: Trial) -> str:
-    """Return MLflow's word for how a trial ended."""
+    """Return MLflow's status of a trial."""
     return _STATUS.get(trial.state, _STOPPED)
 
 
 def points_of(trial: Trial, metric: str) -> Iterator[Point]:
-    """Yield a trial's learning curve, and what it reported at its end."""
+    """Yield the points of a trial's learning curve and its final metrics."""
     begun = trial.started or 0.0
     ended = max(trial.ended or 0.0, begun + _MOMENT)
     for step, value in trial.curve:

@@ -1,7 +1,7 @@
-"""One pass of an export: every target is brought up to date with the publish folder.
+"""One pass of an export: every target is updated to match the publish folder.
 
-What is compared is what lies there, never what was done before: so a pass may be killed anywhere,
-and the next one does the rest, whoever makes it.
+A pass compares the places, not a record of earlier passes. So it may be killed anywhere, and the
+next one, by any process, does the rest.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Progress = Callable[[str], None]
 
 
 class Target(Protocol):
-    """A place that models are exported to."""
+    """A place to which models are exported."""
 
     title: str
 
     def check(self) -> None:
-        """Ask it for something, so that one which is away shows even where there is no model yet.
+        """Send a test request, so that an outage shows even without a model.
 
         Raises:
             ExportError: it refuses or is out of reach.
         """
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Bring it up to date with a region's models; return lines on what was done."""
+        """Update a region's models there; return lines on what was done."""
 
 
 def export_settled(
@@ -42,7 +42,7 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """As `export_all`, and again while models come, go or are switched meanwhile."""
+    """Export as `export_all` does, and again if models changed meanwhile."""
     while True:
         before = folder.signature()
         problems = export_all(folder, targets, progress, models_folders)
@@ -56,9 +56,9 @@ def export_all(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Bring all targets up to date, with the models of some regions or of all.
+    """Update all targets with the models of some or all regions.
 
-    To be called by one process at a time, see `ExportFolder.alone`.
+    To be called by one process at a time, see `ExportFolder.hold_lock`.
 
     Returns:
         Why a target isn't up to date, by its title.
@@ -84,7 +84,7 @@ def export_all(
 def _export(
     target: Target, models_folders: Iterable[Path], keep: Keep | None, progress: Progress
 ) -> str:
-    """Why a target isn't up to date; empty if it is. One region's trouble is no other's."""
+    """Return why a target isn't up to date; empty if it is. Regions fail independently."""
     problems = []
     for models_folder in models_folders:
         try:
@@ -102,7 +102,7 @@ def _export(
 
 
 def _openers(folder: ExportFolder, targets: Targets) -> Iterator[tuple[str, Callable[[], Target]]]:
-    """Yield each target's title, and what opens it or raises an `ExportError`."""
+    """Yield each target's title with a function that opens it or raises an `ExportError`."""
     if url := targets.export.s3:
         from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 

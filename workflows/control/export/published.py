@@ -1,4 +1,4 @@
-"""What there is to export of a region: its whole models, and the one in force with its change."""
+"""Models to export of a region: the complete ones, and the current one with its change."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OLDEST = datetime.min.replace(tzinfo=UTC)
 
 
 class ExportError(TrialfleetError):
-    """Something can't be exported now; the message has no secret. It is tried again.
+    """An export failed and will be retried; the message has no secret.
 
     Attributes:
-        is_of_all: whether other regions would meet the same.
+        is_of_all: whether other regions would have the same error.
     """
 
     def __init__(self, message: str, *, is_of_all: bool = False) -> None:
@@ -32,7 +32,7 @@ class LocalModel:
 
     Attributes:
         path: its folder; nothing in it ever changes.
-        as_of: how new it is; None where that isn't known.
+        as_of: how new it is; None if unknown.
     """
 
     path: Path
@@ -47,9 +47,9 @@ class Published:
 
     Attributes:
         region: the region's, as its folder is called.
-        folder: where they lie.
+        folder: of the models.
         models: by run, oldest first.
-        change: by which the present model came into force; None: none is.
+        change: that made the present model current; None: there is none.
     """
 
     study: str
@@ -60,12 +60,12 @@ class Published:
 
     @property
     def champion(self) -> LocalModel | None:
-        """The model in force; None where there is none, or its folder is gone."""
+        """The current model; None if there is none or its folder is gone."""
         return self.models.get(self.change.run) if self.change else None
 
 
 def published_in(models_folder: Path) -> Published:
-    """Return what is published in the folder of a region's models."""
+    """Return the published models in the folder of a region's models."""
     changes = history.changes(models_folder / LATEST)  # before the models: it is then among them
     found = [
         LocalModel(

@@ -1,7 +1,7 @@
-"""What lets MLflow load a published model: the file `MLmodel`, its requirements and its code.
+"""Files by which MLflow loads a published model: `MLmodel`, its requirements and its code.
 
-The code is this library's own, as far as a prediction needs it, under a name of its own: it needs
-no trialfleet where the model is loaded, and stays as it is where there is another one.
+The code is the part of this library that a prediction needs, under a separate name. So the model
+can be loaded without trialfleet, and independently of an installed release.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # of the models'
 
 @dataclass(frozen=True, kw_only=True)
 class Pyfunc:
-    """How MLflow loads a model.
+    """A description of how MLflow loads a model.
 
     Attributes:
         modules: of this library, that go with it.
-        requirements: what has to be installed, a line for each package.
+        requirements: the packages to install, a line each.
         inputs: the columns that a prediction needs, and MLflow's types for them.
         outputs: the columns that it gives.
-        metadata: what else is known of the columns.
+        metadata: further facts about the columns.
     """
 
     modules: tuple[str, ...]
@@ -73,9 +73,9 @@ class Pyfunc:
 
 
 def pyfunc_of(model: Path) -> Pyfunc | None:
-    """Return how MLflow loads a model; None where it can't, or knows it by the trainer's MLmodel.
+    """Return how MLflow loads a model; None if it can't, or if the trainer wrote MLmodel.
 
-    That is one of `trainer: tabular`, or one whose trainer left `predict.py`.
+    It can for a model of `trainer: tabular`, and for one whose trainer left `predict.py`.
     """
     if (model / MLMODEL).exists():
         return None
@@ -121,7 +121,7 @@ def schema_of(model: Path) -> dict[str, Any] | None:
 
 
 def kinds_of(columns: Columns) -> dict[str, str]:
-    """Return what a model's columns hold: number, category, date, time, boolean or a form."""
+    """Return the content of a model's columns: number, category, date, time, boolean or a form."""
     kinds = dict.fromkeys(columns.numeric, "number") | dict.fromkeys(
         columns.categorical, "category"
     )
@@ -131,7 +131,7 @@ def kinds_of(columns: Columns) -> dict[str, str]:
 def write_pyfunc(
     folder: Path, pyfunc: Pyfunc, model: LocalModel, of_mlflow: Mapping[str, Any]
 ) -> None:
-    """Write into an empty folder what is to lie beside a model's files, so that MLflow loads it.
+    """Write the files by which MLflow loads a model into an empty folder.
 
     Args:
         folder: the empty one.
@@ -172,7 +172,7 @@ def write_pyfunc(
 
 
 def _write_code(folder: Path, modules: Iterable[str]) -> str:
-    """Write the package that loads a model; return its name, which no other code has."""
+    """Write the package that loads a model; return its unique name."""
     root = resources.files("trialfleet")
     texts = {name: root.joinpath(name).read_text(encoding="utf-8") for name in modules}
     texts["__init__.py"] = root.joinpath(_LOADER).read_text(encoding="utf-8")
@@ -186,7 +186,7 @@ def _write_code(folder: Path, modules: Iterable[str]) -> str:
 
 
 def _inputs(columns: Columns) -> dict[str, str]:
-    """MLflow's types of a model's columns.
+    """Return MLflow's types of a model's columns.
 
     MLflow refuses what isn't of a column's type: for `double` whole numbers, for `string` numbers.
     A column of pandas' has whole numbers one day and fractions the next, by what is in it. So only
@@ -200,7 +200,7 @@ def _inputs(columns: Columns) -> dict[str, str]:
 
 
 def _is_number(text: str) -> bool:
-    """Whether a text may be read as a number that is written the same: a code such as 04 isn't."""
+    """Return whether a text may be read as a number with the same spelling: 04 may not."""
     try:
         float(text)
     except ValueError:
@@ -209,7 +209,7 @@ def _is_number(text: str) -> bool:
 
 
 def _installed(package: str) -> str:
-    """A line of requirements: the release that predicts here, without the name of its build."""
+    """Return a requirements line with the installed release, without its build tag."""
     try:
         return f"{package}=={version(package).partition('+')[0]}"
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Loads a published model for MLflow; travels with it, as a package of its own.
+"""Loader of a published model for MLflow; it is copied with the model, as its own package.
 
 `code_of` in `pyfunc.py` gives the package its name, and the modules of this library that it needs.
 """
@@ -17,7 +17,7 @@ PREDICT = "predict.py"  # what a trainer leaves so that its model can be loaded
 
 
 def _load_pyfunc(folder: str) -> Any:
-    """Return the model in a folder, an object with `predict(rows)`; MLflow asks for it."""
+    """Return the model in a folder, an object with `predict(rows)`, for MLflow."""
     own = Path(folder) / PREDICT
     return _load_own(own) if own.exists() else _Tabular(Path(folder))
 
@@ -54,7 +54,7 @@ class _Tabular:
 
 
 def _column(name: str, values: pd.Series[Any]) -> pl.Series:
-    """A column of pandas', whatever stands there for a missing value."""
+    """Return a pandas column, whatever it uses for a missing value."""
     import polars as pl
 
     missing = values.isna().to_list()

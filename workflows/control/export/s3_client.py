@@ -1,4 +1,4 @@
-"""The way to S3 of a process on the access point."""
+"""S3 clients for processes on the access point."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 
 
 def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
-    """Return a client; nothing is asked yet.
+    """Return a client, without sending a request.
 
-    What it signs for others names the bucket in the path: a name with dots is no host's of S3's
-    certificate, and S3's general host sends those on who ask for a bucket of another region.
+    Its signed URLs have the bucket in the path: S3's certificate does not cover host names made
+    from bucket names with dots, and S3's general host redirects requests for buckets of other
+    regions.
 
     Args:
         keys: the study's files; None: boto3 finds its own.
@@ -57,7 +58,7 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
 
 
 def secret_of(file: str | None, variable: str | None = None) -> str | None:
-    """Return what `secret` reads; None where neither is named.
+    """Return the result of `secret`; None if neither is named.
 
     Raises:
         ExportError: it can't be read, or is empty.

@@ -1,4 +1,4 @@
-"""What lies in S3 of a region's data."""
+"""The data of a region in S3."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class DataInS3:
-    """Looks at data; what S3 refuses to show isn't known, and neither is anything while S3 is away.
+    """Write times of data in S3; unknown if S3 refuses to show them or is out of reach.
 
     Needs the permission s3:ListBucket.
     """
 
     def __init__(self, keys: S3Keys | None) -> None:
-        """Take the study's keys; None: boto3 finds its own. Nothing is asked yet."""
+        """Take the study's keys, without a request; None: boto3 finds its own."""
         self._keys = keys
 
     @cached_property
@@ -35,7 +35,7 @@ class DataInS3:
         """Return when an object, or each one of a folder, was written, by its URL.
 
         Returns:
-            Nothing in it where nothing is there; None where that isn't known.
+            Nothing in it where nothing is there; None if unknown.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

@@ -1,16 +1,16 @@
 """A study's publish folder in S3, which follows the local one.
 
 PREFIX/STUDY/REGION/RUN-ID/…       a model's files, each put once
-PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: what has one is whole
-PREFIX/STUDY/REGION/RUN-ID.removed that the model is being removed
-PREFIX/STUDY/REGION/latest.json    the pointer: which model is in force
+PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: a model with one is complete
+PREFIX/STUDY/REGION/RUN-ID.removed a mark: the model is being removed
+PREFIX/STUDY/REGION/latest.json    the pointer to the current model
 
-A reader who goes by the pointer sees the former model or the new one, each whole. A model's
+A reader that follows the pointer sees the previous model or the new one, each complete. A model's
 provenance.json is put first, on the condition that there is none: it claims the run's id, so
 that two managers with runs of one id never mix their files. The pointer is replaced on the
 condition that it is still the one that was read: of two writers, one finds out and looks again.
 
-Killed between any two requests, the next call completes it: what is there is not sent again.
+If a call is killed between two requests, the next one completes it, without sending files again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class S3Mirror:
     """The copy of a publish folder below a prefix of a bucket."""
 
     def __init__(self, client: S3Client, url: str) -> None:
-        """Take the client; nothing is asked yet.
+        """Take the client, without a request.
 
         Args:
             client: of an account that may list the bucket, and get, put and delete its objects.
@@ -63,7 +63,7 @@ class S3Mirror:
         self.title = url.rstrip("/")
 
     def check(self) -> None:
-        """List what lies there: the bucket exists, and may be read.
+        """List the prefix to test that the bucket exists and can be read.
 
         Raises:
             ExportError: S3 refuses or is out of reach.
@@ -71,10 +71,10 @@ class S3Mirror:
         self._list(self._prefix, delimiter="/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Bring the copy of a region up to date; return lines on what was done.
+        """Update the copy of a region; return lines on what was done.
 
         Raises:
-            ExportError: S3 refuses or is out of reach, or a model can't lie there.
+            ExportError: S3 refuses or is out of reach, or can't store a model.
         """
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list(root, delimiter="/")} - {POINTER}
@@ -96,17 +96,17 @@ class S3Mirror:
     # -- the way back --------------------------------------------------------------------------
 
     def pointer(self, region: str) -> Pointer:
-        """Return which model of STUDY/REGION is in force here; empty where none is."""
+        """Return the current model of STUDY/REGION there; empty if there is none."""
         return _plain(self._get(f"{self._prefix}{region}/{POINTER}")[0])
 
     def has(self, region: str, run: str) -> bool:
-        """Whether a run's model of STUDY/REGION is here, whole."""
+        """Return whether a run's model of STUDY/REGION is complete there."""
         root = f"{self._prefix}{region}/{run}"
         names = {key.removeprefix(root) for key in self._list(f"{root}.")}
         return _MANIFEST in names and _REMOVED not in names
 
     def fetch(self, region: str, run: str, folder: Path) -> None:
-        """Copy a whole model of STUDY/REGION into a new folder.
+        """Copy a complete model of STUDY/REGION into a new folder.
 
         Raises:
             ExportError: it isn't whole, or what arrives is not what its manifest says.
@@ -122,14 +122,16 @@ class S3Mirror:
             with self._asking(f"reading {root}/{entry['name']}"):
                 self._client.download_file(self._bucket, f"{root}/{entry['name']}", str(path))
             if sha256_of(path) != entry["sha256"]:
-                raise ExportError(f"{self.title}: {root}/{entry['name']} is not what was copied")
+                raise ExportError(
+                    f"{self.title}: {root}/{entry['name']} differs from what was copied"
+                )
         if not (folder / PROVENANCE).exists():
-            raise ExportError(f"{self.title}: {root} is no whole model")
+            raise ExportError(f"{self.title}: {root} is not a complete model")
         for path in [*folder.rglob("*"), folder]:
             sync(path)
 
     def remove_part(self, region: str, run: str) -> None:
-        """Remove what was copied of a model that isn't whole."""
+        """Remove an incompletely copied model."""
         root = f"{self._prefix}{region}/"
         if self._list(f"{root}{run}/"):
             self._remove(root, run)
@@ -137,7 +139,7 @@ class S3Mirror:
     # -- models --------------------------------------------------------------------------------
 
     def _upload(self, root: str, model: LocalModel) -> bool:
-        """Copy a model; return whether it was there to be copied."""
+        """Copy a model; return whether it existed here."""
         folder = f"{root}{model.run}/"
         try:
             self._claim(folder, model)
@@ -179,7 +181,7 @@ class S3Mirror:
     # -- the pointer ---------------------------------------------------------------------------
 
     def _point(self, root: str, published: Published) -> list[str]:
-        """Let the pointer follow `latest`, unless another manager's switch comes before ours."""
+        """Update the pointer to `latest`, unless another manager switched it before."""
         champion, change = published.champion, published.change
         if champion is None or change is None:
             return []
@@ -205,14 +207,14 @@ class S3Mirror:
             condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
             if self._put_bytes(root + POINTER, _bytes(ours), **condition):
                 return [f"{POINTER} is {champion.run}"]
-        raise ExportError(f"{self.title}/…/{POINTER}: somebody else writes it all the time")
+        raise ExportError(f"{self.title}/…/{POINTER}: another process keeps changing it")
 
     # -- what is not kept ----------------------------------------------------------------------
 
     def _remove_superfluous(
         self, root: str, published: Published, keep: Keep, others: set[str]
     ) -> list[str]:
-        """Remove models that lie here alone and that the rule doesn't keep."""
+        """Remove models that exist only there and that `keep` does not keep."""
         ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
         for run in others:
             if as_of := _plain(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
@@ -225,7 +227,7 @@ class S3Mirror:
         return [f"removed, by keep: {', '.join(going)}"] if going else []
 
     def _remove(self, root: str, run: str) -> None:
-        """Remove a model: whole no longer first, and what says so last."""
+        """Remove a model: its manifest first, its removal mark last."""
         marker = f"{root}{run}{_REMOVED}"
         self._put_bytes(marker, b"")
         with self._asking(f"removing {run}"):
@@ -237,7 +239,7 @@ class S3Mirror:
     # -- requests ------------------------------------------------------------------------------
 
     def _list(self, prefix: str, delimiter: str = "") -> dict[str, int]:
-        """The objects below a prefix, and their sizes."""
+        """Return the objects below a prefix, with their sizes."""
         with self._asking(f"listing {prefix}"):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=prefix, Delimiter=delimiter
@@ -245,7 +247,7 @@ class S3Mirror:
             return {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", [])}
 
     def _get(self, key: str) -> tuple[bytes | None, str]:
-        """An object's content and its ETag; None where there is none."""
+        """Return an object's content and ETag; None if there is none."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"reading {key}"):
@@ -289,7 +291,7 @@ class S3Mirror:
 
 
 def goes_before(ours: Pointer, theirs: Pointer) -> bool:
-    """Whether our switch replaces the one that the pointer tells.
+    """Return whether our switch replaces the pointer's.
 
     Our own folder's next switch always does. Another manager's publication is replaced by that of
     a newer model, or by a later switch of a person's; a person's only by a later one.
@@ -308,7 +310,7 @@ def _moment(text: str | None) -> datetime:
 
 
 def _plain(content: bytes | None) -> Pointer:
-    """What a JSON object holds; empty for anything else: it is written anew."""
+    """Return the content of a JSON object; empty for anything else, which is rewritten."""
     return object_or_empty(lambda: json.loads(content or b"{}"))
 
 
@@ -317,7 +319,9 @@ def _name(path: Path, model: Path) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ExportError(f"{str(path)!r}: a name that is no UTF-8 can't be one in S3") from None
+        raise ExportError(
+            f"{str(path)!r}: the file name is not valid UTF-8, so S3 can't store it"
+        ) from None
     return name
 
 

@@ -1,4 +1,4 @@
-"""A person's word on which model is in force: `latest` is switched, and its exports follow."""
+"""A person's choice of the current model: `latest` is switched, and its exports follow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.models import latest
-from trialfleet.workflows.facts.models.folders import EXPORTS, called, region_of
+from trialfleet.workflows.facts.models.folders import EXPORTS, display_name, region_of
 from trialfleet.workflows.formatting import in_one_line
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """A region's model in force, which a person has chosen.
+    """A region's current model, chosen by a person.
 
     Attributes:
         folder: the region's folder of models.
-        run: whose model is in force now.
-        former: whose was before; None: none was.
+        run: the run of the current model.
+        former: the run of the previous one; None: there was none.
     """
 
     study: str
@@ -42,8 +42,8 @@ class Switch:
     former: str | None
 
     def __str__(self) -> str:
-        """In a line."""
-        return f"{called(self.folder)}: latest is {latest.switched(self.run, self.former)}"
+        """Return the switch in one line."""
+        return f"{display_name(self.folder)}: latest is {latest.switched(self.run, self.former)}"
 
 
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
@@ -52,13 +52,13 @@ def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
     Args:
         models: a run's id, for the models of all its regions; RUN/REGION for one of them; or a
             model's folder.
-        why: the reason, for those who read the region's history and the day's digest.
+        why: the reason, for the region's history and the day's digest.
 
     Returns:
-        What is in force now. Exports that are out of reach follow later.
+        The switches. Exports that are out of reach follow later.
 
     Raises:
-        InputError: there is no such model, or one can't be promoted; the others are.
+        InputError: there is no such model, or one can't be promoted; the others are promoted.
     """
     done, left = promote_each([os.fspath(model) for model in models], why)
     follow(switch.folder for switch in done)
@@ -68,17 +68,17 @@ def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
 
 
 def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "") -> Switch:
-    """Make the model the latest of a region that was in force before the present one.
+    """Make the previous model of a region its latest again.
 
-    Once more goes one further back.
+    A second call goes back one model further.
 
     Args:
         region: its name, STUDY/REGION, or the folder of its models.
         to: the run whose model it is to be.
-        why: the reason, for those who read the region's history and the day's digest.
+        why: the reason, for the region's history and the day's digest.
 
     Returns:
-        What is in force now. Exports that are out of reach follow later.
+        The switches. Exports that are out of reach follow later.
 
     Raises:
         InputError: there is no such region, or no model to go back to.
@@ -92,7 +92,7 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
     """Make each model the latest of its region, and leave its exports as they are.
 
     Returns:
-        What is in force now; and a line for each of several that can't be promoted.
+        The switches, and a line for each of several that can't be promoted.
 
     Raises:
         InputError: there is no such model; or it is the only one, and can't be promoted.
@@ -108,14 +108,16 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
         except InputError as error:
             if len(named) == 1:
                 raise
-            left.append(f"{called(place.parent) if place.parent.is_dir() else place}: {error}")
+            left.append(
+                f"{display_name(place.parent) if place.parent.is_dir() else place}: {error}"
+            )
             continue
         done.append(_switch(place.resolve().parent, place.name, former))
     return done, left
 
 
 def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
-    """Roll a region back, and leave its exports as they are; the arguments as `rollback`'s."""
+    """Roll a region back without its exports; the arguments are those of `rollback`."""
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
@@ -125,13 +127,13 @@ def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
 
 
 def _switch(folder: Path, run: str, former: str | None) -> Switch:
-    study = called(folder).partition("/")[0]
+    study = display_name(folder).partition("/")[0]
     return Switch(study=study, region=region_of(folder), folder=folder, run=run, former=former)
 
 
 @contextmanager
 def _told(place: Path) -> Iterator[None]:
-    """Tell what can't be written without a traceback."""
+    """Report files that can't be written as an error without a traceback."""
     try:
         yield
     except OSError as error:
@@ -139,13 +141,13 @@ def _told(place: Path) -> Iterator[None]:
 
 
 def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
-    """Let the exports of models follow a switch of `latest` that has taken place.
+    """Update the exports of models after a switch of `latest`.
 
-    What is out of reach follows later; where models are being exported at the moment, that sees the
-    switch by itself.
+    Targets that are out of reach are updated later. An export that is running finds the switch by
+    itself.
 
     Returns:
-        What can't be exported yet, by target.
+        The problems of targets that are not up to date.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # and then nothing of it is imported: a rollback takes no time
@@ -161,9 +163,9 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
             continue
         from trialfleet.workflows.control.export.passes import export_settled
 
-        with _alone(folder) as ours:
+        with _lock_exports(folder) as ours:
             if not ours:
-                tell("models are being exported at the moment; that follows the switch, too")
+                tell("an export is running; it will copy this change too")
                 continue
             enter(targets)
             problems |= export_settled(folder, targets, tell, some)
@@ -171,10 +173,10 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
 
 
 @contextmanager
-def _alone(folder: ExportFolder) -> Iterator[bool]:
-    """Give whether this process may export; it waits a little for who does."""
+def _lock_exports(folder: ExportFolder) -> Iterator[bool]:
+    """Give whether this process may export, after a short wait for another one."""
     for _ in range(_TRIES):
-        with folder.alone(wait=False) as ours:
+        with folder.hold_lock(wait=False) as ours:
             if ours:
                 yield True
                 return
@@ -183,6 +185,6 @@ def _alone(folder: ExportFolder) -> Iterator[bool]:
 
 
 def enter(targets: Targets) -> None:
-    """Take the variables that were frozen with a run where this shell has none of its own."""
+    """Set the variables that were frozen with a run, unless this shell sets them."""
     for name, value in targets.variables.items():
         os.environ.setdefault(name, value)

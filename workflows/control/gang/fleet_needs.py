@@ -1,4 +1,4 @@
-"""What the gangs of a study ask of the nodes of its fleet."""
+"""Requirements of a study's gangs on the nodes of its fleet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialfleet.workflows.study.spec import shares_of
 
 
 def load_gang_needs(path: Path) -> list[GangNeed]:
-    """Return the gangs of a study file, each size once; a fleet's own file has none.
+    """Return the gangs of a study file, each size once; none for a fleet's own file.
 
     Raises:
         StudyError: the file is not YAML, or not a study with a fleet; a problem a line.

@@ -1,7 +1,7 @@
-"""The program `keep-gangs`, whose argument is a run's folder: keeps the rosters of its gangs.
+"""The program `keep-gangs`, whose argument is a run's folder: it writes the rosters of its gangs.
 
-Each region's graph has one as its SERVICE node; one of a run's holds the lock and keeps them all,
-and another takes over when it ends. It may be killed at any moment: all that it knows stands in the
+Each region's graph has one as its SERVICE node. One process per run holds the lock and writes all
+rosters; another takes over when it ends. It may be killed at any moment: its whole state is in the
 rosters and in the queue, and HTCondor starts it again.
 """
 
@@ -41,12 +41,12 @@ from trialfleet.workflows.rules.gang_decision import decide, superseded, to_remo
 from trialfleet.workflows.study.frozen import load_frozen
 
 TICK = 0.25  # seconds between two looks at the queue
-QUIET_TICK = 1.0  # where no gang is in it
-POOL_SECONDS = 60.0  # so long it is not asked anew which pool it is
+QUIET_TICK = 1.0  # if no gang is in it
+POOL_SECONDS = 60.0  # between two checks which pool it is
 SILENT_SECONDS = 10.0  # an agent speaks every 3 s
 _MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
-LOST = "its gang can't go on"  # why jobs are removed
-FORMER = "an earlier release of trialfleet began its gang: it begins anew"
+LOST = "its gang can't continue"  # why jobs are removed
+FORMER = "an earlier release of trialfleet started its gang: it restarts"
 _PROJECTION = [
     "ClusterId",
     "ProcId",
@@ -67,9 +67,9 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Keeps the gangs of one run.
+    """Keeper of the gangs of one run.
 
-    Their checkpoints lie in the `store` in S3, else on the access point. After so many `seconds`,
+    Their checkpoints are in the `store` in S3, else on the access point. After `seconds`,
     by its region's slug, a gang begins no other trial.
     """
 
@@ -84,8 +84,8 @@ class Keeper:
         self._heard: dict[tuple[int, int], tuple[Member | None, float]] = {}
         self._looked = time.monotonic()
 
-    def turn(self) -> bool:
-        """Look at the queue once and decide for each gang; return whether there is any."""
+    def step(self) -> bool:
+        """Check the queue once and decide for each gang; return whether there are any."""
         constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = schedd.query(constraint, _PROJECTION)
@@ -102,7 +102,7 @@ class Keeper:
         for cluster, own in clusters.items():
             try:
                 self._keep(cluster, own)
-            except Exception:  # the others go on
+            except Exception:  # the others continue
                 log.exception("%s", own[0].get("TrialfleetNode"))
         return bool(clusters)
 
@@ -117,7 +117,7 @@ class Keeper:
         now = time.time()
         known = read_roster(place)
         roster = known if known and known.cluster == cluster else None
-        before = speaker.heard(roster or Roster(cluster=cluster, since=now), now)
+        before = speaker.advance(roster or Roster(cluster=cluster, since=now), now)
         names = _delivered(place, _MOST_DISKS * ads[0]["RequestDisk"] * 1024)
         if names is None and before.code is None:
             after = replace(before, code=1, over="disk")
@@ -145,8 +145,8 @@ class Keeper:
     def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
         job, now = (ad["ClusterId"], ad["ProcId"]), time.monotonic()
         said = _said(place, ad["ProcId"])
-        former, since = self._heard.get(job, (None, now))
-        since = since if said == former else now
+        previous, since = self._heard.get(job, (None, now))
+        since = since if said == previous else now
         self._heard[job] = said, since
         quiet = now - since
         return Job(
@@ -162,7 +162,7 @@ class Keeper:
 
 
 def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
-    """Names in a gang's folder; None where its jobs put more there than they may: it is removed."""
+    """Return the names in a gang's folder; None if it exceeded its limit and was removed."""
     try:
         sizes = job_files.sizes_in(place.gang)
         total = sum(sizes.values())
@@ -194,7 +194,7 @@ def _said(place: TrialFolder, proc: int) -> Member | None:
 
 
 def _remove(cluster: int, procs: Iterable[int], why: str) -> None:
-    """Remove jobs that hold a gang's node up, or have lost their gang."""
+    """Remove jobs that block a gang's node or have lost their gang."""
     own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
     schedd.act("Remove", f"ClusterId == {cluster} && ({own})", why)
 
@@ -210,17 +210,17 @@ def _keeper_of(folder: RunFolder) -> Keeper:
 
 
 def keep(folder: RunFolder) -> None:
-    """Keep the gangs of a run, once no other process does, until a signal ends this one."""
+    """Keep the gangs of a run, once no other process does, until a signal."""
     updates = Updates()
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keep_for(POOL_SECONDS)
         keeper = _keeper_of(folder)
-        log.info("keeps the gangs of %s", folder.root)
+        log.info("manages the gangs of %s", folder.root)
         while True:
             updates.follow()
             try:
-                has_gangs = keeper.turn()
+                has_gangs = keeper.step()
             except (PoolError, OSError) as error:
                 log.warning("%s", error)
                 has_gangs = False

@@ -1,8 +1,8 @@
-"""What a gang and the run's optimiser say to each other: the keeper speaks in its agents' place.
+"""Messages between a gang and the run's optimiser; the keeper speaks for the gang's agents.
 
 To the optimiser's service a gang is a job like any other, with one agent: docs/trial-jobs.md has
-the protocol. What was said stands in the files `agent.json` and `order.json` alone, so whoever
-keeps the gang next goes on from there.
+the protocol. All messages are in the files `agent.json` and `order.json`, from which the gang's
+next keeper continues.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from trialfleet import job_files, nodes
 from trialfleet.nodes.job.agent import EXIT_UNANSWERED
 from trialfleet.nodes.job.words import PATIENCE, REPEAT_SECONDS, Order, spoken
-from trialfleet.workflows.facts.jobs.agent_words import Said, is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
@@ -30,17 +30,17 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
 class Speaker:
-    """Speaks for a gang, the jobs of a cluster, in its node's folder."""
+    """The voice of a gang, the jobs of a cluster, in its node's folder."""
 
     def __init__(self, place: TrialFolder, cluster: int) -> None:
         self._place, self._cluster = place, cluster
         self._said: Said | None = read_said(place)
         self.order: Order | None = read_order(place)
 
-    def heard(self, roster: Roster, now: float) -> Roster:
-        """Return what the words make of a roster: the next trial's, or the end.
+    def advance(self, roster: Roster, now: float) -> Roster:
+        """Return the roster after the service's answer: with the next trial, or ended.
 
-        What was told of a trial is its end, whatever a keeper that was killed knew of it.
+        The end of a trial that was reported counts, whatever a killed keeper knew of it.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:
@@ -60,7 +60,7 @@ class Speaker:
         return of_next(roster, order.name, order.turn, now) if order.turn > roster.turn else roster
 
     def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Say what has come of a roster: that a trial has begun, or ended; or ask for one.
+        """Report the roster's state: a trial started or ended; or ask for a trial.
 
         The gang can train another trial if it `wants` one.
         """
@@ -72,7 +72,7 @@ class Speaker:
             self._say(jobs, "ask", 1)
 
     def _tell(self, roster: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Tell a trial's end, once what it left is where that of any trial is."""
+        """Report a trial's end, once its files are in place."""
         if roster.result:
             left = self._place.words / nodes.RESULT_PACKAGE.format(roster.trial)
             job_files.remove(left)
@@ -98,7 +98,7 @@ class Speaker:
         job_files.write(self._place.said, words, within=self._place.node_root)
 
     def _repeat(self) -> None:
-        """Say again what nobody has answered for a while."""
+        """Repeat a message that has had no answer for a while."""
         size, written = job_files.stamp_of(self._place.said)
         if size and time.time() - written / 1e9 > REPEAT_SECONDS:
             words = job_files.read_bytes(

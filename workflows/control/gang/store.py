@@ -1,10 +1,10 @@
-"""Where the checkpoints of large gangs lie in S3, and who may put and get them there.
+"""Storage of large gangs' checkpoints in S3, and the signed URLs to put and get them.
 
-gang/store.json   the prefix of an attempt at a trial; there where the study has one for its gangs
-gang/links.json   what the keeper has signed for the generation that trains, for some hours
+gang/store.json   the prefix of an attempt at a trial, if the study has one for its gangs
+gang/links.json   the keeper's signed URLs for the generation that trains, valid for some hours
 
-The keeper asks S3 in a thread of its own: gangs don't wait for AWS. Until an address is there, or
-where AWS gives none, checkpoints go by the access point.
+The keeper asks S3 in a separate thread: gangs don't wait for AWS. Until there is a URL, or if AWS
+gives none, checkpoints are sent through the access point.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 VALID_SECONDS = 6 * 3600  # that a signature holds
-FRESH_SECONDS = 900.0  # after so many it is signed anew; a role's own keys may end within the hour
+FRESH_SECONDS = 900.0  # then URLs are signed again; a role's keys may expire within the hour
 AHEAD, LEAST_AHEAD = 8, 4  # checkpoints that may be put; with fewer, more are signed
-WAIT_SECONDS = 10.0  # for S3's answer, where ranks are to begin with what lies there
+WAIT_SECONDS = 10.0  # for S3's answer, if ranks start from a checkpoint there
 AGAIN_SECONDS = 60.0  # after AWS could not be asked
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Issue:
-    """What was signed for a gang."""
+class _Signed:
+    """The URLs signed for a gang."""
 
     generation: int
     last: int
     at: float
 
 
-class _There(NamedTuple):
-    """Where an attempt's checkpoints lie; the folder's name ends with a slash."""
+class _Location(NamedTuple):
+    """The location of an attempt's checkpoints; the folder's name ends with a slash."""
 
     bucket: str
     folder: str
@@ -61,7 +61,7 @@ class _There(NamedTuple):
 
 
 class GangStore:
-    """Signs addresses for the gangs of a run, and removes what no generation starts from.
+    """Signer of URLs for a run's gangs, and remover of packages that are no longer needed.
 
     Without `keys` boto3 finds its own.
     """
@@ -73,15 +73,15 @@ class GangStore:
         self._thread = ThreadPoolExecutor(1, "gang-store")
         self._clients: dict[str, Future[S3Client]] = {}  # by bucket
         self._failed: dict[str, float] = {}
-        self._issued: dict[Path, _Issue] = {}
+        self._issued: dict[Path, _Signed] = {}
         self._ended: set[Path] = set()
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for requests under way."""
         self._thread.shutdown()
 
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
-        """Sign addresses for a generation that trains, before its roster is written.
+        """Sign URLs for a generation that trains, before its roster is written.
 
         The `files` are the packages that have been delivered.
         """
@@ -104,12 +104,12 @@ class GangStore:
         if links is None:
             return
         job_files.write_json(place.gang / LINKS, links, mode=0o600, within=place.root)
-        self._issued[place.root] = _Issue(roster.generation, newest + AHEAD, now)
+        self._issued[place.root] = _Signed(roster.generation, newest + AHEAD, now)
 
     def _links(
-        self, there: _There, generation: int, numbers: Iterable[int], get: Collection[str]
+        self, there: _Location, generation: int, numbers: Iterable[int], get: Collection[str]
     ) -> dict[str, Any] | None:
-        """Addresses of checkpoints to be put and to be had; None where AWS gives none."""
+        """Return URLs to put and get checkpoints; None if AWS gives none."""
         from botocore.exceptions import BotoCoreError
 
         bucket = there.bucket
@@ -127,23 +127,25 @@ class GangStore:
             return None
 
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
-        """Remove packages from S3 that are pointers here, in a while; call it before they go."""
+        """Remove from S3, later, the packages that are pointers here. Call it before they go."""
         there, gone = _there(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove all that an attempt has in S3, in a while; what nothing points to is among it.
+        """Remove all objects of an attempt from S3, later, also those without a pointer.
 
-        Once that is done the attempt has no place there any more: this may be called again.
+        Then the attempt has no place there any more. This may be called again.
         """
         there = _there(place)
         if there and place.root not in self._ended:
             self._ended.add(place.root)
             self._thread.submit(self._delete, there, None, place.gang_store)
 
-    def _delete(self, there: _There, names: Iterable[str] | None, then: Path | None = None) -> None:
-        """Delete some of what lies there, or all, and then a file here; in the thread."""
+    def _delete(
+        self, there: _Location, names: Iterable[str] | None, then: Path | None = None
+    ) -> None:
+        """Delete some or all of an attempt's objects, then a file here; in the thread."""
         try:
             asked = self._clients.get(there.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None
@@ -152,13 +154,13 @@ class GangStore:
                 client.delete_object(Bucket=there.bucket, Key=key)
             if then:
                 then.unlink(missing_ok=True)
-        except Exception as error:  # noqa: BLE001 - of a thread: nobody else would hear of it
+        except Exception as error:  # noqa: BLE001 - in a thread, which would hide it
             log.warning("s3://%s/%s: can't be removed: %s", there.bucket, there.folder, error)
 
     def _client(self, bucket: str, patience: float) -> S3Client | None:
-        """A client where the bucket is; None while S3 is being asked, or can't be.
+        """Return a client for the bucket; None while S3 is being asked or out of reach.
 
-        It is waited for so many seconds: a generation can't begin without.
+        It waits at most this many seconds: a generation can't start without a client.
         """
         if self._clock() - self._failed.get(bucket, -AGAIN_SECONDS) < AGAIN_SECONDS:
             return None
@@ -173,13 +175,13 @@ class GangStore:
         return None
 
     def _give_up(self, bucket: str, error: BaseException) -> None:
-        log.warning("s3://%s: %s; checkpoints go by the access point", bucket, error)
+        log.warning("s3://%s: %s; checkpoints are sent through the access point", bucket, error)
         self._failed[bucket] = self._clock()
         del self._clients[bucket]
 
 
 def _client(keys: S3Keys | None, bucket: str) -> S3Client:
-    """A client of the bucket's own AWS region: what another's signs is refused."""
+    """Return a client of the bucket's own AWS region; others sign URLs that S3 refuses."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -189,12 +191,12 @@ def _client(keys: S3Keys | None, bucket: str) -> S3Client:
     return s3_client(keys, found.get("BucketRegion") or "us-east-1")
 
 
-def _signed(client: S3Client, what: Any, there: _There, name: str) -> str:
+def _signed(client: S3Client, what: Any, there: _Location, name: str) -> str:
     where = {"Bucket": there.bucket, "Key": there.key(name)}
     return client.generate_presigned_url(what, Params=where, ExpiresIn=VALID_SECONDS)
 
 
-def _keys_of(client: S3Client, there: _There) -> list[str]:
+def _keys_of(client: S3Client, there: _Location) -> list[str]:
     pages = client.get_paginator("list_objects_v2")
     found = pages.paginate(Bucket=there.bucket, Prefix=there.folder)
     return [one["Key"] for page in found for one in page.get("Contents", [])]
@@ -208,10 +210,10 @@ def _is_pointer(place: TrialFolder, name: str) -> bool:
     return pointer_in(text) is not None
 
 
-def _there(place: TrialFolder) -> _There | None:
+def _there(place: TrialFolder) -> _Location | None:
     file, most = place.gang_store, job_files.MOST_NOTES
     plain = object_or_empty(lambda: job_files.read_json(file, most, place.root))
     if "prefix" not in plain:
         return None
     bucket, _, key = str(plain["prefix"]).removeprefix("s3://").partition("/")
-    return _There(bucket, f"{key}/")
+    return _Location(bucket, f"{key}/")

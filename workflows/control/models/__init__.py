@@ -1,1 +1,1 @@
-"""The models of a region: which one is put in force, which stay, predictions with them."""
+"""The models of a region: choice of the current one, retention, predictions."""

@@ -1,11 +1,11 @@
-"""MODELS/STUDY/REGION/latest: a link to the model in force, beside those of all of its runs.
+"""MODELS/STUDY/REGION/latest: a link to the current model, next to the models of all runs.
 
-It goes forwards by itself and backwards only by a person: what publishes is made the latest unless
-the model of a run that was planned later, or of a later day, lies there already. So a run that is
-resumed a day late, or makes up for a former day, doesn't set production back, and one that a person
-went back to stays until a newer run publishes. A model whose run was planned in the future, by a
-clock that was set ahead, holds up none.
-Each change is noted before it is made (`history`), so that `rollback` knows the way back.
+It moves to newer models automatically and to older ones only by a person: a published model becomes
+the latest unless a model of a later run, or of a later day, is there. So a run that is resumed a
+day late, or a backfill of an earlier day, doesn't set production back. A model to which a person
+rolled back stays until a newer run publishes. A model that was planned in the future, by a clock
+that was set ahead, blocks no other. Each change is noted before it is made (`history`), so that
+`rollback` knows the previous model.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trialfleet.files import locked, sync
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
-    called,
     check_published,
     created_of,
-    former_champions,
+    display_name,
     models_in,
     other_models,
+    previous_champions,
     provenance_of,
 )
 
@@ -33,18 +33,18 @@ LOCK = ".lock"
 
 
 def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
-    """Be the only one who changes a region's folder of models; waits for who else does."""
+    """Lock a region's folder of models; wait for the present holder."""
     return locked(models_folder / LOCK, wait=True)
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
-    """Make a published model the latest, unless the model of a later run is there.
+    """Make a published model the latest, unless a later run's model is there.
 
-    To be called with the folder's lock, once the gate, where there is one, has let the model pass.
+    Call it with the folder's lock, after the gate, if there is one, has let the model pass.
     `as_of` is how new it is, as its run's `FrozenStudy` has it.
 
     Returns:
-        Why `latest` stays with another run's model, None if it is this one now.
+        Why `latest` stays with another run's model; None if it is this one now.
     """
     why = why_not_newest(published, as_of)
     if why is None:
@@ -53,12 +53,12 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def why_not_newest(published: Path, as_of: datetime) -> str | None:
-    """Return why a model doesn't become the latest by being published, if it doesn't.
+    """Return why publishing a model doesn't make it the latest, if it doesn't.
 
     The model of a later run is there. The arguments are those of `switch_to_newest`.
     """
     link = published.parent / LATEST
-    now = datetime.now(UTC)  # what is newer than that was planned while a clock was set ahead
+    now = datetime.now(UTC)  # a newer model was planned while a clock was set ahead
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
     in_force = link.resolve()  # by a person, perhaps
     if later and link.exists() and in_force != published.resolve():  # a broken link: nothing is
@@ -74,10 +74,10 @@ def why_not_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
-    """Say why one model counts as newer: by their days where these decide, else by their plans.
+    """Return why one model counts as newer: by their days, else by their plans.
 
     Returns:
-        One of them, and what is to be said of it.
+        One of them, and the text about it.
     """
     day, before = (provenance_of(model).get("date") for model in (newer, older))
     planned, planned_before = created_of(newer), created_of(older)
@@ -108,13 +108,13 @@ def promote(model: Path, why: str = "") -> str | None:
     place = check_published(model)
     with models_lock(place.parent):
         link = place.parent / LATEST
-        former = history.target_of(link)
+        previous = history.target_of(link)
         _switch(link, place.name, "promote", why)
-    return former
+    return previous
 
 
 def restore(model: Path) -> None:
-    """Make a model the latest that another manager has put in force.
+    """Make the model that another manager chose the latest.
 
     Raises:
         OSError: its folder can't be written.
@@ -124,15 +124,15 @@ def restore(model: Path) -> None:
 
 
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
-    """Make the model the latest that was in force before the present one, or that of the run `to`.
+    """Make the previous model the latest, or the model of the run `to`.
 
-    Former champions whose folder is gone are passed over. The region's history keeps the reason.
+    Previous champions whose folder is gone are skipped. The region's history keeps the reason.
 
     Returns:
         The runs whose models are the latest now and were before.
 
     Raises:
-        InputError: there is none to go back to, or no model of that run; names those there are.
+        InputError: there is no previous model, or none of that run; the message names the others.
         OSError: the folder can't be written.
     """
     with models_lock(models_folder):
@@ -140,9 +140,9 @@ def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple
         current = history.target_of(link)
         if current is None:
             raise InputError(
-                f"{str(models_folder)!r} has no {LATEST} of its own, so nothing is rolled back"
+                f"{str(models_folder)!r} has no link {LATEST}: there is no model to roll back"
             )
-        target = _named(models_folder, to) if to else _former(models_folder, current)
+        target = _named(models_folder, to) if to else _previous(models_folder, current)
         _switch(link, target, "rollback", why)
     return target, current
 
@@ -151,37 +151,37 @@ def _named(models_folder: Path, run: str) -> str:
     if provenance_of(models_folder / run).get("run") != run:
         there = ", ".join(model.name for model in models_in(models_folder)) or "none"
         raise InputError(
-            f"{called(models_folder)} has no model of the run {run!r}; there are: {there}"
+            f"{display_name(models_folder)} has no model of the run {run!r}; there are: {there}"
         )
     return run
 
 
-def _former(models_folder: Path, current: str) -> str:
-    there = former_champions(models_folder)
+def _previous(models_folder: Path, current: str) -> str:
+    there = previous_champions(models_folder)
     if not there:
         others = [model.name for model in models_in(models_folder) if model.name != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""
         raise InputError(
-            f"{called(models_folder)}: no model that was in force before {current} is known{more}"
+            f"{display_name(models_folder)}: there is no previous model before {current}{more}"
         )
     return there[-1]
 
 
 def _switch(link: Path, run: str, by: str, why: str = "") -> None:
     if link.is_dir() and not link.is_symlink():
-        raise InputError(f"{str(link)!r} is a folder, and has to be a link: move it away")
+        raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")
     if history.target_of(link) != run:
         history.note(link, run, by, why=why)
         point(link, run)
 
 
 def switched(now: str, before: str | None) -> str:
-    """Return the model in force, and which one was before."""
+    """Return the current model and the previous one, in words."""
     return f"{now}, as before" if now == before else f"{now} (was {before or 'none'})"
 
 
 def point(link: Path, target: str) -> None:
-    """Point `link` at `target` so that a reader sees the old model or the new one, never none.
+    """Point `link` at `target` atomically: a reader sees the old model or the new one.
 
     To be called with the folder's lock.
     """

@@ -1,4 +1,4 @@
-"""Which columns the models in force of the reference trainer need, and today's tables lack."""
+"""Columns that the reference trainer's current models need and today's tables lack."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from trialfleet.workflows.study.spec import Study
 
 
 class Lacking(NamedTuple):
-    """A region whose model in force can't be measured on today's table."""
+    """A region whose current model can't be measured on today's table."""
 
     region: str
-    run: str  # of the model in force
+    run: str  # of the current model
     columns: tuple[str, ...]
 
 
 def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
-    """Yield the regions in which the gate will keep the model in force, for want of a column."""
+    """Yield the regions in which the gate will keep the current model for lack of a column."""
     if study.gate is None:
         return
     for region, columns in used.items():
@@ -36,7 +36,7 @@ def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacki
 
 
 def _needed(model: Path | None) -> list[str]:
-    """The columns that a model reads; none where the reference trainer did not make it."""
+    """Return the columns that a model reads; none if the reference trainer did not make it."""
     if model is None:
         return []
     columns = object_or_empty(lambda: read_json(model / "model.json")["columns"])

@@ -1,4 +1,4 @@
-"""Predict rows with a model of the reference trainer: CSV and Parquet in, CSV out."""
+"""Predictions with a model of the reference trainer: CSV and Parquet in, CSV out."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def predict(
     Args:
         folder: a published model, or a trial's `model`.
         rows: column name → value, of any type that a table may hold. Further columns are ignored;
-            what is missing or None stands for the training rows' mean; an unknown category has no
-            opinion.
+            a missing value or None counts as the training rows' mean; an unknown category has no
+            effect.
 
     Returns:
         Per row: the probability of the second class (two classes), the likeliest class (more), or
@@ -53,13 +53,13 @@ def predict(
 
 
 def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
-    """Predict rows as `predict` does, with a model that is loaded already."""
+    """Predict rows as `predict` does, with a loaded model."""
     model.columns.check_header(frame.columns)
     return _predictions(model, frame, 1)
 
 
 class UnknownCategories:
-    """Counts the rows whose category of a column a model has not seen; missing ones apart."""
+    """Counts of rows with a category that a model has not seen, missing ones apart."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -67,8 +67,8 @@ class UnknownCategories:
         self._vocabularies: dict[str, list[str]] = {}
         self._rows = 0
 
-    def look_at(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
-        """Count in more rows, whose categories have these codes, [n, k]; 0 where one is unknown."""
+    def count(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
+        """Count rows whose categories have these codes, [n, k]; 0 is unknown."""
         self._rows += len(rows)
         for place, (name, vocabulary) in enumerate(columns.categorical.items()):
             is_unknown = pl.Series(codes[:, place] == 0) & rows[name].is_not_null()
@@ -80,11 +80,11 @@ class UnknownCategories:
             self._vocabularies[name] = vocabulary
 
     def lines(self) -> list[str]:
-        """Return a sentence for each column that has any."""
+        """Return a sentence for each column with unknown categories."""
         return [
             f"{name}: {self._counts[name]:,} of {self._rows:,} rows have a category that the model "
             f"doesn't know, such as {example!r}{did_you_mean(example, self._vocabularies[name])}: "
-            "it has no part in their predictions"
+            "their predictions ignore it"
             for name, example in self._examples.items()
         ]
 
@@ -92,7 +92,7 @@ class UnknownCategories:
 def predict_file(
     folder: Path, rows: Path, out: TextIO, unknown: UnknownCategories | None = None
 ) -> int:
-    """Copy a CSV or Parquet file to `out` as CSV, a column with the prediction added at the end.
+    """Copy a CSV or Parquet file to `out` as CSV with a column for the prediction.
 
     The new column is called `predicted_` and the target's name. A file whose name doesn't end in
     .parquet or .pq is CSV, with a header. `unknown` counts categories that the model doesn't know.
@@ -125,7 +125,7 @@ def _predictions(
     numbered = range(first_row, first_row + len(frame))
     numeric, categorical = encode(present, model.columns, numbered)
     if unknown:
-        unknown.look_at(model.columns, present, categorical)
+        unknown.count(model.columns, present, categorical)
     return model.predict(numeric, categorical)
 
 
@@ -136,7 +136,7 @@ def _copy(
     out: TextIO,
     unknown: UnknownCategories | None,
 ) -> int:
-    """Copy the rows with their predictions, a batch at a time."""
+    """Copy the rows with their predictions, batch by batch."""
     model.columns.check_header(header)
     csv.writer(out, lineterminator="\n").writerow([*header, f"predicted_{model.columns.target}"])
     count = 0
@@ -151,6 +151,6 @@ def _copy(
 
 
 def _short(model: Model, values: list[float] | list[str]) -> list[float | str]:
-    """Return numbers as far as a model's 32 bits carry."""
+    """Return numbers rounded to a model's 32-bit precision."""
     digits = model.digits
     return [float(f"{each:.{digits}g}") if isinstance(each, float) else each for each in values]

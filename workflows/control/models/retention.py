@@ -1,9 +1,9 @@
-"""Which of a region's published models stay, and how the others go.
+"""Retention of a region's published models, and removal of the others.
 
-A model stays if it is among the newest `count`, or no older than `days`, or in force, or the one
-that `rollback` would lead to, or waits for approval, or is of unknown age. The others get a hidden
-name first, in one step, so that no reader finds half a model; what a killed process leaves of them
-goes with the next publication.
+A model stays if it is among the newest `count`, or no older than `days`, or is the current model,
+or the target of a `rollback`, or waits for approval, or is of unknown age. The others are first
+renamed to a hidden name, so that no reader finds half a model. The next publication removes what a
+killed process leaves of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from trialfleet.workflows.facts.models.approval import awaiting
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     as_of_model,
-    former_champions,
     models_in,
+    previous_champions,
 )
 from trialfleet.workflows.study.export import Keep
 
@@ -28,7 +28,7 @@ from trialfleet.workflows.study.export import Keep
 def superfluous(
     ages: Mapping[str, datetime], keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
-    """Return the runs whose models don't stay, oldest first; those of `spared` do in any case."""
+    """Return the runs whose models are to be removed, oldest first, without those of `spared`."""
     newest = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
     kept = set(newest[: keep.count or 0]) | set(spared)
     if keep.days is not None:
@@ -38,18 +38,18 @@ def superfluous(
 
 
 def indispensable(models_folder: Path) -> set[str]:
-    """Return the runs whose models no rule removes: in force, in force before, and to approve."""
+    """Return the runs of models that are never removed: current, previous and to approve."""
     current, waits = history.target_of(models_folder / LATEST), awaiting(models_folder)
     others = [waits.run] if waits else []
-    return {run for run in (current, *former_champions(models_folder)[-1:], *others) if run}
+    return {run for run in (current, *previous_champions(models_folder)[-1:], *others) if run}
 
 
 def remove_superfluous(
     models_folder: Path, keep: Keep, now: datetime, spared: Collection[str], beside: str
 ) -> list[str]:
-    """Remove the models that don't stay; return their runs, oldest first.
+    """Remove superfluous models; return their runs, oldest first.
 
-    To be called with the folder's lock. Those in force and those of `spared` stay in any case. The
+    To be called with the folder's lock. The current one and those of `spared` stay. The
     next publication removes folders whose names begin with `beside`.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Telling people of events: the outbox that keeps them, and the channels by which they leave it."""
+"""Alerts: the outbox that stores events, and the channels that send them."""

@@ -1,4 +1,4 @@
-"""Sending what waits in an outbox, with pauses that grow while a channel doesn't work."""
+"""Delivery of an outbox's events, with growing pauses while a channel fails."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Clock = Callable[[], float]  # returns the time in unix seconds
 
 
 def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
-    """Send what waits until nothing does, with others or alone.
+    """Send waiting events until none is left, in turns with other processes.
 
-    What needs a secret from an environment variable that isn't set here is left to whoever has it.
-    `channels` is asked before each look, as the study may be mended meanwhile.
+    Events that need a secret from an environment variable that isn't set here are left to others.
+    `channels` is asked each time, as the study may be corrected meanwhile.
     """
     while True:
         known = channels()
@@ -33,7 +33,7 @@ def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> No
             for each in known
             if each.secret_variable and each.secret_variable not in os.environ
         }
-        with outbox.alone(wait=False) as ours:
+        with outbox.hold_lock(wait=False) as ours:
             if ours:
                 deliver(outbox, known, leave=elsewhere)
         if all(one.channel in elsewhere for one in outbox.waiting()):
@@ -48,13 +48,13 @@ def deliver(
     *,
     leave: Collection[str] = (),
 ) -> int:
-    """Send what is due; to be called by one process at a time, see `Outbox.alone`.
+    """Send due events; only one process may call it at a time, see `Outbox.hold_lock`.
 
-    What is for none of the study's channels is given up, and the channels `leave`, by their keys,
-    are passed over.
+    Deliveries to channels that the study no longer has are given up; the channels `leave`, by their
+    keys, are skipped.
 
     Returns:
-        How many deliveries still wait.
+        The number of deliveries that still wait.
     """
     by_key = {key_of(channel): channel for channel in channels}
     waiting = [one for one in outbox.waiting() if one.channel not in leave]

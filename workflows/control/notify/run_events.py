@@ -1,7 +1,7 @@
-"""The events of a run, found in where it stands.
+"""The events of a run, found in its status.
 
-Whatever lasts is found at every look, under the same id: the outbox takes it once. What may pass by
-itself (a fleet without capacity, a service that starts again) is an event once it has lasted.
+A lasting state is found at every poll under the same id; the outbox takes it once. A trouble that
+may pass by itself (a fleet without capacity, a restarting service) is an event once it has lasted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHARE = 0.8  # of a cap, at which there is still time to raise it
 
 
 class RunEvents:
-    """Looks at a run again and again, and says what there is to tell of it."""
+    """The events of a run, polled again and again."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Read the run's study.
@@ -45,8 +45,8 @@ class RunEvents:
         self._since: dict[tuple[EventKind, str], float] = {}
         self.is_over = False
 
-    def look(self) -> list[Event]:
-        """Return the events that the run has now; those that were found before are among them."""
+    def poll(self) -> list[Event]:
+        """Return the run's present events, including those found before."""
         status = self._reader.read()
         self.is_over = status.ended
         found = [*self._of_regions(status), *self._of_money(status)]
@@ -66,26 +66,26 @@ class RunEvents:
             if region.kept:
                 promote = shell_quoted_anywhere(Path(region.published or ""))
                 text = (
-                    f"The new one lies in {region.published}.\n"
-                    f"Decide otherwise: trialfleet promote {promote}"
+                    f"The new model is in {region.published}.\n"
+                    f"To promote it anyway: trialfleet promote {promote}"
                 )
-                what = f"the model in force was kept: {region.kept}"
+                what = f"the current model was kept: {region.kept}"
                 yield self._event("champion-kept", what, text, same=region.kept, region=region)
             if region.awaits_approval:
                 yield self._awaits(region)
             if region.drift:
                 of = shlex.quote(f"{self._frozen.study.name}/{region.name}")
-                what = f"the model in force has drifted: {region.drift}"
-                text = f"Its past: trialfleet models {of}"
+                what = f"the current model has drifted: {region.drift}"
+                text = f"History: trialfleet models {of}"
                 yield self._event("drift", what, text, same=region.drift, region=region)
 
     def _awaits(self, region: RegionStatus) -> Event:
-        """A model that the gate let pass, and that no publication puts in force."""
+        """Return the event of a model that passed the gate and waits for approval."""
         path = Path(region.published or "")
         why = f" ({region.gate.why})" if region.gate else ""
         text = (
-            f"The new one lies in {path}.\nPut it in force: {promote_command(path)} --why REASON\n"
-            "Until then the model in force stays."
+            f"The new model is in {path}.\nTo promote it: {promote_command(path)} --why REASON\n"
+            "Until then the current model stays."
         )
         what = f"its new model passed the gate{why} and waits for approval"
         data = {"model": str(path), "since": region.awaits_approval}
@@ -98,14 +98,14 @@ class RunEvents:
             f"{region.done} of {region.budget} trials completed.",
             f"Log: {shlex.quote(log)}" if log else "",
             f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}",
-            f"Again: trialfleet resume {shell_quoted_anywhere(self._folder.root)}",
+            f"To resume: trialfleet resume {shell_quoted_anywhere(self._folder.root)}",
         ]
         text = "\n".join(filter(None, lines))
         what, same = f"failed: {why}", kind_of(why)
         return self._event("region-failed", what, text, same=same, region=region)
 
     def _of_jobs(self, status: RunStatus) -> Iterator[Event]:
-        """The trials that get nowhere, once for each kind; and much lost work."""
+        """Yield the hopeless trials, once for each kind, and large losses of work."""
         text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
         for cause, trouble in {kind_of(each.cause): each for each in status.job_troubles}.items():
             data = {"node": trouble.node, "machine": trouble.machine, "log": trouble.log}
@@ -114,10 +114,10 @@ class RunEvents:
             yield self._event("attention", str(status.work), text, same="lost work")
 
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
-        """The budgets in USD of regions and run, by what their jobs cost; and the fleet's cap.
+        """Yield the events of budgets in USD and of the fleet's price cap.
 
-        A budget counts what is bound by jobs under way, too, so it may be used up before 80% of it
-        are spent: of one that is used up nobody hears that it soon will be.
+        A budget also counts the money reserved for running jobs, so it may be used up before 80% of
+        it are spent. Then there is no event at 80%.
         """
         budget = self._frozen.study.budget
         for region in status.regions:
@@ -139,11 +139,11 @@ class RunEvents:
 
     def _spent(self, region: RegionStatus) -> Event:
         lines = [
-            f"{region.finished} of {region.budget} trials are over; the best is trained in full.",
-            f"What it cost: trialfleet cost {shell_quoted_anywhere(self._folder.root)}",
-            "For more the next time: raise that budget in the study's file.",
+            f"{region.finished} of {region.budget} trials have ended; the best is trained in full.",
+            f"Cost: trialfleet cost {shell_quoted_anywhere(self._folder.root)}",
+            "To run more trials next time, raise that budget in the study's file.",
         ]
-        what = f"no trial begins any more: {region.spent}"
+        what = f"no more trials start: {region.spent}"
         return self._event("budget-spent", what, "\n".join(lines), region=region)
 
     def _of_cap(self, status: RunStatus) -> Iterator[Event]:
@@ -152,8 +152,8 @@ class RunEvents:
             return
         cap = {"cap": money.cap, "spent": money.spent}
         if money.ended:
-            what = f"no trial begins any more: {money.ended}"
-            text = "For more the next time: raise fleet.price_cap.run in the study's file."
+            what = f"no more trials start: {money.ended}"
+            text = "To run more trials next time, raise fleet.price_cap.run in the study's file."
             yield self._event("budget-spent", what, text, data=cap)
         elif money.spent >= _SHARE * money.cap:
             yield self._event("budget-80", str(money), same=str(money.cap), data=cap)
@@ -189,7 +189,7 @@ class RunEvents:
         ]
 
     def _lasting(self, kind: EventKind, troubles: Iterable[str]) -> Iterator[Event]:
-        """The troubles that have lasted, an event for each kind of them."""
+        """Yield an event for each kind of trouble that has lasted."""
         now = time.monotonic()
         kinds = {kind_of(trouble): trouble for trouble in troubles}
         keys = {(kind, each) for each in kinds}
@@ -210,7 +210,7 @@ class RunEvents:
         lines = [_line(region, status.metric) for region in status.regions]
         return self._event(
             "run-done",
-            f"{status.state}: {good} of {len(status.regions)} regions have what was asked for",
+            f"{status.state}: {good} of {len(status.regions)} regions succeeded",
             "\n".join([*lines, f"Report: {self._folder.report_page}"]),
             same=f"{status.state} {good}",
             data={
@@ -237,7 +237,7 @@ class RunEvents:
         region: RegionStatus | None = None,
         data: dict[str, Any] | None = None,
     ) -> Event:
-        """An event of the run, or of one of its regions; two of a kind are one where `same` is."""
+        """Return an event of the run or of a region; two of a kind with one `same` are one."""
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()
         called = f"{study} {run}: {region.name}" if region else f"{study} {run}"
@@ -255,7 +255,7 @@ class RunEvents:
 
 
 def _troubles(status: RunStatus) -> list[str]:
-    """What a person may have to do something about."""
+    """Return the troubles that may need a person."""
     held = [f"{job.node or job.job}: its job is on hold: {job.reason}" for job in status.held]
     notice = [status.notice] if status.notice else []
     state = [] if status.state.is_well or status.ended else [f"the run is {status.state}"]

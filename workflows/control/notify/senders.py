@@ -1,6 +1,6 @@
-"""How an event leaves: a program that is run, a POST, a mail. Each by the standard library.
+"""Senders of events: a program, a POST, a mail. Each uses the standard library.
 
-An error never repeats an address or a password: it stands in logs and in `status`.
+An error never contains an address or a password, as logs and `status` show it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_TEXT = 100_000  # characters of one event in a mail
 
 
 class SendError(Exception):
-    """A try that failed.
+    """A failed try.
 
     Attributes:
         is_final: whether another try would fail, too.
@@ -47,7 +47,7 @@ class SendError(Exception):
 
 
 def send(channel: Channel, events: Sequence[Event]) -> None:
-    """Send events of one kind: a message for all of them, or one each where programs read.
+    """Send events of one kind: one message for all, or one event each for programs.
 
     Raises:
         SendError: not all of them have arrived.
@@ -65,7 +65,7 @@ def send(channel: Channel, events: Sequence[Event]) -> None:
 
 
 def takes_many(channel: Channel) -> bool:
-    """Whether several events of a kind go in one message."""
+    """Return whether several events of a kind are sent in one message."""
     return channel.mail is not None or (
         channel.webhook is not None and channel.webhook.shape == "slack"
     )
@@ -98,7 +98,7 @@ def _run(command: list[str], event: Event) -> None:
     except subprocess.TimeoutExpired as error:
         raise SendError(f"{command[0]!r} took longer than {SECONDS:.0f} s") from error
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["without a word"]
+        last = done.stderr.strip().splitlines()[-1:] or ["without output"]
         raise SendError(f"{command[0]!r} ended with exit code {done.returncode}: {last[0]}")
 
 
@@ -131,7 +131,7 @@ def _post(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
             answer.read(1)
     except urllib.error.HTTPError as error:
         with error:
-            # any other may be mended: a URL that is wrong, a service that is away
+            # any other may be corrected: a wrong URL, a service out of reach
             is_final = error.code in {400, 413, 422}
             raise SendError(f"answered {error.code} {error.reason}", is_final=is_final) from None
     except urllib.error.URLError as error:

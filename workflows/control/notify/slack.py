@@ -1,4 +1,4 @@
-"""Events as a message of Slack's, whose sections are short: tables go on in the next, never cut.
+"""Events as a Slack message, whose sections are short: long tables continue in the next one.
 
 The limits are Block Kit's: https://docs.slack.dev/reference/block-kit/blocks/section-block
 """
@@ -19,7 +19,7 @@ from trialfleet.workflows.formatting import in_one_line
 
 SECTION = 3_000  # characters of a section
 SECTIONS = 50  # of a message
-_TEXT = 36_000  # characters of the text without sections, of which Slack takes 40,000
+_TEXT = 36_000  # characters of the text without sections; Slack's limit is 40,000
 _LINE = 350  # characters of a line; escaped, it fits into a section with any title
 
 
@@ -35,7 +35,7 @@ def slack_message(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def slack_text(events: Sequence[Event]) -> str:
-    """Return events of one kind as one text: bold titles, details as they are printed."""
+    """Return events of one kind as one text: bold titles, preformatted details."""
     shown = events[:MOST_SHOWN]
     size = min(SECTION, _TEXT // len(shown))
     parts = [text for event in shown for text in _of_event(event, 1, size)]
@@ -43,7 +43,7 @@ def slack_text(events: Sequence[Event]) -> str:
 
 
 def _sections(events: Sequence[Event]) -> Iterator[str]:
-    """The texts of a message's sections: each event has at least one, and all of them fit."""
+    """Yield the texts of a message's sections: each event has at least one, and all fit."""
     shown = events[:MOST_SHOWN]
     for event in shown:
         yield from _of_event(event, (SECTIONS - 1) // len(shown), SECTION)
@@ -51,7 +51,7 @@ def _sections(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _of_event(event: Event, most: int, size: int) -> Iterator[str]:
-    """An event's title and its lines, as printed: `most` texts of `size` characters at most."""
+    """Yield an event's title and preformatted lines: at most `most` texts of `size` letters."""
     start, lines = f"{_title(event)}\n", [_line(line) for line in event.text.splitlines()]
     if not lines:
         yield _title(event)
@@ -69,7 +69,7 @@ def _of_event(event: Event, most: int, size: int) -> Iterator[str]:
 
 
 def _fitting(lines: Sequence[str], room: int) -> int:
-    """How many of the first lines fit into so many characters."""
+    """Return the number of first lines that fit into a number of characters."""
     ends = accumulate(len(line) + 1 for line in lines)
     return sum(end - 1 <= room for end in ends)
 

@@ -1,4 +1,4 @@
-"""The program `notify`, whose argument is a run's folder: tells of the run's events.
+"""The program `notify`, whose argument is a run's folder: it reports the run's events.
 
 The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
 everybody has been notified, or can't be.
@@ -19,7 +19,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 
 
 def watch(folder: RunFolder) -> None:
-    """Tell a run's events until it is over; at once if somebody else does, or nobody wants to know.
+    """Report a run's events until it ends; return at once if another process does, or none is due.
 
     Raises:
         InputError: the folder is no run's.
@@ -30,13 +30,13 @@ def watch(folder: RunFolder) -> None:
     if not study.notify:
         return
     outbox = Outbox(folder.alerts)
-    with outbox.alone(wait=False) as ours:
+    with outbox.hold_lock(wait=False) as ours:
         if not ours:
             return
         events = RunEvents(folder)
         while True:
             try:
-                new = [event for event in events.look() if not outbox.has(event.id)]
+                new = [event for event in events.poll() if not outbox.has(event.id)]
                 if new and not is_taken_over(frozen, folder):
                     outbox.put(new, study.notify, is_daily=study.daily is not None)
             except InputError:
@@ -50,5 +50,5 @@ def watch(folder: RunFolder) -> None:
 
 
 def main() -> None:
-    """Tell a run's events until it is over."""
+    """Report a run's events until it is over."""
     be_watcher(watch, main.__doc__)

@@ -1,1 +1,1 @@
-"""From a study to a run's folder: the graph, the folder's names, what the pool makes of it."""
+"""Planning: from a study to a run's folder, with the choices that the pool decides."""

@@ -1,4 +1,4 @@
-"""The checks of a day's tables, when its run is planned: before anything is spent."""
+"""Checks of a day's tables when its run is planned, before anything is spent."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from trialfleet.workflows.tables.day_profile import profile_of
 
 
 class DayChecks:
-    """Checks the tables of one day of a study."""
+    """The checks of one day's tables."""
 
     def __init__(self, study: Study, day: date) -> None:
-        """Read what the tables of the past days were like.
+        """Read the profiles of past days' tables.
 
         Raises:
             TrialfleetError: the journal of the days can't be read.
         """
         self._checks = study.checks or Checks()
         self._seed = study.seed
-        self._past = past_tables(DailyFolder.of(study.name), day, MOST_DAYS)
+        self._past = past_tables(DailyFolder.for_study(study.name), day, MOST_DAYS)
 
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Note what a region's table is like, and what in it is unusual; return what fails its day.
+        """Note a region's table profile and what is unusual; return what fails its day.
 
         Raises:
             OSError: the notes can't be written.
@@ -57,4 +57,4 @@ def _note(warnings: list[Finding], days: int) -> dict[str, Any]:
 
 def _refusal(one: Finding) -> str:
     accept = f"to train on it as it is: checks: {{{one.check}: warn}}"
-    return f"checks.{one.check}: {one.text}; mend the file, or {accept}"
+    return f"checks.{one.check}: {one.text}; correct the file, or {accept}"

@@ -1,4 +1,4 @@
-"""A region's data as a file of this machine, for as long as it is examined."""
+"""A region's data as a local file while it is examined."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class UnreachableError(Exception):
-    """An object in S3 can't be had; the message says why."""
+    """An object in S3 can't be read; the message says why."""
 
 
 @contextmanager
 def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
-    """Give the file at a path or s3:// URL; what was fetched is deleted after the block.
+    """Give the file at a path or s3:// URL; delete a fetched copy after the block.
 
     Raises:
         UnreachableError: the object can't be had.
@@ -57,7 +57,7 @@ def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
 
 @contextmanager
 def _object_of(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Give a client of S3, and bucket and key of an object; its errors are `UnreachableError`s."""
+    """Give an S3 client, and an object's bucket and key; errors are `UnreachableError`s."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""The inputs of a run, fixed when it is submitted, and those that have changed since.
+"""The inputs of a run, noted when it is submitted, and those that have changed since.
 
 RUN/inputs.json has the files of the code, and where the study comes from;
 RUN/regions/SLUG/inputs.json has those of a region's data. Of each it has path, state and checksum;
@@ -40,12 +40,12 @@ def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
 
 
 def sif_of(study: Study) -> list[Path]:
-    """Return the image that HTCondor sends to a study's jobs, where there is one."""
+    """Return the image that HTCondor sends to a study's jobs; None if there is none."""
     return [Path(study.image)] if study.image and is_sif(study.image) else []
 
 
 def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
-    """Note what the code of a run is, and where its study comes from, as `source_of` has it."""
+    """Note the code of a run and the origin of its study, as `source_of` gives it."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *files_of(folder.code), *image]
     entries = [checksums.entry(file) for file in files]
@@ -53,7 +53,7 @@ def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Pa
 
 
 def freeze_data(folder: RunFolder, study: Study) -> None:
-    """Note what the data of each region is.
+    """Note the data of each region.
 
     Raises:
         InputError: it can't be read.
@@ -73,14 +73,14 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
-    """Note which inputs of a region are not what they were; what was noted before stays."""
+    """Note the inputs of a region that have changed; previous notes stay."""
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
     _note(files, [name for each in frozen for name in _changed(folder, each)])
 
 
 def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
-    """Return what a region's model was trained on, for its provenance.
+    """Return the training data of a region's model, for its provenance.
 
     Reads the files that were too large when the run was submitted. A file that has changed, or
     changes now, has no checksum.
@@ -112,7 +112,7 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
 def _write(
     folder: RunFolder, file: Path, entries: Entries, places: Iterable[str], **more: object
 ) -> None:
-    """Write entries, whose paths in the run's folder are relative to it: a plan is renamed."""
+    """Write entries with paths relative to the run's folder, as a plan is renamed."""
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry
         for entry in entries
@@ -128,7 +128,7 @@ def _name(folder: RunFolder, path: Path) -> str:
 
 
 def _changed(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
-    """The names of files that are in another state than they were, are gone or have come."""
+    """Return the names of files that have changed, gone or been added."""
     then = {e["path"]: _state_in(e) for e in frozen["files"] if "path" in e}
     places = [folder.root / place for place in frozen["folders"]]
     new = (_name(folder, file) for place in places for file in files_of(place))
@@ -145,18 +145,18 @@ def _state_in(entry: Mapping[str, Any]) -> FileState:
 
 def _is_in_state(path: Path, then: FileState | None) -> bool:
     try:
-        return FileState.of(path) == then
+        return FileState.of_file(path) == then
     except OSError:
         return False
 
 
 def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
-    """Add the checksums that are missing; return the names of files that have changed."""
+    """Add missing checksums; return the names of files that have changed."""
     checksums = Checksums(folder.checksums)
     missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
     for entry in missing:
         with suppress(OSError):
-            entry["sha256"] = checksums.of(folder.root / entry["path"], _state_in(entry))
+            entry["sha256"] = checksums.checksum(folder.root / entry["path"], _state_in(entry))
     return [entry["path"] for entry in missing if not entry["sha256"]]
 
 
@@ -164,7 +164,7 @@ def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
 
 
 def _objects(study: Study, places: Iterable[Iterable[str]]) -> dict[str, dict[str, Any]]:
-    """Return the identity of each object in S3; nothing where S3 can't be asked."""
+    """Return the identity of each object in S3; nothing if S3 can't be asked."""
     urls = sorted({place for own in places for place in own if place.startswith(URL_PREFIXES)})
     first = {url: found for url in urls[:1] if (found := _object(url, study))}
     if not first:  # S3 may be out of reach
@@ -182,7 +182,7 @@ def _object(url: str, study: Study) -> dict[str, Any]:
 
 
 def _replaced(study: Study, entries: Entries) -> list[str]:
-    """The URLs of objects that were replaced; one that S3 says nothing of any more is unknown."""
+    """Return the URLs of replaced objects; one that S3 no longer describes is unknown."""
     replaced = []
     for entry in entries:
         then = {key: value for key, value in entry.items() if key != "url"}
@@ -199,7 +199,7 @@ def _replaced(study: Study, entries: Entries) -> list[str]:
 
 
 def _noted(files: RegionFolder) -> dict[str, Any]:
-    """Which inputs of a region were found changed, and the words for it."""
+    """Return the changed inputs of a region that are noted, and the text about them."""
     if not files.changed.exists():
         return {"files": [], "reason": ""}
     return read_record(files.changed, shape=InputsChanged)
@@ -219,7 +219,7 @@ def _note(files: RegionFolder, changed: list[str]) -> None:
 
 
 def _told(entry: Mapping[str, Any], changed: set[str]) -> dict[str, Any]:
-    """An entry as a model's provenance has it."""
+    """Return an entry in the form of a model's provenance."""
     if entry.get("path") in changed:
         return {"path": entry["path"], "sha256": None}
     if entry.get("url") in changed:

@@ -1,7 +1,7 @@
-"""From a study to a run's folder: `condor_submit_dag study.dag` in it is always enough.
+"""Writing of a run's folder from a study: `condor_submit_dag study.dag` in it is always enough.
 
 Deterministic: the same study, run id, time and place give the same bytes. The folder is written
-beside its place and renamed when it is whole, so a plan that was interrupted leaves nothing.
+under a temporary name and renamed when it is complete, so an interrupted plan leaves nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def write_plan(
     places: Mapping[str, str] | None = None,
     day: RunsDay | None = None,
     costs: CostsBefore | None = None,
-    former: Sequence[FormerTask] = (),
+    previous: Sequence[FormerTask] = (),
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
@@ -80,21 +80,22 @@ def write_plan(
         run: the run's id; it names the published models' folders.
         out: the run's folder; it must not exist, or be empty.
         created: when the run was planned; default: now.
-        notes: what was chosen for the study, and why, for people.
+        notes: the choices made for the study, and why, for people.
         places: where the study's file sets a trial's limits, as `FrozenStudy` has them.
         day: the day that the run is of, if any.
         costs: what jobs of its study cost before, if that is known.
-        former: results of former runs that the optimiser learns from.
+        previous: previous results that the optimiser learns from.
 
     Raises:
         InputError: the run's id or folder can't be used, a model of that id is published
             already, two files of a trial have one name, or `trainer: tabular` can't use the data.
     """
-    assert study.accelerator != "auto", "what a study leaves to the pool is decided before"
+    assert study.accelerator != "auto", "choose the pool's defaults before planning"
     if not is_run_id(run):
         raise InputError(
             f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
-            f"digit first, and not as files of ours: {LATEST!r}, 'study.yaml', 'daily.…'"
+            f"digit first, and not a name of trialfleet's files: {LATEST!r}, 'study.yaml', "
+            "'daily.…'"
         )
     folder = RunFolder(place := usable_place(out))
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -120,14 +121,14 @@ def write_plan(
         places=dict(places or {}),
         study=study,
     )
-    _write_beside(folder, frozen, graph, code, aws, former)
+    _write_beside(folder, frozen, graph, code, aws, previous)
     remember_frozen(folder.study, frozen)
     return folder
 
 
 def _taken(place: Path) -> InputError:
     if not RunFolder(place).study.exists():
-        what = "holds something else" if place.is_dir() else "is a file"
+        what = "contains other files" if place.is_dir() else "is a file"
         return InputError(
             f"the run's folder {str(place)!r} exists already and {what}; choose another with --out"
         )
@@ -138,7 +139,7 @@ def _taken(place: Path) -> InputError:
 
 
 def _trainer_files(study: Study) -> list[Path]:
-    """The trainer's files, in the study's order, the helper not among them."""
+    """Return the trainer's files without the helper, in the study's order."""
     if isinstance(study.trainer, Trainer):
         return [Path(file) for file in study.trainer.files]
     files = [f"tabular/{name}" for name in tabular.FILES]
@@ -148,7 +149,7 @@ def _trainer_files(study: Study) -> list[Path]:
 
 
 def _check_settings(study: Study) -> None:
-    """Whether the reference trainer, where it is used, takes what each region's space gives it."""
+    """Check that the reference trainer, if used, accepts each region's search space."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.nodes.tabular.settings import SettingError, Settings
@@ -170,7 +171,7 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Each end of each range and each choice beside the defaults, by name; then these alone."""
+    """Yield each end of each range and each choice with the defaults, then these alone."""
     defaults = space.complete(space.defaults())
     for name, parameter in space.parameters.items():
         yield from ((name, {**defaults, name: value}) for value in parameter.outermost())
@@ -192,7 +193,7 @@ def _check_sandbox(region: str, files: Iterable[Path], own: tuple[str, ...]) -> 
         if count > 1:
             raise InputError(
                 f"region {region!r}: {count} files of a trial are called {name!r}; "
-                "they travel into one folder, so rename all but one"
+                "all of them are copied into one folder, so rename all but one"
             )
 
 
@@ -202,9 +203,9 @@ def _write_beside(
     graph: StudyGraph,
     code: list[Path],
     aws: AwsEnvironment | None,
-    former: Sequence[FormerTask],
+    previous: Sequence[FormerTask],
 ) -> None:
-    """Write everything into a folder beside the run's, then rename it."""
+    """Write everything into a temporary folder next to the run's, then rename it."""
     parent, study = folder.root.parent, frozen.study
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -220,8 +221,8 @@ def _write_beside(
         _write_texts(beside.root, texts_of(folder, frozen, graph), private)
         if aws:
             _write_private(beside.aws, aws.to_json())
-        if former:
-            write_atomic(beside.former, former_as_text(former))
+        if previous:
+            write_atomic(beside.previous_results, former_as_text(previous))
         _copy_code(beside.code, [*code, _node_file(nodes.HELPER)])
         archive.build(beside.code / nodes.AGENT)
         freeze_code(beside, source_of(frozen), sif_of(study))
@@ -242,7 +243,7 @@ def _write_beside(
 
 
 def _write_variables(file: Path, *, needed: object) -> None:
-    """Note the way to AWS of whoever plans, for a process beside the run that needs it."""
+    """Note the planner's AWS settings for processes of the run that need them."""
     from trialfleet.infra.fleet.aws import account
 
     variables = account.variables() if needed else {}
@@ -250,12 +251,12 @@ def _write_variables(file: Path, *, needed: object) -> None:
 
 
 def _write_private(file: Path, content: object) -> None:
-    """Write what may hold a proxy's password."""
+    """Write a file that may hold a proxy's password."""
     write_atomic(file, json.dumps(content, indent=1) + "\n", mode=0o600)
 
 
 def _put(beside: Path, place: Path) -> None:
-    """Give a run's folder its name, which an empty folder may have: it keeps the name for us."""
+    """Rename a folder to the run's name, which an empty folder may reserve for it."""
     try:
         beside.replace(place)
     except OSError as error:
@@ -265,7 +266,7 @@ def _put(beside: Path, place: Path) -> None:
 
 
 def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsDay | None) -> None:
-    """Examine the data that the reference trainer is to read, where it is used."""
+    """Examine the data for the reference trainer, if it is used."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.workflows.control.plan.day_checks import DayChecks
@@ -281,13 +282,13 @@ def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsD
 
 
 def _check_space(place: Path) -> None:
-    """Whether trials could begin there at all."""
+    """Check that trials can start with the free disk space."""
     if words := lack_of_space(place):
         raise InputError(f"{words}; make room, or choose another folder with --out")
 
 
 def _write_texts(root: Path, texts: dict[Path, str], private: set[Path]) -> None:
-    """Write the files; those that are `private` are closed to others from their first byte."""
+    """Write the files; `private` ones are closed to others from their first byte."""
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -318,12 +319,12 @@ def _copy(file: Path, to: Path) -> None:
     else:
         shutil.copyfile(file, to)
         shutil.copymode(file, to)
-    for path in (to, *to.rglob("*")):  # whoever may write the original may not write the copy
+    for path in (to, *to.rglob("*")):  # the copy is read-only
         path.chmod(path.stat().st_mode & ~0o022)
 
 
 def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:
-    """DAGMan enters a node's folder before its PRE script runs."""
+    """Make the nodes' folders: DAGMan enters them before their PRE scripts run."""
     for region in graph.regions:
         files = folder.region(region.slug)
         files.best.root.mkdir(parents=True)

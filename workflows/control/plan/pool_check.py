@@ -1,4 +1,4 @@
-"""What a planned run meets in the pool as it is: slots that can run its trials, or none."""
+"""Check of the present pool for a planned run: slots that can run its trials, or none."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _SECONDS = 60.0  # for condor_submit's dry run
 
 @dataclass(frozen=True, kw_only=True)
 class PoolCheck:
-    """What the pool has for a run.
+    """The pool's slots for a run, and other obstacles.
 
     Attributes:
         prospects: where its trials can run; None if the pool couldn't be asked.
-        has_fleet: the study brings nodes of its own.
-        suitable: what those will have; None where that wasn't asked.
+        has_fleet: the study adds nodes of its fleet.
+        suitable: what those will have; None if that wasn't asked.
         troubles: what else is in its way, or what couldn't be asked and why.
     """
 
@@ -48,7 +48,7 @@ class PoolCheck:
 
     @property
     def hopeless(self) -> str:
-        """Why the run would wait for ever as things stand; empty if it wouldn't."""
+        """The reason why the run would wait forever in this pool; empty if it wouldn't."""
         if self.prospects is None or self.prospects.fit:
             return ""
         if self.has_fleet:
@@ -56,16 +56,16 @@ class PoolCheck:
         return str(self.prospects) if self.prospects.hopeless else ""
 
     def lines(self) -> list[str]:
-        """In words, a line each."""
+        """Return the result in words, a line each."""
         found = [str(self.prospects)] if self.prospects else []
         if self.suitable:
             found.append(str(self.suitable))
         elif found and self.has_fleet:
-            found.append("the study's fleet brings others")
+            found.append("the study's fleet adds others")
         return [*found, *self.troubles]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the result as plain data."""
         found = self.prospects
         return {
             "slots": found.slots if found else None,
@@ -80,7 +80,7 @@ class PoolCheck:
 
 
 def check_pool(folder: RunFolder) -> PoolCheck:
-    """Return what a planned run meets in the pool; says so where the pool can't be asked."""
+    """Return the check of the pool for a planned run; it says if the pool can't be asked."""
     frozen = load_frozen(folder.study)
     study = frozen.study
     try:
@@ -117,7 +117,7 @@ def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
 
 
 def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:
-    """Return the ad of a trial's job, by the very submit file that trials have.
+    """Return the ad of a trial's job, made from the submit file that trials have.
 
     Raises:
         PoolError: condor_submit can't be run, or refuses the file.

@@ -1,6 +1,6 @@
-"""What a study leaves to the pool: whether its trials want GPUs, and which Python runs them.
+"""Choices that a study leaves to the pool: GPUs for its trials, and the Python that runs them.
 
-Decided when a run is planned, and frozen in it: each choice with a word on why.
+They are decided when a run is planned, and frozen in it, each with its reason.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SECONDS = 20.0  # for a Python to start
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolLook:
-    """What a plan knows of the pool.
+class PoolFacts:
+    """Facts about the pool for a plan.
 
     Attributes:
-        slots: its slots; none where it is out of reach.
-        trouble: why it is out of reach; empty where it isn't.
+        slots: its slots; none if it is out of reach.
+        trouble: why it is out of reach; empty if it isn't.
         on_this_machine: it is an embedded pool: jobs run here, under this account.
         job_path: PATH of the jobs of an embedded pool.
     """
@@ -48,19 +48,19 @@ class PoolLook:
     job_path: str = ""
 
 
-def look() -> PoolLook:
-    """Return what is to be known of the pool that this process would talk to."""
+def inspect_pool() -> PoolFacts:
+    """Return the facts about the pool that this process would talk to."""
     try:
         environment = connect()
         use(environment)
         is_embedded = embedded_folder(environment.get("CONDOR_CONFIG", "")) is not None
-        return PoolLook(
+        return PoolFacts(
             slots=tuple(pool_slots().whole),
             on_this_machine=is_embedded,
             job_path=_job_path() if is_embedded else "",
         )
     except PoolError as error:
-        return PoolLook(trouble=str(error))
+        return PoolFacts(trouble=str(error))
 
 
 def _job_path() -> str:
@@ -70,8 +70,8 @@ def _job_path() -> str:
     return found[1].replace("''", "'").replace('""', '"') if found else ""
 
 
-def settle(study: Study, pool: PoolLook) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with what it left open decided, and a line on each such choice.
+def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
+    """Return the study with its open choices decided, and a line on each.
 
     Raises:
         UnusableStudyError: the study's own Python can't run trials.
@@ -83,7 +83,7 @@ def settle(study: Study, pool: PoolLook) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Whether a study is `study`, with what that left open decided, by whatever pool."""
+    """Return whether a study is `study` with its open choices decided, by whatever pool."""
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":
         decided["accelerator"] = settled.accelerator
@@ -92,7 +92,7 @@ def is_settled(settled: Study, study: Study) -> bool:
     return settled == study.model_copy(update=decided)
 
 
-def _accelerator(study: Study, pool: PoolLook) -> tuple[str, str]:
+def _accelerator(study: Study, pool: PoolFacts) -> tuple[str, str]:
     if study.accelerator != "auto":
         return study.accelerator, ""
     if study.fleet and study.fleet.brings_gpus:
@@ -106,7 +106,7 @@ def _accelerator(study: Study, pool: PoolLook) -> tuple[str, str]:
         return "gpu", f"accelerator: gpu, because {have} of {len(pool.slots)} slot(s) have HAS_GPU"
     if silent := sum(gpus(slot) > 0 for slot in pool.slots):
         return "cpu", (
-            f"accelerator: cpu, because none of the {silent} slot(s) with GPUs says HAS_GPU "
+            f"accelerator: cpu, because none of the {silent} slot(s) with GPUs advertises HAS_GPU "
             "(docs/gpu.md)"
         )
     return "cpu", "accelerator: cpu, because no slot of the pool has a GPU"
@@ -115,15 +115,15 @@ def _accelerator(study: Study, pool: PoolLook) -> tuple[str, str]:
 # -- Python ------------------------------------------------------------------------------------
 
 
-def _python(study: Study, pool: PoolLook) -> tuple[str | None, str]:
-    """The Python that trials get, and a line that names it."""
+def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
+    """Return the Python of trials, and a line about it."""
     if study.image:
         return study.python, _python_of_image(study.python or PYTHONS[0], study.image)
     if not pool.on_this_machine:
         if study.python:
             return study.python, f"python: {study.python} on the nodes; not looked for from here"
         unknown = ", because there is no pool to ask" if pool.trouble else ""
-        return None, f"python: what python3 is where a trial runs{unknown}"
+        return None, f"python: python3 of the node where a trial runs{unknown}"
     if study.python is None:
         return sys.executable, f"python: {sys.executable} ({_version(sys.executable)})"
     found = shutil.which(study.python, path=pool.job_path)
@@ -136,7 +136,7 @@ def _python(study: Study, pool: PoolLook) -> tuple[str | None, str]:
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """A line that names the Python of an image, which is asked where apptainer is on this machine.
+    """Return a line about the Python of an image, which apptainer asks if it is here.
 
     Raises:
         UnusableStudyError: it isn't in the image, or is too old.
@@ -166,14 +166,14 @@ def _unusable(text: str) -> UnusableStudyError:
     return UnusableStudyError(Problem(("python",), text))
 
 
-def _why_not(python: str, pool: PoolLook) -> str:
+def _why_not(python: str, pool: PoolFacts) -> str:
     if "/" not in python:
         return f"is not on a job's PATH, {pool.job_path}"
     return "is not executable" if Path(python).exists() else "does not exist"
 
 
 def _version(python: str) -> str:
-    """A Python's version, once it has said so itself.
+    """Return a Python's version, as it prints it.
 
     Raises:
         UnusableStudyError: it doesn't run, or is too old.
@@ -192,7 +192,7 @@ def _version(python: str) -> str:
 
 
 def _recent(python: str, version: str) -> str:
-    """Return a version that a Python has said, which trials can do with."""
+    """Return the version that a Python printed, if trials can use it."""
     try:
         parts = tuple(int(part) for part in version.split("."))
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""Ids of runs: a run is called as its folder, and that by default as the time to the second.
+"""Ids of runs: a run's id is its folder's name, by default the time to the second.
 
-A number stands behind it where another run has that. An id names a run's folder and its models'
-folders, so both are claimed, each by what only one process can make: of any number of plans in one
-second, each gets an id of its own.
+A number follows it if another run has that id. An id names a run's folder and its models' folders.
+So both are claimed, each by a file or folder that only one process can make: simultaneous plans get
+different ids.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from trialfleet.workflows.study.spec import Study
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _OURS = re.compile(rf"{LATEST}|study\.yaml|daily\..*")  # a folder with study.yaml in it is a run's
-_CLAIMS = ".planned"  # beside a study's regions; its files are the ids, until they can't come again
+_CLAIMS = (
+    ".planned"  # next to a study's regions; its files are the ids, as long as they could recur
+)
 _CLAIM_SECONDS = 86_400.0  # an hour comes twice when summer time ends
 
 
 def is_run_id(text: str) -> bool:
-    """Whether a run may be called so: its folder, and its models', lie beside files of ours."""
+    """Return whether a run may have this id: it names folders next to trialfleet's files."""
     return _RUN_ID.fullmatch(text) is not None and not _OURS.fullmatch(text)
 
 
@@ -40,7 +42,7 @@ def new_run_id(now: datetime | None = None) -> str:
 
 
 def default_folder(study: Study, run: str) -> Path:
-    """Return where a run lies if nobody says otherwise: `runs/STUDY/RUN-ID` here."""
+    """Return the default folder of a run: `runs/STUDY/RUN-ID` here."""
     return Path.cwd() / "runs" / study.name / run
 
 
@@ -54,10 +56,10 @@ def published_already(study: Study, run: str) -> Path | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """An id that no other run of its study has or gets.
+    """An id that no other run of its study has or can get.
 
     Attributes:
-        made: what was made to claim it, innermost first.
+        made: files and folders made to claim it, innermost first.
     """
 
     run: str
@@ -65,7 +67,7 @@ class Claim:
     made: tuple[Path, ...]
 
     def release(self) -> None:
-        """Remove what was made if no run came of it; what isn't empty stays."""
+        """Remove what was made for the claim if the run was not written; keep other files."""
         if RunFolder(self.place).study.exists():
             return
         for path in self.made:
@@ -100,7 +102,7 @@ def claim_run(study: Study, out: Path | None) -> Claim:
 
 
 def _absent(folder: Path) -> list[Path]:
-    """The folder and those above it, as far as they aren't there."""
+    """Return the missing ones of a folder and its parents."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
@@ -108,7 +110,7 @@ def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) ->
     """Claim an id for a folder; one that was claimed for the same folder before is its own.
 
     Returns:
-        What was made for it, innermost first; None where another run has the id.
+        Files and folders made for it, innermost first; None if another run has the id.
     """
     if not study.publishes:
         return []

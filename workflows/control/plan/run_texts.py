@@ -1,4 +1,4 @@
-"""The text files of a run: graphs, submit files, DAGMan's configuration, what its scripts call.
+"""Text files of a run: graphs, submit files, DAGMan's configuration, the scripts' client.
 
 Pure: the same study, run id, place and time give the same texts.
 """
@@ -27,7 +27,7 @@ from trialfleet.workflows.study.trainer_command import PYTHONS
 
 
 def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
-    """Every text file of the run by its path relative to the folder. Touches no file system."""
+    """Return every text file of the run by its path in the folder. Touches no file system."""
     submits = [folder.optimizer_submit, folder.publish_submit, folder.report_submit]
     submits += [folder.fleet_submit] if graph.autoscale != "off" else []
     submits += [folder.gang_submit] if frozen.study.has_gangs else []
@@ -116,7 +116,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
 
 
 def _jobs_of_node(study: Study, region: RegionGraph) -> int:
-    """How many jobs a node of trials may have: one that failed, or whose time was up, has another.
+    """Return the maximum number of jobs of a node: failed and timed-out ones are replaced.
 
     The scripts count what each trial's attempts may come to; this bounds all.
     """
@@ -138,7 +138,7 @@ def _client(folder: RunFolder) -> str:
 
 
 def command_of(study: Study) -> list[str]:
-    """The command that a trial runs in its sandbox."""
+    """Return the command that a trial runs in its sandbox."""
     ours = ["python3", tabular.FILES[0]]
     words = study.trainer.command if isinstance(study.trainer, Trainer) else ours
     return [study.python, *words[1:]] if study.python and words[0] in PYTHONS else words

@@ -1,4 +1,4 @@
-"""Where a run's study comes from: its file, and the git commit of the folder that it lies in."""
+"""The origin of a run's study: its file, and the git commit of its folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Trainer
 
-_SECONDS = 10  # for git: a checkout may lie on a slow disk
+_SECONDS = 10  # for git: a checkout may be on a slow disk
 
 
 def source_of(frozen: FrozenStudy) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def source_of(frozen: FrozenStudy) -> dict[str, Any]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says in a folder; None where there is no git, or no checkout."""
+    """Return git's output in a folder; None without git or a checkout."""
     try:
         done = subprocess.run(
             ["git", "--no-optional-locks", "-C", str(folder), *arguments],

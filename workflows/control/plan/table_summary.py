@@ -1,4 +1,4 @@
-"""What a plan tells of the tables that it found."""
+"""Summary of the tables that a plan found."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _PARTS = 3  # to train, to validate, to test
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # as repr() writes text
 _COLUMN = re.compile(rf"column {_QUOTED}")
 _EXAMPLES = re.compile(rf"{_QUOTED}|\d+")
-_SECONDS = 2.0  # without a word
+_SECONDS = 2.0  # without a message
 
 Table = dict[str, Any]
 Checked = dict[str, Any]
 
 
 def tables_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
-    """Return what was found in each region's data, by the region's name."""
+    """Return the description of each region's data, by the region's name."""
     found = {name: found_in(folder.region(region_slug(name))) for name in regions}
     return {name: table for name, table in found.items() if table is not None}
 
 
 def checks_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
-    """Return what the checks of each region's table found, by the region's name."""
+    """Return the findings of each region's table checks, by the region's name."""
     found = {name: checks_in(folder.region(region_slug(name))) for name in regions}
     return {name: checked for name, checked in found.items() if checked is not None}
 
 
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
-    """Return a line per region whose table is unusual, and one for those with too few days."""
+    """Return a line per region with an unusual table, and one for those with few days."""
     new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
     told = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:
@@ -54,7 +54,7 @@ def checks_lines(checks: dict[str, Checked]) -> list[str]:
 
 
 def table_lines(tables: dict[str, Table]) -> list[str]:
-    """Return a line per region, and a line for each thing that a person should know."""
+    """Return a line per region and a line for each note."""
     if not tables:
         return []
     head = ("region", "rows", "train/validation/test", "columns", "missing", "target")
@@ -95,11 +95,11 @@ def _target(table: Table) -> str:
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
-    """Return each note once, with the regions that it is about where that isn't all of them.
+    """Return each note once, with its regions if these aren't all.
 
-    Of notes on a column that differ in their counts and examples alone, the first is told.
+    Of notes on a column that differ only in their counts and examples, the first is shown.
     """
-    about: dict[str, dict[str, str]] = {}  # by what the note says, the regions' own words
+    about: dict[str, dict[str, str]] = {}  # the regions' notes, by the note without counts
     for region, table in tables.items():
         for note in _notes_of(table):
             about.setdefault(_without_examples(note), {})[region] = note
@@ -109,7 +109,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
 
 
 def _merged(notes: dict[str, str], of: int) -> str:
-    """One note for regions that have the same, but for counts and examples."""
+    """Return one note for regions that differ only in counts and examples."""
     [first, *others], note = notes, next(iter(notes.values()))
     is_of_all = len(notes) == of
     if len({*notes.values()}) == 1:
@@ -119,14 +119,14 @@ def _merged(notes: dict[str, str], of: int) -> str:
 
 
 def _without_examples(note: str) -> str:
-    """What a note on a column says whatever its counts and examples are; any other as it is."""
+    """Return a column's note without counts and examples; any other unchanged."""
     if not (column := _COLUMN.match(note)):
         return note
     return column[0] + _EXAMPLES.sub("…", note[column.end() :])
 
 
 def _beginnings(tables: dict[str, Table]) -> list[str]:
-    """Say where a split by time parts the rows, and in which regions where they differ."""
+    """Return where a split by time divides the rows, by region if they differ."""
     about: dict[str, dict[str, str]] = {}
     for region, table in tables.items():
         if begins := table["begins"]:
@@ -150,8 +150,8 @@ def _notes_of(table: Table) -> list[str]:
     notes += _untaught_classes(table) + _rare_classes(table["classes"])
     if min(table["parts"]["validation"], table["parts"]["test"]) < _FEW_ROWS:
         notes.append(
-            f"fewer than {_FEW_ROWS} rows to validate or to test: what is measured by so few, and "
-            "what a gate decides by it, is mostly chance; see table.split"
+            f"fewer than {_FEW_ROWS} rows for validation or test: metrics from so few rows, "
+            "and a gate's decision by them, are mostly chance; see table.split"
         )
     ignored = [f"column {name!r} is ignored: {why}" for name, why in table["ignored"].items()]
     others = [f"column {name!r} {note}" for name, note in table["notes"].items()]
@@ -159,7 +159,7 @@ def _notes_of(table: Table) -> list[str]:
 
 
 def _untaught_classes(table: Table) -> list[str]:
-    """Name the classes that no training row has."""
+    """Return the note on classes that no training row has."""
     classes = [f"{name!r} ({table['classes'][name]})" for name in table["untaught"]]
     if not classes:
         return []
@@ -168,17 +168,17 @@ def _untaught_classes(table: Table) -> list[str]:
 
 
 def _rare_classes(classes: dict[str, int]) -> list[str]:
-    """Name the classes that can't be in all three parts; a slip of the pen often is such a one."""
+    """Return the note on classes too rare for all three parts, which often are mistakes."""
     rare = [name for name, rows in classes.items() if rows < _PARTS]
     if not rare:
         return []
     others = [name for name in classes if name not in rare]
     named = first_of([f"{name!r}{did_you_mean(name, others)}" for name in rare], _MOST_NAMES)
-    return [f"classes of fewer than {_PARTS} rows: {named}; mend the file if that is a slip"]
+    return [f"classes of fewer than {_PARTS} rows: {named}; correct the file if that is a mistake"]
 
 
 def _first(notes: list[str], what: str) -> list[str]:
-    """Return so many notes on columns as a person reads, and how many more there are."""
+    """Return the first notes on columns, and the number of the rest."""
     if (more := len(notes) - _MOST_COLUMNS) <= 1:
         return notes
     rest = f"and {more} more columns, {what}; trialfleet plan --json has all"
@@ -194,7 +194,7 @@ def _without_target(tables: dict[str, Table]) -> list[str]:
 
 
 def _in_no_cell(tables: dict[str, Table]) -> list[str]:
-    """Name the study's own texts for a missing value that no region has."""
+    """Return the note on the study's texts for missing values that no region has."""
     texts, *others = (table["in_no_cell"] for table in tables.values())
     idle = [repr(text) for text in texts if all(text in other for other in others)]
     if not idle:
@@ -204,7 +204,7 @@ def _in_no_cell(tables: dict[str, Table]) -> list[str]:
 
 
 def _roles(tables: dict[str, Table]) -> list[str]:
-    """Say which columns are numeric in one region and categorical in another."""
+    """Return the notes on columns that are numeric in one region and categorical in another."""
     numeric = {name for table in tables.values() for name in table["numeric"]}
     categorical = {name for table in tables.values() for name in table["categorical"]}
     return [
@@ -215,7 +215,7 @@ def _roles(tables: dict[str, Table]) -> list[str]:
 
 
 def _not_everywhere(tables: dict[str, Table]) -> list[str]:
-    """Say which columns that are used in some regions are in no file of others."""
+    """Return the notes on columns that only some regions have."""
     in_file = {
         region: {*table["numeric"], *table["categorical"], *table["ignored"], table["target"]}
         for region, table in tables.items()
@@ -237,7 +237,7 @@ def _not_everywhere(tables: dict[str, Table]) -> list[str]:
 
 
 def table_progress() -> Callable[[int, int], None]:
-    """Return what tells, every 2 s and where a person looks on, how many tables are read."""
+    """Return a callback that reports every 2 s, on a terminal, how many tables are read."""
     last_shown = time.monotonic()
 
     def tell(done: int, regions: int) -> None:

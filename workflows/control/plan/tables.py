@@ -1,4 +1,4 @@
-"""The tables of all regions, examined before any job: all mistakes are reported together.
+"""The tables of all regions, examined before any job: all problems are reported together.
 
 The data of each region is read whole, once. What a CSV or Parquet file holds is written into the
 run's folder as the arrays that trials read, so all of them train on the same rows with the same
@@ -41,7 +41,7 @@ _MOST_PROBLEMS, _MOST_FILES, _MOST_CLASSES = 20, 3, 4
 _KEY = re.compile(
     r"((?:objective\.|report_|gate\.)(?:metric|direction)|target|checks\.\w+|table(?:\.\w+)*): "
 )
-# What a kind of target is in words; that of the last kind that has a metric is the widest.
+# Names of the kinds of target; the last kind that has a metric is the most general one.
 _TARGETS = {"binary": "two classes", "multiclass": "classes", "regression": "numbers"}
 _PART_OF = {
     f"{prefix}_{name}": part
@@ -52,7 +52,7 @@ _THREADS = 8  # polars has threads of its own; these overlap reading, hashing an
 
 
 class TablesError(UnusableStudyError):
-    """Some regions' data can't be trained on; `by_region` has what is wrong with each of those."""
+    """Data of regions that can't be trained on; `by_region` has the problems of each."""
 
     def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
         super().__init__(*problems)
@@ -103,14 +103,14 @@ def write_tables(
 
 
 class _Fault(NamedTuple):
-    """What is wrong with a region's data, after the key of the study that it is at odds with."""
+    """A problem of a region's data, after the key of the study that it conflicts with."""
 
     file: str
     text: str
 
 
 def _by_problem(faults: Iterable[_Fault]) -> list[Problem]:
-    """Each problem once, with the files that have it."""
+    """Return each problem once, with the files that have it."""
     files: dict[str, list[str]] = {}
     for fault in faults:
         files.setdefault(fault.text, []).append(fault.file)
@@ -127,7 +127,7 @@ def _problem(text: str, files: list[str]) -> Problem:
 def _problems_of(
     study: Study, folder: RunFolder, region: str, checks: DayChecks | None
 ) -> list[_Fault]:
-    """Write a region's table; return what is wrong with its data."""
+    """Write a region's table; return the problems of its data."""
     places = study.data_of(region)
     if len(places) != 1:
         count = len(places) or "none"
@@ -166,10 +166,10 @@ def _problems_of(
 def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
-    """Return the checksum of a file and what is in it; write the table where it needs another."""
-    before = FileState.of(path) if path.is_file() else None
+    """Return a file's checksum and description; write a table if trials need one."""
+    before = FileState.of_file(path) if path.is_file() else None
     if before is None:
-        raise TableError("is no file; trainer: tabular reads one file per region")
+        raise TableError("is not a file; trainer: tabular reads one file per region")
     checksum = sha256_of(path)
     if form == "npz":
         table = _examine_npz(study, path)
@@ -178,8 +178,8 @@ def _examine(
         options = study.table or TableOptions()
         table, found = build_table(read_rows(path, form), study.target, options, study.seed)
         save_table(files.table, table, compressed=False)
-    if FileState.of(path) != before:
-        raise TableError("changed while it was read; plan again when it is whole")
+    if FileState.of_file(path) != before:
+        raise TableError("changed while it was read; plan again once it is complete")
     return {"sha256": checksum, "bytes": before.bytes}, table, found
 
 
@@ -190,21 +190,21 @@ def _examine_npz(study: Study, path: Path) -> Table:
         raise TableError(str(error).removeprefix(f"{path} ")) from error
     if study.target not in {None, table.columns.target}:
         raise TableError(
-            f"target: is {study.target!r}, and this .npz was written with the target "
+            f"target: is {study.target!r}, but this .npz was written with the target "
             f"{table.columns.target!r}"
         )
     if study.table is not None:
-        raise TableError("table: is for CSV and Parquet; write_table settled what a .npz holds")
+        raise TableError("table: does not apply to .npz files; write_table has set their columns")
     return table
 
 
 def _metric_problems(study: Study, found: Description) -> Iterator[str]:
-    """Say which of the study's metrics the trainer doesn't tell of such a table."""
+    """Yield the study's metrics that the trainer doesn't report for such a table."""
     kind = found.kind
     known = metrics_of(kind)
-    slip = found.notes.get(found.target)  # one cell that is no number made classes of numbers
+    slip = found.notes.get(found.target)  # one cell that is not a number made the numbers classes
     gate = study.gate
-    given = [  # how the keys begin, and what stands there
+    given = [  # the keys' prefixes, and their values
         ("objective.", study.objective.metric, study.objective.direction),
         ("report_", study.report_metric, study.report_direction),
         ("gate.", gate.metric if gate else None, gate.direction if gate else None),
@@ -218,7 +218,7 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
             yield f"{section}metric: {_why_not(metric, found)}"
         elif direction not in {None, right := _direction_of(metric)}:
             size = "large" if right == "maximize" else "small"
-            text = f"is {direction}, and a {size} {metric} is a good one: {right}"
+            text = f"is {direction}, but a {size} {metric} is good: write {right}"
             yield f"{section}direction: {text}"
         elif (part := _PART_OF.get(metric)) in found.one_class:
             what = (
@@ -234,7 +234,7 @@ def _direction_of(metric: str) -> str:
 
 
 def _why_not(metric: str, found: Description) -> str:
-    """What is wrong with a metric that the trainer doesn't tell of such a table, and what it does.
+    """Return why a metric is wrong for such a table, and the metrics that are possible.
 
     A metric of another kind of target, or a name that is near to one, is never answered with what
     is only spelt alike.
@@ -259,7 +259,7 @@ def _target(found: Description) -> str:
 
 
 def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
-    """Say so where a target is classes in one region and numbers in another."""
+    """Yield a problem if a target is classes in one region and numbers in another."""
     tasks: dict[str, list[str]] = {}
     for region in regions:
         found = found_in(folder.region(region_slug(region)))

@@ -1,4 +1,4 @@
-"""The files of a trial and of the job that trains it: its order, and its submit file."""
+"""Files of a trial and of its job: its order, and its submit file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trialfleet import job_files
 from trialfleet.render import render_template
 from trialfleet.sections import bytes_of
 from trialfleet.workflows.control.plan.inputs import inputs_of, sif_of
-from trialfleet.workflows.facts.jobs.agent_words import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.cost import PRICED_BY
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
@@ -28,23 +28,27 @@ from trialfleet.workflows.study.sections import Gang
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
-MOST_STARTS = 1000  # a gang's job that got a slot so often, and lost it, is given up
+MOST_STARTS = 1000  # starts of a gang's job, then it is removed
 MOST_VACATES, SHORT_SECONDS = 20, 120  # any other job: as often, after so short executions
 # Files with more are sent to a machine once for all jobs there. For that HTCondor makes a transfer
 # of its own, and no slot goes from one region's job to another's: 3 s. Less is sent in 0.1 s.
 ONCE_BYTES = 10_000_000
-AVOID_SECONDS = 120  # so long a job waits for another machine than those where it failed before
+AVOID_SECONDS = 120  # a job waits for another machine than those where it failed before
 Mode = Literal["tune", "final", "evaluate"]
-_LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}  # folders, beside what all leave
+_LEFT = {
+    "tune": [],
+    "final": ["model"],
+    "evaluate": ["losses"],
+}  # folders, in addition to those of all modes
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """What one trial runs.
+    """The order for one trial.
 
     Attributes:
-        models: in mode "evaluate", the folders in the sandbox of the models to measure, by what
-            they are: champion, challenger.
+        models: in mode "evaluate", the models' folders in the sandbox, by their roles: champion,
+            challenger.
         avoid: machines that its job is not to run on while others may take it.
         alone: it is one job also where the study's trials are gangs.
         until: a job that has not begun by then does not begin any more.
@@ -64,12 +68,12 @@ class TrialOrder:
 
 @dataclass(frozen=True)
 class TrialFiles:
-    """Writes the files of a trial and of its job.
+    """Writer of a trial's files and of its job's.
 
     Attributes:
         study: the run's, resolved.
         place: the trial's folder; of a lane's job, its node's.
-        order: what is to be trained; of a lane's job, what its trials have in common.
+        order: the trial to train; of a lane's job, the common part of its trials.
     """
 
     run: str
@@ -91,10 +95,10 @@ class TrialFiles:
                 job_files.write(words, "", within=self.place.node_root)
 
     def hand_out(self, turn: Turn | None = None) -> None:
-        """Write the trial's folder anew, and the order by which its job's agent begins it.
+        """Write the trial's folder again, and the order by which its job's agent starts it.
 
         It answers an agent's turn, or the job has not begun. Where there is a checkpoint of the
-        trial, it goes on from that; `Attempts` removes one of an attempt that failed.
+        trial, it continues from that; `Attempts` removes one of an attempt that failed.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
@@ -119,7 +123,7 @@ class TrialFiles:
         )
 
     def submit_text(self) -> str:
-        """Return the job's submit file; it is to be submitted in the folder of its node."""
+        """Return the job's submit file; submit it in the folder of its node."""
         study, folder, place, order = self.study, self.folder, self.place, self.order
         files = [d for d in self._data if not d.startswith(URL_PREFIXES)]
         sif = sif_of(study)
@@ -165,15 +169,16 @@ class TrialFiles:
 
     @cached_property
     def _gang(self) -> Gang | None:
-        """How many slots train together, where it is more than a job by itself."""
+        """The number of slots that train together, if more than one."""
         alone = self.order.alone or self.order.mode == "evaluate"
         return None if alone else self.study.nodes_of(self.order.region)
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Write a job's files around what the block writes.
+        """Write a job's files around those that the block writes.
 
-        The submit file goes first and comes last: where it stands, all that it names stands too.
+        The submit file is removed first and written last: while it exists, so do the files that it
+        names.
         """
         place, gang = self.place, self._gang
         job_files.remove(place.submit)
@@ -190,17 +195,17 @@ class TrialFiles:
         job_files.write(place.submit, self.submit_text())
 
     def _begin_gang(self, gang: Gang) -> None:
-        """Forget a former gang's generations, and say where in S3 this one's checkpoints lie."""
+        """Delete a previous gang's generations, and set this gang's checkpoint prefix in S3."""
         job_files.make_empty(self.place.gang)
         if gang.checkpoints:
             node = self.place.node_root.relative_to(self.folder.root).parts
-            attempt = secrets.token_hex(4)  # nothing of a former one is ever written over
+            attempt = secrets.token_hex(4)  # a previous one is never overwritten
             bucket = gang.checkpoints.rstrip("/")
             prefix = "/".join([bucket, self.study.name, self.run, *node, attempt])
             job_files.write_json(self.place.gang_store, {"schema": 1, "prefix": prefix})
 
     def _empty(self) -> None:
-        """Empty the trial's folder: nothing of a former attempt is in it but its checkpoint."""
+        """Empty the trial's folder, except for the checkpoint of the previous attempt."""
         place, mode = self.place, self.order.mode
         for file in (place.result, place.progress):
             job_files.write(file, "", durable=False)
@@ -216,7 +221,7 @@ class TrialFiles:
             job_files.write(place.stop, "", within=place.node_root, durable=False)
 
     def _contract(self) -> dict[str, Any]:
-        """What `trial.json` holds."""
+        """Return the content of `trial.json`."""
         study, order = self.study, self.order
         return {
             "schema": TRIAL_SCHEMA,
@@ -237,10 +242,11 @@ class TrialFiles:
         }
 
     def _reach(self, files: Iterable[str]) -> str:
-        """Return what of the access point a job with a proxy reaches, as HTCondor's prefix list.
+        """Return the paths that a job with a proxy may access, as HTCondor's prefix list.
 
-        Its words. And, because HTCondor's own transfer keeps to the list, what it sends to the job
-        and takes from it, file by file: each of them exists, for a new one needs all of its folder.
+        These are its messages, and, because HTCondor's transfer obeys the list, all files that it
+        sends to the job and takes from it. Each file exists, as a new one would need access to its
+        folder.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]
@@ -249,24 +255,24 @@ class TrialFiles:
 
 
 def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
-    """Have a job's agent leave with an exit code."""
+    """Order a job's agent to leave with an exit code."""
     _tell(place, turn, do="leave", code=code, why=why)
 
 
 def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
-    """Write the order of a job's agent, as an answer to its words if it has begun."""
+    """Write an order for a job's agent, as the answer to its message if it has started."""
     asked = turn or Turn(token="", number=0)
     order = {"schema": TRIAL_SCHEMA, "token": asked.token, "turn": asked.number, **words}
     job_files.write_json(place.order, order, within=place.node_root)
 
 
 def _prefix(path: Path) -> str:
-    """Return a path as an item of that list: as far as the list and ClassAds take its letters."""
+    """Return a path as an item of that list, as far as the list and ClassAds allow its letters."""
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 
 def are_large(paths: Iterable[Path]) -> bool:
-    """Return whether files, and those of folders, have more bytes than are sent with each job."""
+    """Return whether files and folders have more bytes than are sent with each job."""
     left = ONCE_BYTES
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:

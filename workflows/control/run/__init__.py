@@ -1,1 +1,1 @@
-"""What is done with a run: planned, checked, submitted, watched, stopped, resumed."""
+"""Actions on one run: plan, check, submit, watch, stop, resume."""

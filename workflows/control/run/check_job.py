@@ -1,4 +1,4 @@
-"""A check's job: submitted by itself, watched until it ends or its time is over, and removed."""
+"""A check's job: submitted by itself, watched until its end or a time limit, and removed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from trialfleet.workflows.facts.jobs.executions import events_of
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 _POLL = 0.2  # seconds
-_LOOK_EVERY = 1.0  # seconds, at what the job waits for
+_LOOK_EVERY = 1.0  # seconds between two checks of what the job waits for
 _REMOVED = -1002  # as DAGMan has it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What became of a job while it was watched.
+    """The result of watching a job.
 
     Attributes:
         code: its exit, as DAGMan would have it; None if it hadn't ended when the time was over.
@@ -42,15 +42,15 @@ def run_job(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Watched:
-    """Have a trial's job, whose files are written, in the queue until it ends, or for so long.
+    """Submit a trial's job, whose files are written, and watch it until it ends or time is up.
 
-    `progress` takes a line, again and again: what the job waits for, or where it runs.
+    `progress` takes a line, repeatedly: what the job waits for, or where it runs.
 
     Raises:
         PoolError: HTCondor is out of reach or refuses the job.
     """
-    for former in (place.log, place.agent_log, place.out, place.err):
-        job_files.remove(former)
+    for previous in (place.log, place.agent_log, place.out, place.err):
+        job_files.remove(previous)
     with _submitted(folder, place, node):
         return _watch(folder, place, node, seconds, progress)
 

@@ -1,4 +1,4 @@
-"""What a check's job waits for, or where it runs, in a line: from the queue and the pool."""
+"""Progress of a check's job in one line: its reason for waiting, or its machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_RUNS = 3
 
 
 def waits_for(folder: RunFolder, node: str) -> str:
-    """Return what the job of a check waits for; empty where it waits no longer, or nobody knows."""
+    """Return what the job of a check waits for; empty if it runs or the reason is unknown."""
     try:
         job = job_queue.one_idle(folder, node)
         if job is None:
@@ -41,10 +41,10 @@ def waits_for(folder: RunFolder, node: str) -> str:
 
 
 def _busy(running: Counter[str]) -> str:
-    """Who has slots; empty where nobody has.
+    """Return which runs have slots; empty if none has.
 
-    Not whether one is free at this moment: on a busy pool that is so again and again, for the
-    instant between two jobs, and the slot is another's.
+    It does not say whether one is free at present: on a busy pool slots are often free between two
+    jobs, but belong to another job.
     """
     by_run = running.copy()
     others = by_run.pop("", 0)
@@ -57,7 +57,7 @@ def _busy(running: Counter[str]) -> str:
 
 
 def _before(job: Any) -> str:
-    """How many jobs of the queue have their turn before a job of the same person's."""
+    """Return the number of jobs that precede a job of the same person in the queue."""
     priority, own = value(job, "JobPrio") or 0, value(job, "ClusterId")
     first = f"(JobPrio > {priority} || JobPrio == {priority} && ClusterId < {own})"
     constraint = f"{job_queue.WAITS} && JobUniverse == {Universe.VANILLA} && {first}"

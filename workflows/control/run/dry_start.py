@@ -1,7 +1,7 @@
-"""A trainer started once before its run in each of its modes, as real jobs of the pool.
+"""A dry start: the trainer runs once in each mode before the run, as real jobs of the pool.
 
-What HTCondor makes of the trial's own submit file is the only sandbox like a trial's. The study
-isn't told: nothing of the budget is spent, and the jobs leave nothing but what a failure needs.
+Only HTCondor's sandbox, made from the trial's submit file, is like a trial's. The results are not
+recorded in the study: the budget is not spent, and the jobs leave only the files of a failure.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WITH = {
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What became of the trainer's dry start.
+    """The result of the trainer's dry start.
 
     Attributes:
         region: the region whose default settings it trained.
@@ -56,7 +56,7 @@ class Checked:
         waited: the job waited for a slot all the time.
         modes: those that it was seen to do, in their order.
         unseen: the first that it was not seen to end in time, and so none after it.
-        warning: what is doubtful of the study by its result; empty: nothing.
+        warning: a warning about the study by its result; empty: none.
         regions: how many the study has; the others were not tried.
     """
 
@@ -69,19 +69,17 @@ class Checked:
     regions: int = 1
 
     def __str__(self) -> str:
-        """In a line for each thing to know."""
+        """Return the result, a line for each point."""
         if self.regions == 1:
             return self._found()
-        alone = f"it was tried with {self.region} alone, of {self.regions} regions"
+        alone = f"only {self.region} was tried, of {self.regions} regions"
         return f"{self._found()}\n{alone}; with another: --check-region REGION"
 
     def _found(self) -> str:
         if self.metrics is None:
             if self.waited:
-                return (
-                    f"no slot came free for it within {SECONDS:.0f} s: the trainer was not started"
-                )
-            return f"the trainer runs; it was not waited for after {SECONDS:.0f} s"
+                return f"no slot became free within {SECONDS:.0f} s: the trainer was not started"
+            return f"the trainer still runs; the check stopped waiting after {SECONDS:.0f} s"
         values = ", ".join(map(result_text, self.metrics, self.metrics.values()))
         lines = [f"{self.region} with its default settings: {values}"]
         if "final" in self.modes:
@@ -89,17 +87,19 @@ class Checked:
         if "evaluate" in self.modes:
             lines.append("mode evaluate measures it")
         if self.unseen:
-            lines.append(f"mode {self.unseen} was not waited for after {SECONDS:.0f} s")
+            lines.append(
+                f"mode {self.unseen} is unknown: the check stopped waiting after {SECONDS:.0f} s"
+            )
         if self.warning:
             lines.append(f"but {self.warning}")
         return "\n".join(lines)
 
 
 class TrainerFailsError(InputError):
-    """The trainer fails at its dry start.
+    """The trainer failed in its dry start.
 
     Attributes:
-        place: what the trial received and left.
+        place: the trial's input and output files.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class TrainerFailsError(InputError):
         self._moved = (study, region, error), mode
 
     def moved(self, place: TrialFolder) -> TrainerFailsError:
-        """Return the same of a trial that lies elsewhere now."""
+        """Return the same error for a trial whose folder was moved."""
         told, mode = self._moved
         return TrainerFailsError(*told, place, mode)
 
@@ -121,7 +121,7 @@ def check(
     progress: Callable[[str], None] | None = None,
     region: str | None = None,
 ) -> Checked:
-    """Run a region's first trial as a job by itself, and return what became of it.
+    """Run a region's first trial as a separate job, and return the result.
 
     It has the seed of the trial that the run begins with, which so has the same result where the
     trainer is repeatable. Once it has trained in time, its full training is tried in the same way,
@@ -130,12 +130,12 @@ def check(
     Args:
         folder: the run's; it isn't submitted.
         seconds: how long to wait for the end of each job.
-        progress: takes a line, again and again: what a job waits for, or where it runs.
+        progress: takes a line, repeatedly: what a job waits for, or where it runs.
         region: whose trial; default: the first's.
 
     Raises:
-        TrainerFailsError: with the trainer's last words.
-        InputError: there is no such region, or the trainer doesn't tell a metric that the study
+        TrainerFailsError: the message has the trainer's last output.
+        InputError: there is no such region, or the trainer doesn't report a metric that the study
             names.
         PoolError: HTCondor is out of reach or refuses a job.
     """
@@ -194,7 +194,7 @@ class _Check:
         return replace(found, modes=("tune", "final", "evaluate"), warning="")
 
     def _trains_in_full(self) -> bool:
-        """Whether the full training was seen to end."""
+        """Return whether the full training ended in time."""
         ended = self._run(replace(self.order, mode="final"))
         if ended.code is None:
             return False
@@ -204,7 +204,7 @@ class _Check:
         return True
 
     def _evaluates(self) -> bool:
-        """Whether the gate's job was seen to end; it measures the model just trained, twice."""
+        """Return whether the gate's job ended in time; it measures the new model twice."""
         from trialfleet.workflows.control.scripts.gate import measured, outcome_of_measurement
 
         place = self.folder.check
@@ -218,12 +218,14 @@ class _Check:
             raise self._failed(outcome.error, "evaluate")
         try:
             found = measured(place)[CHALLENGER].metrics
-        except ValueError as error:  # what it says of the rows' losses
+        except ValueError as error:  # of the rows' losses
             raise self._failed(str(error), "evaluate") from error
         deciding = rule_of(self.frozen.study).metric
         if deciding not in found:
-            known = f"{did_you_mean(deciding, found)}; it tells: {', '.join(sorted(found))}"
-            raise self._failed(f"it doesn't tell the gate's metric {deciding!r}{known}", "evaluate")
+            known = f"{did_you_mean(deciding, found)}; it reports: {', '.join(sorted(found))}"
+            raise self._failed(
+                f"it doesn't report the gate's metric {deciding!r}{known}", "evaluate"
+            )
         return True
 
     def _run(self, order: TrialOrder) -> Watched:
@@ -241,7 +243,7 @@ class _Check:
         return replace(ended, code=settled(self.folder.check, ended.code, most))
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
-        """What a training told; one that failed is the trainer's."""
+        """Return the metrics of a training; a failed one is the trainer's fault."""
         metric = self.frozen.study.objective.metric
         outcome = outcome_of(self.folder.check, code, metric, self.frozen.places)
         if isinstance(outcome, Failed):
@@ -255,7 +257,7 @@ class _Check:
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
-    """Return a region's first trial, as the run asks for it, under a node of the check's own."""
+    """Return a region's first trial as the run asks for it, under the check's node."""
     space = study.space_of(region.name)
     return TrialOrder(
         region=region.name,
@@ -269,44 +271,44 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 
 
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
-    """Return what is doubtful of the study's metrics by what a trial reported; empty: nothing.
+    """Return a warning about the study's metrics, given a trial's; empty if they fit.
 
     Raises:
-        InputError: regions are to be compared by a metric that trials don't tell.
+        InputError: trials don't report the metric by which regions are compared.
     """
-    reported = f"the trainer tells: {', '.join(sorted(metrics))}"
+    reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
     if compared not in metrics:
         near = did_you_mean(compared, metrics)
-        raise InputError(f"report_metric: a trial doesn't tell {compared!r}{near}; {reported}")
+        raise InputError(f"report_metric: a trial doesn't report {compared!r}{near}; {reported}")
     deciding = study.gate and study.gate.metric
     if deciding and deciding not in metrics:
         near = did_you_mean(deciding, metrics)
-        words = f"gate.metric: a trial doesn't tell {deciding!r}{near}; {reported}"
+        words = f"gate.metric: a trial doesn't report {deciding!r}{near}; {reported}"
         if near:
             raise InputError(words)
-        return f"{words}. Without it in mode evaluate, the gate keeps every new model out"
+        return f"{words}. Without it in mode evaluate, the gate rejects every new model"
     return ""
 
 
 def failure_text(
     study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
 ) -> str:
-    """Return what to tell of a trainer that failed in `place`: why, its last words, a cure."""
-    said, mending = last_words(place.err), missing_module(place.err, study)
-    words = f"; its last words, from {str(place.err)!r}:\n{said}" if said else ""
+    """Return the message about a trainer that failed in `place`: why, its output, a fix."""
+    said, fix = last_words(place.err), missing_module(place.err, study)
+    words = f"; its last output, from {str(place.err)!r}:\n{said}" if said else ""
     return (
         f"the trainer fails {_WITH[mode]}with the default settings of region {region!r}: "
         f"{error}{words}\n"
-        + (f"{mending}\n" if mending else "")
-        + f"what the trial received and left is in {str(place.root)!r}"
+        + (f"{fix}\n" if fix else "")
+        + f"the trial's input and output files are in {str(place.root)!r}"
     )
 
 
 def last_words(error_file: Path) -> str:
-    """Return the last lines of standard error; empty where there is none.
+    """Return the last lines of standard error; empty if there are none.
 
-    Where a library's frames fill them, the last frame of the trainer's own code stands before them.
+    If a library's frames fill them, the last frame of the trainer's code precedes them.
     """
     lines = _lines(error_file)
     shown = lines[-_LINES:]
@@ -320,7 +322,7 @@ def last_words(error_file: Path) -> str:
 
 
 def missing_module(error_file: Path, study: Study) -> str:
-    """Return what to do about a module that the trainer's Python doesn't have; empty: nothing."""
+    """Return what to do about a module that the trainer's Python lacks; empty if none."""
     return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
 
 

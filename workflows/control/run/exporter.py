@@ -1,8 +1,8 @@
-"""The program `export`, whose argument is a run's folder: exports models as the run publishes them.
+"""The program `export`, whose argument is a run's folder: it exports models as they are published.
 
 The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
-its models are everywhere that the study wants them, or a day after the run's end: the next run, or
-`trialfleet export`, exports what is missing.
+its models are exported to all targets, or a day after the run's end: the next run, or `trialfleet
+export`, exports what is missing.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from trialfleet.workflows.study.frozen import load_frozen
 
 LOOK_SECONDS = 5.0
 ASK_SECONDS = 30.0  # between two questions whether the run is over
-FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries in vain; doubled each time
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two failed tries; doubled each time
 GIVEN_UP = 24 * 3600.0  # seconds after the run's end
 
 log = logging.getLogger(__name__)
 
 
 class Exporter:
-    """Exports a study's models whenever they change, and again when that failed."""
+    """Exporter of a study's models after each change and after each failure."""
 
     def __init__(
         self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
     ) -> None:
-        """`may` is asked before each pass: not where another manager has taken the run over."""
+        """Ask `may` before each pass: not if another manager has taken the run over."""
         self._folder, self._targets, self._may = folder, targets, may
         self._done: object = None
         self._pause = 0.0
         self._due = 0.0
 
-    def look(self, now: float) -> bool:
-        """Export what has changed, if it is due by a steady clock; return whether all is there."""
+    def poll(self, now: float) -> bool:
+        """Export changes if it is time by a steady clock; return whether all is exported."""
         before = self._folder.signature()
         if before == self._done:
             return True
         if now < self._due:
             return False
-        with self._folder.alone(wait=False) as ours:
+        with self._folder.hold_lock(wait=False) as ours:
             if not (ours and self._may()):
                 return False
             problems = export_all(self._folder, self._targets, log.info)
@@ -66,7 +66,7 @@ class Exporter:
 
 
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-    """Export a run's models until it is over; at once where its study exports nothing.
+    """Export a run's models until it is over; return at once if its study exports nothing.
 
     Raises:
         TrialfleetError: the run's folder can't be read.
@@ -76,9 +76,9 @@ def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> Non
     targets = of_study(study, read_variables(folder.export_variables))
     if targets is None:
         return
-    with ExportFolder(folder.export).alone(wait=False) as ours:
+    with ExportFolder(folder.export).hold_lock(wait=False) as ours:
         if ours:
-            exports = ExportFolder.of(study)
+            exports = ExportFolder.for_study(study)
             exporter = Exporter(exports, targets, lambda: not is_taken_over(frozen, folder))
             _export_until_over(folder, exporter, targets, clock)
 
@@ -91,10 +91,12 @@ def _export_until_over(
     ended: float | None = None
     asked = -ASK_SECONDS
     while folder.study.exists():
-        if clock() - asked >= ASK_SECONDS:  # first: what was published before it is over is seen
+        if (
+            clock() - asked >= ASK_SECONDS
+        ):  # first, so that models published before the end are seen
             asked = clock()
             ended = (ended or clock()) if reader.state() not in UNDER_WAY else None
-        all_there = exporter.look(clock())
+        all_there = exporter.poll(clock())
         if ended is not None and (all_there or clock() - ended > GIVEN_UP):
             return
         time.sleep(LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""A new run of a study: the pool's choices, what former runs know, and the run's folder."""
+"""A new run of a study: the pool's choices, previous results, and the run's folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trialfleet.workflows.control.plan import pool_choices
 from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.control.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.control.plan.run_texts import command_of
-from trialfleet.workflows.control.run.former_runs import former_tasks
 from trialfleet.workflows.control.run.plan_estimate import costs_before
+from trialfleet.workflows.control.run.previous_runs import previous_tasks
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import autoscale_of
@@ -60,7 +60,7 @@ def plan(
     with errors_with_lines(study):
         loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
         if isinstance(day, date) and notice and not load_whole(Path(study)).is_dated:
-            notice(f"no data of the study has {DATE}: {day} changes none of what is trained on")
+            notice(f"no data of the study contains {DATE}: the date {day} has no effect")
         places = places_of(study, resource_limits.KEYS)
         return _plan(loaded, run, out, notice, places, _runs_day(day or today))
 
@@ -68,7 +68,7 @@ def plan(
 def plan_day(
     study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
 ) -> Run:
-    """Write the folder of a day's run, as `plan` does; what is to be done next names the file."""
+    """Write the folder of a day's run, as `plan` does; next steps name the study's file."""
     return _plan(study, run, out, notice, places_of(file, resource_limits.KEYS), day)
 
 
@@ -96,7 +96,7 @@ def _plan(
         places=places,
         day=day,
         costs=costs,
-        former=former_tasks(study),
+        previous=previous_tasks(study),
     )
     place = None if out is None else Path(out)
     if run is not None:
@@ -122,8 +122,8 @@ def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFol
 
 
 def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
-    """What the pool decides of a study, once its trainer can start there."""
-    pool = pool_choices.look()
+    """Return the study with the pool's choices, once its trainer can start there."""
+    pool = pool_choices.inspect_pool()
     study, notes = pool_choices.settle(study, pool)
     if pool.on_this_machine and not study.image:
         check_program(command_of(study)[0], pool.job_path)
@@ -131,7 +131,7 @@ def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
 
 
 def _check_export(study: Study) -> None:
-    """Whether the export to S3 will find keys, without a look at S3."""
+    """Check that the export to S3 will find keys, without asking S3."""
     if study.export and study.export.s3 and not study.s3:
         from trialfleet.infra.fleet.aws import account
 
@@ -139,7 +139,7 @@ def _check_export(study: Study) -> None:
 
 
 def _aws_environment(study: Study) -> AwsEnvironment | None:
-    """Where the run's autoscaler is to find AWS, as this process does; None where it has none."""
+    """Return this process's AWS settings for the run's autoscaler; None without one."""
     if study.fleet is None or autoscale_of(study) == "off":
         return None
     from trialfleet.infra.fleet.aws import account

@@ -1,4 +1,4 @@
-"""How long a run will take and what it will cost, by earlier runs of its study."""
+"""Estimates of a run's time and cost, from earlier runs of its study."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Notes = dict[str, Any]  # of a job, as `JobNotes` has them
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The time that a run will take.
+    """The estimated time of a run.
 
     Attributes:
         seconds: of all of it, from its submission to its report.
-        jobs_seconds: of its trials, full trainings and gates alone, so many at a time; the rest is
-            what lies between jobs, and publishing. The same as `seconds` where no run tells that.
+        jobs_seconds: of its trials, full trainings and gates, run in parallel; the rest is time
+            between jobs and for publishing. The same as `seconds` if no run has that.
         trial_seconds: the median of the trials that it is based on.
-        full_seconds: that of the full trainings; None where there are none to come.
-        gate_seconds: that of the gates; None likewise, or where none was measured.
-        concurrency: so many jobs run at a time.
-        based_on: how many trials it is based on.
-        runs: in how many runs those were.
+        full_seconds: that of the full trainings; None if there are none to come.
+        gate_seconds: that of the gates; None if there are none to come, or none was measured.
+        concurrency: the number of jobs that run at a time.
+        based_on: the number of trials that it is based on.
+        runs: the number of runs of those.
     """
 
     seconds: float
@@ -54,9 +54,9 @@ class Estimate:
 
 
 def estimate(study: Study, concurrency: int) -> Estimate | None:
-    """Return the time that a run will take; None without a complete trial of the study's before.
+    """Return the estimated time of a run; None without a complete trial of the study before.
 
-    The runs before are those below `./runs`. With a concurrency of 0 there is no telling.
+    The earlier runs are those below `./runs`. With a concurrency of 0 the time is unknown.
     """
     runs = list(_runs_before(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
@@ -87,13 +87,13 @@ def estimate(study: Study, concurrency: int) -> Estimate | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """What a run will cost in USD.
+    """The estimated cost of a run in USD.
 
     Attributes:
-        usd: all of it, where no budget ends it before.
+        usd: of the whole run, if no budget ends it before.
         trial: the mean of the trials that it is based on, failed ones too.
-        full: the mean of the full trainings; None where there were none.
-        overhead: what nodes' boot and idle time adds, as a part of what jobs cost; None where no
+        full: the mean of the full trainings; None if there were none.
+        overhead: the cost of nodes' boot and idle time, as a part of the jobs' cost; None if no
             fleet was scaled for those runs.
         based_on: how many trials it is based on.
     """
@@ -106,7 +106,7 @@ class CostEstimate:
 
 
 def estimate_cost(study: Study) -> CostEstimate | None:
-    """Return what a run of a resolved study will cost; None where no run of it has a price."""
+    """Return the estimated cost of a resolved study's run; None if no run has a price."""
     runs = [run for run in _runs_before(study.name) if _costs(run.over)]
     if not runs:
         return None
@@ -128,7 +128,7 @@ def estimate_cost(study: Study) -> CostEstimate | None:
 
 
 def costs_before(study: Study) -> CostsBefore | None:
-    """Return what one job of a resolved study has cost before; None where nobody knows."""
+    """Return the past cost of one job of a resolved study; None if unknown."""
     found = estimate_cost(study)
     return CostsBefore(trial=found.trial, full=found.full) if found else None
 
@@ -139,9 +139,9 @@ class _RunBefore:
 
     Attributes:
         complete: the trials that completed.
-        over: what was noted of the jobs of all trials that are over.
-        fulls: likewise, of its full trainings.
-        gates: likewise, of its gates.
+        over: notes of the jobs of all trials that are over.
+        fulls: notes of the jobs of its full trainings.
+        gates: notes of the jobs of its gates.
     """
 
     folder: RunFolder
@@ -154,7 +154,7 @@ class _RunBefore:
     def busy_part(self) -> float | None:
         """The part of its time in which jobs ran, of as many at a time as ever ran in it.
 
-        The rest is what lies between jobs, and publishing. None where nobody knows: it hasn't
+        The rest is time between jobs and for publishing. None if unknown: it hasn't
         ended, or the times of its jobs are nowhere noted.
         """
         whole = self._seconds
@@ -171,7 +171,7 @@ class _RunBefore:
 
     @property
     def _seconds(self) -> float:
-        """How long it took without pauses; 0 where it hasn't ended.
+        """The time of the run without pauses; 0 if it hasn't ended.
 
         Its DAGMan ends some seconds after its report; that of a run that was stopped is set aside.
         """
@@ -186,20 +186,20 @@ class _RunBefore:
 
     @property
     def overhead(self) -> float | None:
-        """What its nodes cost beside its jobs, as a part of these; None where nobody knows."""
+        """The cost of its nodes in addition to its jobs, as a part of these; None if unknown."""
         step = (read_report(self.folder.fleet_state) or {}).get("step") or {}
         jobs = sum(_costs(self.over)) + sum(_costs(self.fulls))
         return max(0.0, step.get("spent", 0.0) / jobs - 1) if jobs and step.get("spent") else None
 
 
 def _runs_before(study: str) -> Iterator[_RunBefore]:
-    """The newest runs of a study that have a complete trial."""
+    """Return the newest runs of a study that have a complete trial."""
     runs = (run for run in runs_here() if run.study in {study, ""})  # "": in a folder of its own
     return islice((run for each in runs if (run := _read(each, study))), _MOST_RUNS)
 
 
 def _read(found: FoundRun, study: str) -> _RunBefore | None:
-    """A run; None where it is another study's, can't be read, or has no complete trial."""
+    """Return a run; None if it is another study's, unreadable, or has no complete trial."""
     try:
         folder = open_run(found.folder)
         its_study = load_frozen(folder.study).study

@@ -1,8 +1,9 @@
-"""A day whose run goes on after its regions have failed: they get another attempt in the journal.
+"""A resumed run of a failed day: its regions get another attempt in the journal.
 
-Somebody stops a day's run, which ends the day for its unfinished regions, and resumes it. What is
-recorded stays; the run is another attempt at what failed, and that ends as any other does. It is
-found by what the run has come to, so it is not lost if whoever resumed the run was killed.
+A person stops a day's run, which ends the day for its unfinished regions, and then resumes it. The
+recorded outcomes stay. The run is another attempt at the failed regions, and ends like any other.
+It is found by the state of the run, so it is not lost if the process that resumed the run was
+killed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _UNDER_WAY = {RunState.RUNNING, RunState.HELD}
 
 
 def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt]:
-    """Begin an attempt for each run that goes on, or has gone on, with regions that had failed.
+    """Begin an attempt for each resumed run whose regions had failed.
 
     Returns:
         The attempts that were begun; `Work.finish` brings them to their ends.
@@ -36,27 +37,27 @@ def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt
 
 
 def reopen_day_of(run: Path) -> None:
-    """Do that once a run is resumed; should it be cut off, the next start of the days does it."""
+    """Reopen the day of a resumed run; if interrupted, the next start of the days does it."""
     folder = DailyFolder(run.parent)
     if folder.journal.exists():
         with suppress(TrialfleetError):
             reopen(folder, Journal(folder.journal), datetime.now(UTC))
 
 
-def what_records_it(run: Path) -> str:
-    """Return what to do for a day that goes on with a run; empty where none does."""
+def record_command(run: Path) -> str:
+    """Return the command that records the result of a resumed day; empty without one."""
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
     days = [one.date for one in known if one.run == run.name and one.ended is None]
     return "".join(
-        f"its day {day} goes on with it; how that ends is recorded by the next start of the days, "
-        f"or now: trialfleet daily run {folder.study_as_typed} --date {day}"
+        f"its day {day} continues with it; the next start of the days records the result; "
+        f"to record it now: trialfleet daily run {folder.study_as_typed} --date {day}"
         for day in days[-1:]
     )
 
 
 def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]:
-    """The failures that count, by the runs in which they were; none of those worked on now."""
+    """Return the failures that count, by run, without those worked on now."""
     outcomes = journal.outcomes()
     open_now = {(a.date, r) for a in journal.attempts() if a.ended is None for r in a.regions}
     failed = {key for key, one in latest_of(outcomes).items() if one.ending is Ending.FAILED}
@@ -68,7 +69,7 @@ def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]
 
 
 def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
-    """Those of some regions that failed in a run that it goes on with, or has finished since."""
+    """Return the failed regions that a run works on again or has finished since."""
     files = RunFolder(folder.run(run))
     if not _went_on(files, failed):
         return []
@@ -82,7 +83,7 @@ def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
 
 
 def _went_on(files: RunFolder, failed: list[Outcome]) -> bool:
-    """Whether a DAGMan of the run was submitted, or ended, since; `stop` sets its log aside."""
+    """Return whether a DAGMan of the run was submitted, or ended, since a time."""
     try:
         last = files.dag_files.log.stat().st_mtime
     except OSError:

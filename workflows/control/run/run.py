@@ -1,4 +1,4 @@
-"""A run: submit it, watch it, stop it, go on with it, read what it found."""
+"""A run: submit, watch, stop and resume it, and read its results."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.control.dagman import mend
-from trialfleet.workflows.control.dagman.mend import alone
+from trialfleet.workflows.control.dagman import repair
+from trialfleet.workflows.control.dagman.repair import run_locked
 from trialfleet.workflows.control.plan.inputs import freeze_data
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.control.run.reopening import reopen_day_of
@@ -41,7 +41,7 @@ _POLL_SECONDS = 2.0
 
 
 class Run:
-    """One execution of a study over all its regions, in a folder of its own.
+    """One execution of a study over all its regions, with its own folder.
 
     Args:
         folder: the run's folder, made by `plan`.
@@ -58,7 +58,7 @@ class Run:
         return f"Run({str(self.folder)!r})"
 
     def _repr_html_(self) -> str:
-        """Where the run stands, as a notebook shows it."""
+        """Return the run's status, as a notebook shows it."""
         from trialfleet.workflows.views.terminal.status_view import as_html, run_view
 
         return as_html(run_view(self.status()))
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def report(self) -> Path:
-        """The report for people; it is there once the run has ended."""
+        """The report for people; it exists once the run has ended."""
         return self._files.report_page
 
     @property
@@ -85,30 +85,33 @@ class Run:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the plan chose where the study left it open, and why."""
+        """The choices that the plan made where the study left them open, and why."""
         return load_frozen(self._files.study).notes
 
     def check_pool(self) -> PoolCheck:
-        """Return what the pool, as it is now, has for the run's trials."""
+        """Return the check of the present pool for the run's trials."""
         return check_pool(self._files)
 
     def check(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> dry_start.Checked:
-        """Start the trainer once, as a job by itself that costs nothing of the budget.
+        """Start the trainer once, as a separate job that costs nothing of the budget.
 
         Args:
-            progress: takes a line, again and again: what the job waits for, or where it runs.
+            progress: takes a line, repeatedly: what the job waits for, or where it runs.
             region: for which it is started; default: the first.
 
         Raises:
-            InputError: the run was submitted before, or the trainer fails; with its last words.
+            InputError: the run was submitted before, or the trainer fails; the message has its last
+                output.
             PoolError: HTCondor is out of reach or refuses the job.
         """
-        with alone(self._files):
+        with run_locked(self._files):
             state = self.status().state
             if state is not RunState.PLANNED:
-                raise InputError(f"{str(self.folder)!r} is {state}: a check comes before")
+                raise InputError(
+                    f"{str(self.folder)!r} is {state}: check only works before submission"
+                )
             if why := self.check_pool().hopeless:
                 raise InputError(f"{why}; so the trainer can't be started either")
             from trialfleet.workflows.control.run import dry_start
@@ -120,7 +123,8 @@ class Run:
     ) -> dry_start.Checked:
         """Start the trainer once, as `check` does; if that fails, remove the run.
 
-        What the trial received and left is kept beside the run, in `.failed-check`, until the next.
+        The trial's input and output files are kept next to the run, in `.failed-check`, until the
+        next check.
 
         Raises:
             InputError: as `check`.
@@ -135,7 +139,7 @@ class Run:
             shutil.rmtree(kept, ignore_errors=True)
             try:
                 error.place.root.rename(kept)
-            except OSError:  # another check's lies there already: this one's stays in its run
+            except OSError:  # another check's is there: this one's stays in its run
                 raise error from None
             self.remove()
             raise error.moved(TrialFolder(kept)) from None
@@ -147,33 +151,33 @@ class Run:
         """Hand the run to HTCondor and return DAGMan's job id.
 
         Args:
-            anyway: also where no slot of the pool can run a trial: others are to come.
+            anyway: also if no slot of the pool can run a trial, as others will join.
 
         Raises:
             InputError: the run was submitted before, or no slot of the pool can run a trial.
             PoolError: HTCondor is out of reach or refuses.
         """
-        with alone(self._files):
+        with run_locked(self._files):
             state = self.status().state
             if state is not RunState.PLANNED:
                 raise InputError(
                     f"{str(self.folder)!r} was submitted before and is {state}; "
-                    "a run that isn't over goes on with: trialfleet resume"
+                    "a run that hasn't ended continues with: trialfleet resume"
                 )
             check_ours(frozen := load_frozen(self._files.study), self._files)
             if not anyway and (why := self.check_pool().hopeless):
                 raise InputError(
-                    f"{why}. Change the study's resources or accelerator and plan anew; or, if "
-                    "such slots are to come, give --anyway"
+                    f"{why}. Change the study's resources or accelerator and plan again; or, if "
+                    "such slots will join the pool, give --anyway"
                 )
             freeze_data(self._files, frozen.study)
             self._ask_for_fleet()
-            return mend.submit(self._files)
+            return repair.submit(self._files)
 
     def resume(self) -> str:
-        """Have a run go on, whatever it stands at; finished trials stay finished.
+        """Resume a run from any state; finished trials stay finished.
 
-        A run that goes on already is left alone, but for what is wrong with it: that is mended now.
+        A run under way is left alone, but its faults are repaired now.
         Regions that had failed the run's day are open again in the journal of its study's days.
 
         Returns:
@@ -183,7 +187,7 @@ class Run:
             InputError: the run is done, or no region of it has anything left to try.
             PoolError: HTCondor is out of reach or refuses.
         """
-        with alone(self._files):
+        with run_locked(self._files):
             job = self._gone_on()
             self._ask_for_fleet()
         reopen_day_of(self.folder)
@@ -195,24 +199,24 @@ class Run:
             down_note.lift(fleet.called)
 
     def _gone_on(self) -> str:
-        """Have the run go on; return the job id of its DAGMan."""
+        """Resume the run; return the job id of its DAGMan."""
         check_ours(load_frozen(self._files.study), self._files)
-        queued = job_queue.look_up(self._files)  # whether the run is over is the queue's word
+        queued = job_queue.look_up(self._files)  # the queue says whether the run is over
         if queued.root is None:
             self._check_unfinished(self.status())
-            return mend.submit(self._files)
+            return repair.submit(self._files)
         for fault in faults(self._files, queued.ads, time.time()):
             if fault.is_sure:
-                mend.mend(self._files, fault.by_person())
+                repair.repair(self._files, fault.by_person())
                 if not fault.has_parent:
-                    break  # the whole run begins anew
+                    break  # the whole run is submitted again
         return job_queue.look_up(self._files).root or queued.root
 
     def _check_unfinished(self, status: RunStatus) -> None:
-        """Refuse to resume what would start nothing.
+        """Refuse to resume a run that has nothing to do.
 
         Raises:
-            InputError: so it is, and why.
+            InputError: it has nothing to do; the message says why.
         """
         if status.state is RunState.DONE:
             raise InputError(f"{str(self.folder)!r} is done: there is nothing to resume")
@@ -222,12 +226,12 @@ class Run:
             reasons = "\n".join(f"  {name}: {why}" for name, why in whys.items())
             raise InputError(
                 f"{str(self.folder)!r} has nothing left to try:\n{reasons}\n"
-                "the run has its own copy of trainer and study; mend what fails, then start "
+                "the run has its own copy of trainer and study; fix the cause, then start "
                 f"another: {status.again}"
             )
 
     def check_removable(self) -> RunStatus:
-        """Return where the run stands, if it may be removed.
+        """Return the run's status, if it may be removed.
 
         Raises:
             InputError: the run is under way, or may be.
@@ -242,12 +246,12 @@ class Run:
         return status
 
     def remove(self) -> None:
-        """Delete the run's folder; models that it has published stay.
+        """Delete the run's folder; its published models stay.
 
         Raises:
             InputError: the run is under way, or may be.
         """
-        with alone(self._files):
+        with run_locked(self._files):
             self.check_removable()
             # Renamed first: a part of a run looks like a run. The names may lie there from a
             # removal that was killed.
@@ -262,26 +266,26 @@ class Run:
                     of_study.rmdir()
 
     def stop(self) -> RunStatus:
-        """Remove the run's jobs, DAGMan writing what a resume needs, and write the report.
+        """Remove the run's jobs, so that it can be resumed, and write the report.
 
         Raises:
             InputError: the run isn't under way.
             PoolError: HTCondor is out of reach, or jobs are still there after a minute.
         """
-        with alone(self._files):
+        with run_locked(self._files):
             queued = job_queue.look_up(self._files)
             if queued.root is None and self.status().state is not RunState.LOST:
                 raise InputError(f"{str(self.folder)!r} is {self.status().state}: nothing to stop")
-            mend.stop(self._files)
+            repair.stop(self._files)
         from trialfleet.workflows.control.scripts.report_node import write_report
 
-        # it did not come to write its own; `trialfleet report` says what is wrong
+        # it wrote no report; `trialfleet report` says what is wrong
         with suppress(OptimizerError, OSError):
             write_report(self._files, datetime.now(UTC))
         return self.status()
 
     def status(self) -> RunStatus:
-        """Return where the run stands.
+        """Return the run's status.
 
         Raises:
             OptimizerError: the study's storage can't be read.
@@ -289,7 +293,7 @@ class Run:
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
-        """Yield the status again and again, every so many seconds, the last when the run ended."""
+        """Yield the status every few seconds; the last one when the run has ended."""
         while True:
             status = self.status()
             yield status
@@ -298,7 +302,7 @@ class Run:
             time.sleep(every)
 
     def wait(self, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
-        """Wait until the run has ended and return how."""
+        """Wait until the run has ended and return its status."""
         for status in self.watch():
             if progress:
                 progress(status)
@@ -335,7 +339,7 @@ class Run:
         return [trial for trials in found for trial in trials]
 
     def cost(self, by: Sequence[str] = ()) -> Costs:
-        """Return what the run has cost, by region or by what `trialfleet.cost` takes.
+        """Return the cost of the run, by region or by the keys of `trialfleet.cost`.
 
         Raises:
             InputError: there is no such key.

@@ -1,1 +1,1 @@
-"""What the nodes of a run's graph run on the access point: PRE, POST, publish, report, fleet."""
+"""Programs of a run's DAG nodes on the access point: PRE, POST, publish, report, fleet."""

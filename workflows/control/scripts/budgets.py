@@ -1,7 +1,7 @@
-"""Budgets in USD: what a region, its run and its day have spent, looked up before a trial begins.
+"""Budgets in USD of a region, its run and its day, checked before each trial starts.
 
-The asks are where they hold: whatever else is dead, without an ask no trial begins. What a job has
-cost is in the study once it is told, and in its event log before.
+Budgets are enforced when a trial is asked for: without an ask no trial starts, whichever process is
+dead. The cost of a job is in the study once its result is recorded, and in its event log before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trialfleet.workflows.study.spec import Study
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.runs.causes import AnyTrial
 
-_OTHERS_SECONDS = 10.0  # for so long what other runs of the day have spent is good
+_OTHERS_SECONDS = 10.0  # the known spending of other runs of the day is used for so long
 
 
 class Budgets:
@@ -60,13 +60,13 @@ class Budgets:
                 yield usd_budget(name, usd, spendings, expected_of(alike, self._before))
 
     def _of(self, slug: str) -> Spending:
-        trials = self._studies.of(slug).trials()
+        trials = self._studies.of_region(slug).trials()
         spent = region_spending(self._folder.region(slug), trials, self._study, time.time())
         # The start of a region's first job refuses it no trial: it would end with nothing.
         return spent if trials else replace(spent, others=0.0)
 
     def _of_run(self) -> list[Spending]:
-        """Of all regions; of one that has not begun only its full training is to come."""
+        """Return all regions' spending; of one that has not started, its full training."""
         return [
             self._of(slug)
             if self._folder.region(slug).dag_files.submit.exists()
@@ -75,7 +75,7 @@ class Budgets:
         ]
 
     def _of_day(self) -> list[Spending]:
-        """Of the regions of other runs of the study that are of the same day."""
+        """Return the spending of other runs of the study that are of the same day."""
         when, known = self._others
         if time.monotonic() - when > _OTHERS_SECONDS or not when:
             known = [each for run in self._runs_of_day() for each in run.spendings()]
@@ -91,7 +91,7 @@ class Budgets:
                 yield run
 
     def _opened(self, place: Path) -> _OtherRun | None:
-        """Another run of this one's study and day; None where it is none, or can't be read."""
+        """Return another run of the same study and day; None if it is neither or unreadable."""
         folder, own = RunFolder(place), (self._study.name, self._frozen.of_day)
         try:
             head = read_head(folder.study)
@@ -109,7 +109,7 @@ class _OtherRun:
         self._trials = RunTrials(folder, self._frozen)
 
     def spendings(self) -> list[Spending]:
-        """Return what each region has spent; of one that is not under way nothing is to come."""
+        """Return each region's spending; one that is not running has no future costs."""
         if not self._folder.study.exists():  # removed since
             return []
         found, _ = self._trials.all()
@@ -126,7 +126,7 @@ class _OtherRun:
 def region_spending(
     files: RegionFolder, trials: Iterable[AnyTrial], study: Study, now: float | None
 ) -> Spending:
-    """Return what a region has spent of its budget; what nobody knows the price of is nothing.
+    """Return a region's spending; a job without a known price counts as nothing.
 
     Args:
         files: the region's.

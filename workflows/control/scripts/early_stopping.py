@@ -1,9 +1,8 @@
-"""Telling trials to stop while they run: the service's looks at their reports.
+"""Early stopping of running trials: the service reads their reports.
 
-A job's agent brings its trial's reports into its folder and takes `stop.json` from there. So a look
-reads files, asks no daemon of HTCondor, and its decision is one file: a service that is killed
-looks again, and one that was decided on stays so. What it comes to is told by the trial's POST
-script, as any outcome.
+A job's agent copies its trial's reports into its folder and reads `stop.json` there. So the service
+reads files, asks no daemon of HTCondor, and writes its decision as one file. A killed service reads
+again, and decisions stay. The trial's POST script records the outcome, like any other.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class EarlyStopping:
-    """Looks at the reports of a run's trials, one region at a time."""
+    """Reader of the reports of a run's trials, one region at a time."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies = studies
@@ -47,15 +46,15 @@ class EarlyStopping:
         self._changed: deque[str] = deque()  # regions with new reports
 
     def due(self) -> bool:
-        """Whether it is time for a look."""
+        """Return whether it is time to read reports."""
         return self._rule is not None and (bool(self._changed) or self._clock() >= self._next)
 
     def is_watching(self) -> bool:
-        """Whether trials report."""
+        """Return whether trials report."""
         return self._clock() - self._last_report < STAY_SECONDS
 
-    def look(self) -> bool:
-        """Look for new reports, or decide on one region that has some; whether there are more.
+    def poll(self) -> bool:
+        """Read new reports, or decide on one region; return whether there are more.
 
         Raises:
             OptimizerError: the storage can't be used.
@@ -66,7 +65,7 @@ class EarlyStopping:
         try:
             self._look(self._rule)
         except BaseException:
-            self._seen.clear()  # what was new is looked at again
+            self._seen.clear()  # read new reports again
             self._next = self._clock() + AWAY_SECONDS
             raise
         return bool(self._changed)
@@ -83,23 +82,23 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Whether a decision on a region could be another than the last one."""
+        """Return whether a region's decision could differ from the last one."""
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # over, or not begun
             return False
-        running = self._studies.of(slug).running()
+        running = self._studies.of_region(slug).running()
         reports = tuple(job_files.stamp_of(files.trial(node).reports) for node in running)
         told = tuple(job_files.size_of(files.trial(node).stop) > 0 for node in running)
-        seen = (len(self._studies.of(slug).trials()) - len(running), reports, told)
+        seen = (len(self._studies.of_region(slug).trials()) - len(running), reports, told)
         is_new = any(size for size, _ in reports) and self._seen.get(slug) != seen
         self._seen[slug] = seen
         return is_new
 
     def _decide(self, rule: Rule, slug: str) -> None:
-        trials = self._studies.of(slug).trials()
+        trials = self._studies.of_region(slug).trials()
         files = self._studies.folder.region(slug)
         running, told = {}, sum(map(is_stopped_early, trials))
-        for node in self._studies.of(slug).running():
+        for node in self._studies.of_region(slug).running():
             place = files.trial(node)
             if read_stop(place):
                 told += 1
@@ -111,7 +110,7 @@ class EarlyStopping:
             place = files.trial(node)
             order = {"trial": node, **self._order(decision)}
             job_files.write_json(place.stop, order, within=place.node_root)
-            log.info("%s: told to stop: %s", node, decision)
+            log.info("%s: asked to stop: %s", node, decision)
 
     def _complete(self, trial: FrozenTrial) -> Complete | None:
         if trial.state != TrialState.COMPLETE or trial.value is None:
@@ -120,7 +119,7 @@ class EarlyStopping:
         return Complete(curve, loss(trial.value, self._direction)) if curve else None
 
     def _order(self, decision: Decision) -> dict[str, Any]:
-        """What the trial is told; the study keeps it."""
+        """Write the stop order of a trial; the study keeps it."""
         return {
             "schema": 1,
             "step": decision.step,

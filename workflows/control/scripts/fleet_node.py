@@ -1,4 +1,4 @@
-"""The fleet's autoscaler, joined to what it needs; as a node of a run's graph, or by hand.
+"""The autoscaler of the fleet with its dependencies: as a DAG node, or run by hand.
 
 The graph's node `fleet` is the program `autoscale`, whose argument is the run's folder.
 """
@@ -36,13 +36,13 @@ def loop(
     graph: Graph | None = None,
     progress: Progress = lambda _: None,
 ) -> Loop:
-    """Return the autoscaler of a fleet as a loop, not started yet; see `Loop`.
+    """Return the autoscaler of a fleet as a loop that is not started; see `Loop`.
 
     Args:
         aws: the account.
         fleet: which fleet.
         run: the run that pays for it; empty: none.
-        folder: the run's folder, where it is known: for the report, and to tell runs of one name
+        folder: the run's folder, if it is known: for the report, and to tell runs of one name
             apart.
         graph: the graph whose provisioner this is, if it is one.
         progress: takes a line for each action.

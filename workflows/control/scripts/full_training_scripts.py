@@ -1,4 +1,4 @@
-"""What the nodes behind a region's trials ask and tell: a full training, or the end without one."""
+"""Scripts of the nodes after a region's trials: a full training, or the end without one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.plan.inputs import inputs_of
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE, words_of
-from trialfleet.workflows.facts.jobs.agent_words import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.current import end_place, in_lane
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.causes import log_of, noted_failures, see
+from trialfleet.workflows.facts.runs.causes import log_hint, log_of, noted_failures
 from trialfleet.workflows.facts.runs.region_records import noted
 from trialfleet.workflows.rules.region_state import NO_MODEL
 from trialfleet.workflows.status.attempts import node_faults
@@ -29,21 +29,21 @@ from trialfleet.workflows.study.spec import URL_PREFIXES
 
 
 class FinalScripts:
-    """Handing out the best settings of a region, and judging their full training."""
+    """Assignment of a region's best settings, and judgement of their full training."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Hand out the best settings to a job of their own."""
+        """Assign the best settings to a separate job."""
         best, files = self._chosen(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
         lane = self._lane_of(files.best)
         is_done = lane is not None and lane["done"] and lane["trial"] == best.number
         if is_done or self._is_trained(end_place(files, files.best), best):
-            return Reply(EXITS["skip"], f"{node}: trained in full already")
-        self._begin_anew(files)
+            return Reply(EXITS["skip"], f"{node}: already trained in full")
+        self._reset(files)
         place = files.best
         place.by_lane.unlink(missing_ok=True)
         avoid = node_faults.to_avoid(self._study, noted_failures(place))
@@ -51,7 +51,7 @@ class FinalScripts:
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
-        """Whether the last job trained these very settings; a lane's, or one of their own.
+        """Return whether the last job trained these settings, in a lane or separately.
 
         That one's POST script may have been killed, and a lane's job after its package had come.
         """
@@ -66,33 +66,33 @@ class FinalScripts:
         return job_files.has_files(place.model)
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Hand out the best settings to the job that told a region's last result.
+        """Assign the best settings to the job that reported a region's last result.
 
-        Its data and its trainer are there. Where it is lost, the node `best` has a job of its own.
+        Its data and its trainer are there. If it is lost, the node `best` has a separate job.
 
         Returns:
             Whether there was something to hand out.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
-        study = self._studies.of(slug)
+        study = self._studies.of_region(slug)
         is_last = study.refusal() and all(t.state.is_finished() for t in study.trials())
         lane = self._lane_of(files.best)
         if not (is_last and region.publishes) or (lane and (lane["done"] or lane["node"] != node)):
             return False
         try:
             best = self._chosen(slug, node)
-        except InputError:  # which the node `best` tells
+        except InputError:  # the node `best` reports it
             return False
         if isinstance(best, Reply):
             return False
-        self._begin_anew(files)
+        self._reset(files)
         place = in_lane(files, files.best, node)
         write_json(place.by_lane, {"node": node, "trial": best.number, "done": False})
         self._studies.files(slug, region.best, best, place).hand_out(turn)
         return True
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Return how a full training in a lane's job ended, whose agent was lost after it."""
+        """Return the result of a full training in a lane's job whose agent was lost after it."""
         files = self._folder.region(slug)
         lane = self._lane_of(files.best)
         if lane is None or lane["done"] or lane["node"] != node:
@@ -101,12 +101,12 @@ class FinalScripts:
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
     def is_trained_in(self, slug: str, node: str) -> bool:
-        """Whether a lane's job has trained a region's best settings in full."""
+        """Return whether a lane's job has trained a region's best settings in full."""
         lane = self._lane_of(self._folder.region(slug).best)
         return lane is not None and lane["done"] and lane["node"] == node
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Note how a full training in a lane's job ended; return that in words."""
+        """Note the end of a full training in a lane's job; return it in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
         _, outcome = self._studies.judged(place, code)
@@ -119,22 +119,22 @@ class FinalScripts:
         job_files.remove(place.ended)
         if isinstance(outcome, Complete):
             return self._stop_without_model(slug).message
-        return "the full training is tried again by a job of its own"
+        return "the full training is retried in a separate job"
 
     def _lane_of(self, place: TrialFolder) -> dict[str, Any] | None:
-        """What is noted of the lane that has the full training."""
+        """Return the notes on the lane that has the full training."""
         if not job_files.size_of(place.by_lane):
             return None
         return job_files.read_record(place.by_lane, "node", "trial", "done")
 
     def _chosen(self, slug: str, node: str) -> Assignment | Reply:
-        """A region's best settings, to be trained now; or why not."""
+        """Return a region's best settings to train now, or why there are none."""
         best = self._best_of(slug)
         if isinstance(best, Reply):
             return best
         files = self._folder.region(slug)
         if files.published.exists():  # the region's DAG was run by itself before
-            return Reply(EXITS["skip"], f"{node}: published already")
+            return Reply(EXITS["skip"], f"{node}: already published")
         if refused := refusal("full training", self._studies.facts()):
             return self._stop_unpaid(slug, refused.reason)
         if (other := self.without_model()) and other != slug:
@@ -150,13 +150,13 @@ class FinalScripts:
         self._studies.go_on(slug)
         return best
 
-    def _begin_anew(self, files: RegionFolder) -> None:
-        """Forget what was found of the model of a training before this one."""
+    def _reset(self, files: RegionFolder) -> None:
+        """Delete the results about the model of a previous training."""
         for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
             job_files.remove(left)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an attempt at the full training, say whether to try again."""
+        """Judge an attempt at the full training; say whether to try again."""
         place = self._folder.region(slug).best
         _, outcome = self._studies.judged(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
@@ -170,7 +170,7 @@ class FinalScripts:
         if another := Attempts(place, self._study).another(node, outcome, job):
             return another
         words = f"the full training of the best settings failed: {outcome.error}"
-        return self._studies.stop(slug, f"{words}{see(log_of(place))}")
+        return self._studies.stop(slug, f"{words}{log_hint(log_of(place))}")
 
     def conclude(self, slug: str, node: str) -> Reply:
         """End a region whose study publishes nothing."""
@@ -182,8 +182,8 @@ class FinalScripts:
         return Reply(EXITS["skip"], f"{node}: tuned: trial {best.number} is the best")
 
     def _best_of(self, slug: str) -> Assignment | Reply:
-        """A region's best settings, or the answer where there are none to go on with."""
-        study = self._studies.of(slug)
+        """Return a region's best settings, or the reply if there are none."""
+        study = self._studies.of_region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if best := study.best():
@@ -193,7 +193,7 @@ class FinalScripts:
         return self._studies.stop(slug, why.removesuffix(": "))
 
     def without_model(self) -> str | None:
-        """The region whose full training left no model, where no region of the run has one.
+        """Return a region whose full training left no model, if no region has one.
 
         All have the same trainer: another's full training would end without a model, too.
         """
@@ -204,7 +204,7 @@ class FinalScripts:
         return str(read_record(self._folder.no_model, "region")["region"])
 
     def _stop_without_model(self, slug: str) -> Reply:
-        """End a region whose full training left no model: another would leave none, too."""
+        """End a region whose full training left no model: another would leave none."""
         write_json(self._folder.no_model, {"region": slug})
         return self._studies.stop(slug, NO_MODEL)
 

@@ -1,9 +1,9 @@
-"""The gate's node: which models its job measures, what the job left, and the verdict.
+"""The gate's node: the models that its job measures, the job's result, and the verdict.
 
-Its PRE script lays both models beside each other, or skips the node where no model is in force; its
-POST script says whether to try again. Whatever keeps the job from its end, the region goes on: the
-champion is kept, and the verdict says why. The publish node decides, in whose process nobody waits
-for 10,000 resamples; `rules/gate_decision.py` is its rule.
+Its PRE script copies both models, or skips the node if there is no current model. Its POST script
+says whether to try again. The region continues even if the job fails: the champion is kept, and the
+verdict says why. The publish node decides, as no other process waits for its 10,000 resamples;
+`rules/gate_decision.py` has the rule.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trialfleet.optimizer.region_types import Failed, Unpaid
 from trialfleet.sections import bytes_of
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.control.scripts.publish import check_model
-from trialfleet.workflows.facts.jobs.agent_words import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.current import end_place, in_lane
 from trialfleet.workflows.facts.models.card import verdict_of
 from trialfleet.workflows.facts.models.folders import champion_of, models_folder_of, provenance_of
@@ -37,7 +37,7 @@ from trialfleet.workflows.facts.models.verdict import (
 )
 from trialfleet.workflows.facts.record_shapes import Ordered
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.facts.runs.causes import log_of, see
+from trialfleet.workflows.facts.runs.causes import log_hint, log_of
 from trialfleet.workflows.facts.runs.spending import read_unpaid
 from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, rule_of
 from trialfleet.workflows.status.attempts.outcome import (
@@ -50,7 +50,7 @@ from trialfleet.workflows.status.attempts.outcome import (
 from trialfleet.workflows.status.attempts.settling import settled
 from trialfleet.workflows.study.frozen import FrozenStudy
 
-MEASURED = "measured already, before its script was cut off"
+MEASURED = "already measured, before its script was interrupted"
 _MOST_IN_LANE = 64 << 20  # bytes of both models: the service, which others wait for, packs them
 _UNKNOWN_END = 1  # an exit code, of a job that nothing is known of
 _UNKNOWN_MODE = (
@@ -59,7 +59,7 @@ _UNKNOWN_MODE = (
 
 
 class _NotMeasuredError(ValueError):
-    """A result that isn't one of mode `evaluate`; another attempt would leave the same."""
+    """A result that isn't one of mode `evaluate`; another attempt would give the same."""
 
 
 def prepare(
@@ -71,21 +71,21 @@ def prepare(
 ) -> str | None:
     """Write the files of a region's gate; return why there is nothing to measure, if so.
 
-    The job of a `lane` is to measure, whose agent's words this answers; else one of the gate's own.
+    The job of a `lane` measures, and this answers its agent's message; else a separate job does.
 
     Raises:
         OSError: the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
-        return "decided already"
+        return "already decided"
     try:
         models_folder = models_folder_of(study, slug)
         if provenance_of(models_folder / frozen.run).get("run") == frozen.run:
-            return "published already"
+            return "already published"
         champion = champion_of(models_folder, study.name)
         if champion is None:
-            why = "no model of this study was in force"
+            why = "this study had no current model"
             return _settled(files, _unmeasured(frozen, why, promoted=True))
         if refused := refusal("gate", Facts(unpaid=read_unpaid(folder))):
             why = f"not measured: {refused.reason}"
@@ -108,7 +108,7 @@ def prepare(
 
 
 def _with_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
-    """Lay both models into the gate's folder; return the order to measure them."""
+    """Copy both models into the gate's folder; return the order to measure them."""
     trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
     order = TrialOrder(
@@ -134,7 +134,7 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Have a lane's job measure the models, which its agent fetches; return why not, if so."""
+    """Let a lane's job measure the models, which its agent fetches; return why not, if so."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -149,7 +149,7 @@ def _hand_out(
 def outcome_of_measurement(
     frozen: FrozenStudy, place: TrialFolder, return_code: int
 ) -> Failed | Unpaid | None:
-    """Return what went wrong with the gate's job; None if it measured both models.
+    """Return the error of the gate's job; None if it measured both models.
 
     The `return_code` is as `outcome.outcome_of` has it.
     """
@@ -166,9 +166,9 @@ def outcome_of_measurement(
 
 
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
-    """Write the verdict where the models could not be measured, for good; return why."""
+    """Write the verdict for models that could not be measured; return the reason."""
     champion = _measured_champion(files)
-    why = f"the gate's job failed: {outcome.error}{see(log_of(files.gate))}"
+    why = f"the gate's job failed: {outcome.error}{log_hint(log_of(files.gate))}"
     return _settled(files, _unmeasured(frozen, why, champion=champion))
 
 
@@ -176,7 +176,7 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     """Return a region's verdict, taken once; None in a study without a gate.
 
     Raises:
-        InputError: a published model lies where the region's models are to lie.
+        InputError: a published model is in the place of the region's models.
         OSError: the disk is full.
     """
     if frozen.study.gate is None:
@@ -203,7 +203,7 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
 
 
 def _measured_champion(files: RegionFolder) -> str | None:
-    """The run of the model that the gate's job was given as the one in force."""
+    """Return the run of the model that the gate's job measured as the current one."""
     run = provenance_of(files.gate.champion).get("run")
     return None if run is None else str(run)
 
@@ -216,7 +216,7 @@ def _settled(files: RegionFolder, found: Verdict) -> str:
 def _unmeasured(
     frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
 ) -> Verdict:
-    """The verdict on a model that is not compared: the one in force is kept, if there is one."""
+    """Return the verdict on a model without comparison: the current one, if any, is kept."""
     return Verdict(
         verdict="promoted" if promoted else "kept",
         why=one_line(why),
@@ -228,14 +228,14 @@ def _unmeasured(
     )
 
 
-# What the job left
+# The job's result
 
 
 def measured(place: TrialFolder) -> dict[str, Measured]:
-    """Return what the job found of each model.
+    """Return the job's measurements of each model.
 
     Raises:
-        ValueError: it left something else, in words.
+        ValueError: the result is something else; the message says what.
         OSError: it can't be read.
     """
     return {
@@ -249,7 +249,7 @@ def measured(place: TrialFolder) -> dict[str, Measured]:
 
 
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return what the result says of each model; the decisive metric must be a number."""
+    """Return the result's values of each model; the deciding metric must be a number."""
     result = load_result(place.result)
     if result.get("status") != "complete":
         raise _NotMeasuredError(result.get("error") or "result.json has no status 'complete'")

@@ -1,4 +1,4 @@
-"""What the nodes' PRE and POST scripts ask for, answered by the run's resident service.
+"""Requests of the nodes' PRE and POST scripts, answered by the run's resident service.
 
 The program `serve`, with a run's folder and perhaps `--wait`, is that service: the optimiser of
 `trialfleet.optimizer`, which knows parameters and values, joined to a run's folder, which knows
@@ -53,7 +53,7 @@ from trialfleet.workflows.facts.models.folders import why_not_latest
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
-from trialfleet.workflows.facts.runs.causes import see
+from trialfleet.workflows.facts.runs.causes import log_hint
 from trialfleet.workflows.facts.runs.storage import not_ours, ownership_of
 from trialfleet.workflows.rules.states import RunState, stage_of
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
@@ -62,7 +62,7 @@ from trialfleet.workflows.status.reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
-# A service that nobody has asked anything for so long belongs to a run that is over.
+# A service without a request for this long belongs to a run that is over.
 IDLE_SECONDS = 900.0
 # What begins something new waits while the disk is nearly full: HTCondor must be able to write its
 # logs to the end of what runs.
@@ -76,25 +76,25 @@ log = logging.getLogger(__name__)
 
 
 class _Script:
-    """A script that was asked for, and the record of those that fail."""
+    """A script request, and the record of scripts that fail."""
 
     def __init__(self, folder: RunFolder, slug: str, node: str, operation: str) -> None:
         self._files, self._node, self._operation = folder.region(slug), node, operation
 
     def succeeded(self, reply: Reply) -> None:
-        """Forget its former errors; keep in mind a job that HTCondor did not take."""
+        """Delete its previous errors; remember a job that HTCondor did not accept."""
         if isinstance(reply, NotTaken):
             self._note(reply.message)
         elif reply.exit_code != EXITS["defer"]:
             note_success(self._files.failing, self._node)
 
     def waits(self, error: str, cause: Cause) -> Reply:
-        """Have it run again until what it needs is back."""
+        """Let it run again until its dependency is back."""
         self._note(error, cause)
         return Reply(EXITS["defer"], error)
 
     def failed(self, error: Exception) -> Reply:
-        """Have it run again; after `TRIES` errors in a row its region has failed."""
+        """Let it run again; after `TRIES` errors in a row its region has failed."""
         log.error("%s of %s", self._operation, self._node, exc_info=error)
         words = words_of(error)
         if self._note(words) < TRIES:
@@ -132,7 +132,7 @@ class NodeScripts:
         self._turns = Turns(self._studies, trials, self._final, gate)
         self._turns.watch_all()
         self._operations: dict[str, Callable[..., Reply]] = {
-            "attend": lambda slug: Reply(EXITS["done"], f"{slug}: the service runs"),
+            "attend": lambda slug: Reply(EXITS["done"], f"{slug}: the service is running"),
             "begin": self._begin,
             "end": self._end,
             "ask": trials.ask,
@@ -190,7 +190,7 @@ class NodeScripts:
         return reply
 
     def idle(self) -> bool:
-        """Get ready for the next ask, then look at the reports of trials, a region at a time.
+        """Prepare the next ask, then read the reports of trials, a region at a time.
 
         To get ready: load the model's code, suggest ahead for one region.
         """
@@ -202,30 +202,30 @@ class NodeScripts:
             self._turns.catch_up()
         if self._studies.ask_ahead():
             return True
-        return self._stopping.due() and not self._other_owner() and self._stopping.look()
+        return self._stopping.due() and not self._other_owner() and self._stopping.poll()
 
     def due(self) -> bool:
-        """Whether it is time to look at the trials' reports."""
+        """Return whether it is time to read the trials' reports."""
         return self._stopping.due() or self._turns.due()
 
     @property
     def descriptor(self) -> int:
-        """The file that can be read once a job has said something."""
+        """The file descriptor that is readable once a job has sent a message."""
         return self._turns.descriptor
 
     def noticed(self) -> None:
-        """Answer the jobs that have said something."""
+        """Answer the jobs that have sent messages."""
         if not self._other_owner():
             self._turns.noticed()
 
     def is_watching(self) -> bool:
-        """Whether trials report, which may have to be told to stop; or jobs want other trials."""
+        """Return whether trials report, and may be stopped, or jobs want other trials."""
         return self._stopping.is_watching() or self._turns.is_listening()
 
     def _model_leads(self) -> bool:
         study = self._frozen.study
         budgets = map(study.budget_of, study.region_table)
-        has_former = bool(self._studies.former)
+        has_former = bool(self._studies.previous)
         return any(
             first_led(one.startup, one.trials, one.lanes, has_former=has_former) for one in budgets
         )
@@ -233,7 +233,7 @@ class NodeScripts:
     def _begin(self, slug: str) -> Reply:
         files = self._folder.region(slug)
         if files.is_done:
-            return Reply(EXITS["skip"], f"{slug}: done already")
+            return Reply(EXITS["skip"], f"{slug}: already done")
         if is_locked(files.dag_files):  # by a DAGMan that was submitted by hand, or is ending
             return Reply(EXITS["defer"], f"{slug}: another DAGMan runs this region")
         aside = set_aside(files.dag_files)
@@ -243,14 +243,14 @@ class NodeScripts:
             files.failing,
         ):  # whether it fails again is for its nodes to say
             left.unlink(missing_ok=True)
-        self._folder.stopped.unlink(missing_ok=True)  # a person had it go on by hand
+        self._folder.stopped.unlink(missing_ok=True)  # a person continued it by hand
         if self._final.without_model() == slug:  # a person has it tried again
             self._folder.no_model.unlink()
-        what = f", what the last left is in {aside}" if aside else ""
+        what = f", files of the last attempt are in {aside}" if aside else ""
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
     def _end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
-        """Whatever ended the region's DAGMan: another one goes on, unless the region is over."""
+        """Let another DAGMan continue, unless the region is over, whatever ended the last."""
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
             word = stage_of(
@@ -276,15 +276,15 @@ class NodeScripts:
         return Reply(EXITS["done"], f"{slug}: failed: {reason}")
 
     def _last_error(self, files: RegionFolder) -> str:
-        """Why a region's DAGMan did not come to its end, as far as anything says so."""
+        """Return why a region's DAGMan did not finish, as far as it is known."""
         errors = [each.error for each in failing_scripts(files.failing)]
         nodes = read_node_status(files.dag_files.node_status).items()
         details = [f"{name}: {node.details}" for name, node in nodes if node.failed]
-        said = next(iter([*errors, *details]), "it says nothing")
-        return f"{said}{see(str(files.scripts_log))}"
+        said = next(iter([*errors, *details]), "no reason given")
+        return f"{said}{log_hint(str(files.scripts_log))}"
 
     def _other_owner(self) -> Owner | None:
-        """Return who else owns the run, if so; forget what was read if another has owned it."""
+        """Return another owner of the run, if any; re-read the studies after one."""
         owner = self._ownership.owner()
         if owner != self._owner:
             self._studies.forget()
@@ -293,7 +293,7 @@ class NodeScripts:
 
 
 def _bring_agent(folder: RunFolder, study: Study) -> None:
-    """Give a run that an earlier release planned what its next jobs begin with.
+    """Give the run of an earlier release the agent program for its next jobs.
 
     Its jobs that are in the queue begin with what that release gave them, but for gangs: those that
     the present keeper does not understand it removes, and they are submitted again.
@@ -305,10 +305,10 @@ def _bring_agent(folder: RunFolder, study: Study) -> None:
 
 
 def main() -> None:
-    """Serve a run's scripts until asked to stop."""
+    """Serve a run's scripts until a signal."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
-    parser.add_argument("--wait", action="store_true", help="wait for a service that runs already")
+    parser.add_argument("--wait", action="store_true", help="wait for a running service")
     arguments = parser.parse_args()
     folder = open_run(arguments.run)
     serve(

@@ -1,4 +1,4 @@
-"""Publishing a region's model: MODELS/STUDY/REGION/RUN-ID, and `latest` beside it."""
+"""Publication of a region's model: MODELS/STUDY/REGION/RUN-ID, and its link `latest`."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Publication:
 
     Attributes:
         path: its folder: the trainer's model files, metrics.json, provenance.json and card.json.
-        not_latest: why `latest` is another run's model; None where it is this one.
-        awaits_approval: why the gate let it pass, where it is for a person to put it in force.
+        not_latest: why `latest` is another run's model; None if it is this one.
+        awaits_approval: why the gate let it pass, if a person has to approve it.
         removed: what became of models that the study doesn't keep, in a line; None: nothing.
     """
 
@@ -64,7 +64,7 @@ class Publication:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the region's `published.json` holds of it."""
+        """The content about it in the region's `published.json`."""
         awaits = {"awaits_approval": self.awaits_approval} if self.awaits_approval else {}
         return {"path": str(self.path), "not_latest": self.not_latest, **awaits}
 
@@ -72,9 +72,9 @@ class Publication:
 def publish(
     frozen: FrozenStudy, slug: str, best: TrialFolder, verdict: Verdict | None = None
 ) -> Publication:
-    """Publish what the full training left in `best`; doing it twice is doing it once.
+    """Publish the model of the full training in `best`; a second call changes nothing.
 
-    `latest` is switched to it unless the gate keeps the model in force, or the model of a run that
+    `latest` is switched to it unless the gate keeps the current model, or the model of a run that
     was planned later is published, or a person has to approve it. In a study without a gate there
     is no `verdict`.
 
@@ -91,7 +91,7 @@ def publish(
             shutil.rmtree(left, ignore_errors=True)
         _put(published, frozen, best, verdict)
         why = verdict and _why_kept(published, frozen.study, verdict)
-        passed = _put_to_a_person(published, frozen, verdict) if verdict and not why else None
+        passed = _await_approval(published, frozen, verdict) if verdict and not why else None
         if passed:
             why = passed_words(published, passed)
         else:
@@ -99,8 +99,8 @@ def publish(
         return Publication(published, why, passed, _removed(published, frozen.study.keep))
 
 
-def _put_to_a_person(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
-    """Have a model that the gate let pass wait for approval; return why it did, if it has to."""
+def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
+    """Mark a model that passed the gate as awaiting approval; return why, if it has to."""
     gate, link = frozen.study.gate, published.parent / LATEST
     if not (gate and gate.approve) or why_not_newest(published, frozen.as_of):
         return None
@@ -110,7 +110,7 @@ def _put_to_a_person(published: Path, frozen: FrozenStudy, verdict: Verdict) -> 
 
 
 def _removed(published: Path, keep: Keep | None) -> str | None:
-    """Remove what the study doesn't keep; the model is published also if that fails."""
+    """Remove models that the study doesn't keep; a failure doesn't stop the publication."""
     if keep is None:
         return None
     now, spared = datetime.now(UTC), {published.name}
@@ -122,7 +122,7 @@ def _removed(published: Path, keep: Keep | None) -> str | None:
 
 
 def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
-    """Why the gate leaves the model in force where it is; None where it lets the new one pass."""
+    """Return why the gate keeps the current model; None if it lets the new one pass."""
     champion = champion_of(published.parent, study.name)
     if champion == published:  # a person made it the latest
         return None
@@ -130,7 +130,7 @@ def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
         kept, why = verdict.former, verdict.why
     elif champion and champion.name != verdict.former:
         kept = champion.name
-        why = f"it came into force since the gate measured {verdict.former or 'nothing'}"
+        why = f"it became the current model after the gate measured {verdict.former or 'nothing'}"
     else:
         return None
     promote = f"trialfleet promote {shlex.quote(str(published))}"
@@ -138,7 +138,7 @@ def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
 
 
 def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
-    """Make `published` whole in one step; leave it where an attempt before this one put it."""
+    """Make `published` complete in one step, unless a previous attempt did."""
     beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=published.parent))
     try:
         _fill(beside, frozen, best, verdict)
@@ -168,10 +168,10 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 
 
 def check_model(model: Path) -> None:
-    """Refuse a model's folder that can't be published as it is.
+    """Refuse a model's folder that can't be published.
 
     Raises:
-        InputError: something in it is no file of its own, or has a name of ours.
+        InputError: something in it is not a plain file, or has a name that trialfleet uses.
     """
     try:
         for _ in job_files.tree_of(model):
@@ -181,13 +181,13 @@ def check_model(model: Path) -> None:
     for name in (METRICS, PROVENANCE, CARD):
         if os.path.lexists(model / name):
             raise InputError(
-                f"{str(model / name)!r} can't be published: that name is trialfleet's in the "
-                "published folder; have the trainer name its file otherwise"
+                f"{str(model / name)!r} can't be published: trialfleet uses that name in the "
+                "published folder; have the trainer choose another file name"
             )
 
 
 def _same(new: Path, old: Path) -> bool:
-    """Whether two published folders tell the same training; versions may differ between attempts.
+    """Return whether two published folders are of the same training; versions may differ.
 
     A seeded training of another run may have the same parameters and metrics: the model's own bytes
     decide.
@@ -195,7 +195,7 @@ def _same(new: Path, old: Path) -> bool:
     files = _files(new)
     if _files(old) | {Path(CARD)} != files or _origin(new) != _origin(old):
         return False
-    own = files - {Path(PROVENANCE), Path(CARD)}  # what is in the card is in the others
+    own = files - {Path(PROVENANCE), Path(CARD)}  # the card's content is also in the others
     return all(filecmp.cmp(new / name, old / name, shallow=False) for name in own)
 
 
@@ -215,11 +215,11 @@ def _result(study: Study, best: TrialFolder) -> Complete:
 
 
 def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
-    """Return where a model comes from: enough to train it again.
+    """Return the origin of a model: enough to train it again.
 
     Raises:
         InputError: there is no complete result in `best`, or its order is damaged.
-        OSError: what it left can't be read.
+        OSError: its files can't be read.
     """
     trial = job_files.read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
     result = _result(frozen.study, best)

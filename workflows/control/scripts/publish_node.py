@@ -1,7 +1,7 @@
-"""The program `publish`, of a region's node: copying and hashing a model takes no time of others'.
+"""The program `publish` of a region's node, which copies and hashes a model in its own process.
 
 Its arguments are a run's folder and a region's slug. It is a job of HTCondor's local universe.
-Doing it twice is doing it once. Exits 0, or with what stops the region's graph.
+A second run changes nothing. It exits with 0, or with the code that stops the region's graph.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def publish_region(folder: RunFolder, slug: str) -> int:
     """
     files = folder.region(slug)
     if files.published.exists():  # since then a person may have moved `latest`
-        print(f"{slug}: published already")
+        print(f"{slug}: already published")
         return EXITS["done"]
     try:
         frozen = load_frozen(folder.study)
-        if not job_files.size_of(files.best.trained_on):  # or another attempt told so
+        if not job_files.size_of(files.best.trained_on):  # unless another attempt noted it
             noted = trained_on(folder, slug, frozen.study)
             job_files.write_json(files.best.trained_on, noted)
         found = gate.verdict(frozen, files, slug)

@@ -1,4 +1,4 @@
-"""The studies of a run's regions, and what the scripts of trials and full trainings share."""
+"""The studies of a run's regions, shared by the scripts of trials and full trainings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trialfleet.sections import bytes_of
 from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.disk_space import lack_of_space
-from trialfleet.workflows.facts.jobs.agent_words import Ended, read_ended
+from trialfleet.workflows.facts.jobs.agent_messages import Ended, read_ended
 from trialfleet.workflows.facts.jobs.delivery import take_left
 from trialfleet.workflows.facts.jobs.job_log import last_job
 from trialfleet.workflows.facts.jobs.marks import MarkKind, note
@@ -34,10 +34,10 @@ class RegionStudies:
     Attributes:
         folder: the run's.
         frozen: the study that it froze.
-        study: the same without what is the run's.
+        study: the same without the run's facts.
         storage: where the studies are.
         regions: the regions' graphs, by slug.
-        former: what its optimiser learns from.
+        previous: the previous results that its optimiser learns from.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
@@ -48,19 +48,19 @@ class RegionStudies:
             check_not_emptied(folder)
         self.storage = open_storage(storage_url(folder, frozen.study))
         self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
-        self.former = read_former(folder.former)
+        self.previous = read_former(folder.previous_results)
         self._opened: dict[str, RegionStudy] = {}
         self._clock = WallClock()
 
     def forget(self) -> None:
-        """Read the studies anew: somebody else has written them."""
+        """Read the studies again: another process has written them."""
         self._opened.clear()
 
     def ask_ahead(self) -> bool:
         """Suggest ahead for one region; False if there is nothing to suggest."""
         return any(study.ask_ahead() for study in self._opened.values())
 
-    def of(self, slug: str) -> RegionStudy:
+    def of_region(self, slug: str) -> RegionStudy:
         """Return the study of a region."""
         if slug not in self._opened:
             region = self.regions[slug]
@@ -69,7 +69,7 @@ class RegionStudies:
                 study_name(self.study, self.frozen.run, region.name),
                 self.study.space_of(region.name),
                 self._settings(region),
-                former=FormerTasks(self.former, region.name) if self.former else None,
+                former=FormerTasks(self.previous, region.name) if self.previous else None,
                 now=lambda: self._clock.now().timestamp(),
             )
         return self._opened[slug]
@@ -96,12 +96,12 @@ class RegionStudies:
         best: TrialFolder | None = None,
         avoid: tuple[str, ...] = (),
     ) -> TrialFiles:
-        """Return what writes the files of an attempt at a trial, or at a full training.
+        """Return a writer of the files of an attempt at a trial or full training.
 
         Args:
             slug: the region's.
             node: the trial's name, or the DAG node of the full training.
-            answer: what is to be trained; None: what a lane's job asks for.
+            answer: the parameters to train; None: those that a lane's job asks for.
             best: the folder of the full training; None: it is a trial.
             avoid: machines where attempts at it failed before.
         """
@@ -120,18 +120,18 @@ class RegionStudies:
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
     def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
-        """Return an attempt's code and outcome, with what it left in its place.
+        """Return an attempt's code and outcome, with its files in their place.
 
-        Its job ended with `code`, or its agent told that.
+        Its job ended with `code`, or its agent reported it.
         """
         code = settled(place, code, bytes_of(self.study.resources.disk))
         return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def ended(self, place: TrialFolder) -> Ended | None:
-        """Return how a trial ended, with what it left in its place; None: it has not ended.
+        """Return how a trial ended, with its files in place; None: it has not ended.
 
-        Its agent may have been lost when the package had come. So may have been who was to judge
-        it, when it had been unpacked. The job's log has a mark of the end from then on.
+        The agent may have been lost after its package came, and the service may have been killed
+        after it unpacked it. From then on the job's log has a mark of the end.
         """
         take_left(place, place.left, bytes_of(self.study.resources.disk))
         ended = read_ended(place)
@@ -140,7 +140,7 @@ class RegionStudies:
         return ended
 
     def facts(self) -> Facts:
-        """Return what may keep anything of the run from beginning, but for want of space."""
+        """Return the facts that may keep the run from starting anything, except disk space."""
         return Facts(
             unpaid=spending.read_unpaid(self.folder),
             deadline=self.frozen.day.deadline if self.frozen.day else None,
@@ -148,41 +148,41 @@ class RegionStudies:
         )
 
     def over(self) -> str | None:
-        """Return why no attempt at a trial may begin any more, if so."""
+        """Return why no attempt at a trial may start any more, if so."""
         refused = refusal("attempt", self.facts())
         return refused.reason if refused else None
 
     def no_space(self) -> str:
-        """Return why nothing may begin until there is room on the disk; empty where it may."""
+        """Return why nothing may start until the disk has room; empty if it may."""
         return lack_of_space(self.folder.root)
 
     def go_on(self, slug: str) -> None:
-        """Take back that the region stopped: a resume goes on with it."""
+        """Delete the record that the region stopped: a resume continues it."""
         self.folder.region(slug).stopped.unlink(missing_ok=True)
 
     def stop(self, slug: str, reason: str) -> Reply:
-        """Note why a region stops, and answer so."""
+        """Note why a region stops; return the reply."""
         write_json(self.folder.region(slug).stopped, {"reason": reason})
         return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
 
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
-    """Note in the log of a job, such as 12.0, that it has ended a trial, and how."""
+    """Note in the log of a job, such as 12.0, that it ended a trial, and how."""
     when = job_files.stamp_of(place.ended)[1] or job_files.stamp_of(place.said)[1]
     note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 
 class NotTaken(Reply):
-    """The answer for a job that HTCondor refused: it is submitted again."""
+    """The reply for a job that HTCondor refused; it is submitted again."""
 
 
 def without_job(node: str, job: JobEnd) -> Reply | None:
-    """The answer for a node that had no job; None for one that had.
+    """Return the reply for a node that had no job; None for one that had.
 
-    What its PRE script said counts for a node without a job alone: a DAGMan that was started again
-    does not know that of running nodes. Where HTCondor did not take the job, DAGMan has
-    tried for half a minute and retries such a node no more: that says nothing of the trial's
-    parameters. DAGMan ends when nothing else is left, and another one asks for the node again.
+    The PRE script's exit code counts only for a node without a job: a restarted DAGMan does not
+    know it of running nodes. If HTCondor did not accept the job, DAGMan has tried for half a minute
+    and does not retry the node: this says nothing about the trial's parameters. DAGMan ends when
+    nothing else is left, and another one asks for the node again.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")

@@ -1,4 +1,4 @@
-"""The program `report`, whose argument is a run's folder: writes the run's report.
+"""The program `report`, whose argument is a run's folder: it writes the run's report.
 
 The graph's last node runs this after everything else, whatever happened.
 """
@@ -25,7 +25,7 @@ from trialfleet.workflows.views.report.reading import read_report
 
 
 def write_report(folder: RunFolder, finished: datetime | None) -> Report:
-    """Write report.html and report.json and return the report, of a run that `finished` or goes on.
+    """Write and return the report of a run that `finished` or continues, as HTML and JSON.
 
     Raises:
         OptimizerError: as `read_report`; a page that is there stays as it is.
@@ -48,8 +48,8 @@ def main() -> None:
             report = when_there_is_space(lambda: write_report(folder, datetime.now(UTC)), say)
     except TrialfleetError as error:
         sys.exit(str(error))
-    undone = [region.name for region in report.regions if not Stage(region.status).is_good]
+    incomplete = [region.name for region in report.regions if not Stage(region.status).is_good]
     worse = [region.name for region in report.regions if region.worse is not None]
-    message = f"report written; not done: {', '.join(undone) or 'none'}"
+    message = f"report written; not done: {', '.join(incomplete) or 'none'}"
     print(message + (f"; tuned is worse than default: {', '.join(worse)}" if worse else ""))
-    sys.exit(EXITS["undone"] if undone else EXITS["done"])
+    sys.exit(EXITS["incomplete"] if incomplete else EXITS["done"])

@@ -1,4 +1,4 @@
-"""What the nodes of trials ask and tell."""
+"""Scripts of the nodes of trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trialfleet.optimizer.region_types import (
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts.budgets import Budgets
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
-from trialfleet.workflows.facts.jobs.agent_words import is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.job_log import first_failure, last_job
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
@@ -45,14 +45,14 @@ from trialfleet.workflows.status.run_trials import RunTrials
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial that is to be trained now, by its name."""
+    """A trial to train now, by its name."""
 
     name: str
     answer: Assignment
 
 
 class TrialScripts:
-    """Choosing a trial's parameters, and judging its attempts."""
+    """Choice of a trial's parameters, and judgement of its attempts."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
@@ -60,7 +60,7 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Choose the parameters of the trial that a node's job begins with, and write its files."""
+        """Choose the parameters of a job's first trial and write its files."""
         told = self.settle(slug, node)
         if told and told.exit_code == EXITS["stop"]:
             return told
@@ -69,14 +69,16 @@ class TrialScripts:
         chosen = self.choose(slug, node)
         if isinstance(chosen, Reply):
             return chosen
-        avoid = node_faults.to_avoid(self._study, self._studies.of(slug).failures(chosen.name))
+        avoid = node_faults.to_avoid(
+            self._study, self._studies.of_region(slug).failures(chosen.name)
+        )
         self._studies.files(slug, chosen.name, chosen.answer, avoid=avoid).write()
         what = f"trial {chosen.answer.number}: {chosen.answer.params}"
         return Reply(EXITS["done"], f"{chosen.name}: {what}")
 
     def _ask_lane(self, slug: str, node: str) -> Reply:
-        """Write the files of a lane's job, unless there is nothing for it to train."""
-        study = self._studies.of(slug)
+        """Write the files of a lane's job, unless it has nothing to train."""
+        study = self._studies.of_region(slug)
         name = self._under_way(slug, node)
         found = study.stopped() or name or self._next(slug, node)
         if isinstance(found, Refused):
@@ -87,21 +89,21 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """The first trial of a node that is asked and not told, nor told to stop.
+        """Return the first asked trial of a node without a result or a stop order.
 
-        It is given up once no attempt at it may begin any more.
+        It is abandoned once no attempt at it may start any more.
         """
         name = self.unfinished(slug, node, beside)
         if name is None or self._was_told(slug, name):
             return None
         if over := self._studies.over():
-            self._studies.of(slug).tell(name, GivenUp(error=over))
+            self._studies.of_region(slug).tell(name, GivenUp(error=over))
             return None
         return name
 
     def _next(self, slug: str, node: str) -> str | Refused:
-        """The trial that begins next at a node, or why none does."""
-        study = self._studies.of(slug)
+        """Return the next trial of a node, or why there is none."""
+        study = self._studies.of_region(slug)
         name = self._studies.regions[slug].next_trial(node, study.nodes())
         if name is None:
             return Refused("all of its trials are finished")
@@ -112,17 +114,17 @@ class TrialScripts:
         return refused or name
 
     def _refused(self, slug: str, node: str, refused: Refused) -> Reply:
-        """The answer for a node that gets no trial."""
+        """Return the reply for a node that gets no trial."""
         if isinstance(refused, Stopped):
             return self._studies.stop(slug, refused.reason)
         return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
 
     def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
-        """Return the trial that a node's job is to train now, or why it trains none.
+        """Return the trial that a node's job is to train now, or why there is none.
 
-        The trial `beside` has ended, and is yet to be told.
+        The trial `beside` has ended, but is not recorded yet.
         """
-        study = self._studies.of(slug)
+        study = self._studies.of_region(slug)
         name = self._under_way(slug, node, beside) or self._next(slug, node)
         if isinstance(name, Refused):
             return self._refused(slug, node, name)
@@ -134,7 +136,7 @@ class TrialScripts:
         return Chosen(name, answer)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge what a node's job left untold; say whether another job follows."""
+        """Judge the unrecorded trials of a node's job; say whether another job follows."""
         name = self.unfinished(slug, node) or (node if is_trial(node) else None)
         has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
         if name is None and not has_asked:
@@ -145,22 +147,22 @@ class TrialScripts:
         place = self._folder.region(slug).trial(name)
         said, order = read_said(place), read_order(place)
         if order and order.code and said and said.tells_of(name) and is_answered(said, order):
-            if job.retry < job.most:  # its agent was told of the trial's failure, and left
+            if job.retry < job.most:  # its agent was told that the trial failed, and left
                 return Reply(EXITS["retry"], order.why)
             return self._tell(slug, name, Failed(error=order.why, final=True), {})
-        # Of a gang DAGMan may tell how a job ended that was removed because the others had left.
+        # Of a gang, DAGMan may report a job that was removed because the others had left.
         if place.is_shared and EXIT_UNANSWERED in {job.code, first_failure(place.log)}:
             self.settle(slug, node)
-            return Reply(EXITS["retry"], f"{node}: its job had no answer, and another one goes on")
+            return Reply(EXITS["retry"], f"{node}: its job got no answer; another job continues")
         self._studies.ended(place)  # for the mark of its end
         reply = self.judge(slug, name, job.code, last_job(place.log), job)
         is_done = reply.exit_code == EXITS["done"]
         return self._after(slug, node) if is_done and place.is_shared else reply
 
     def settle(self, slug: str, node: str) -> Reply | None:
-        """Judge the trial that is under way at a node, if it has ended: its package has come.
+        """Judge the trial under way at a node if it has ended, by its package.
 
-        Who brought it may be lost, and nobody may have listened.
+        The agent that sent it may be lost, and the service may not have run.
         """
         if (name := self.unfinished(slug, node)) is None:
             return None
@@ -171,7 +173,7 @@ class TrialScripts:
     def judge(
         self, slug: str, name: str, code: int, job: str, job_end: JobEnd | None = None
     ) -> Reply:
-        """Tell the study how an attempt at a trial ended.
+        """Record in the study how an attempt at a trial ended.
 
         Args:
             slug: the region's.
@@ -179,16 +181,16 @@ class TrialScripts:
             code: with which it ended, or its job.
             job: the HTCondor job, such as 12.0, in which a trial fails once at most; empty where
                 there was none.
-            job_end: what DAGMan tells, where the job is over.
+            job_end: DAGMan's facts, if the job is over.
 
         Returns:
-            done: the trial is told; retry: another attempt is to follow; stop: the region ends.
+            done: the trial is recorded; retry: another attempt follows; stop: the region ends.
         """
-        study, place = self._studies.of(slug), self._folder.region(slug).trial(name)
+        study, place = self._studies.of_region(slug), self._folder.region(slug).trial(name)
         outcome: Outcome
         code, outcome = self._studies.judged(place, code)
-        # One that was told to stop is over however it left. A result counts all the same: it came
-        # to its end before it heard. So do parameters that can't be trained.
+        # One that was asked to stop is over however it left. A result still counts: it came
+        # to its end before it got the order. So do parameters that can't be trained.
         if isinstance(outcome, Failed) and code != EXIT_UNTRAINABLE:
             outcome = self._told_to_stop(place) or outcome
         before = study.failures(name)
@@ -215,8 +217,8 @@ class TrialScripts:
         return told or attempts.try_again(name, outcome, noted)
 
     def _tell(self, slug: str, name: str, outcome: Outcome, execution: TrialExecution) -> Reply:
-        """Store a trial's outcome for good, and answer with it."""
-        self._studies.of(slug).tell(name, outcome, **execution)
+        """Store a trial's final outcome, and reply with it."""
+        self._studies.of_region(slug).tell(name, outcome, **execution)
         metric = self._study.objective.metric
         match outcome:
             case Complete():
@@ -225,25 +227,25 @@ class TrialScripts:
                 predicted = f"{metric} = {outcome.order['predicted']:.6g} predicted"
                 words = f"stopped early at step {outcome.order.get('step')}: {predicted}"
             case Failed():
-                words = f"failed for good: {outcome.error}"
+                words = f"failed permanently: {outcome.error}"
             case GivenUp():
-                words = f"given up: {outcome.error}"
+                words = f"abandoned: {outcome.error}"
         return Reply(EXITS["done"], f"{name}: {words}")
 
     def _after(self, slug: str, node: str) -> Reply:
-        """Say whether a node whose trials are all told gets another job."""
-        study, files = self._studies.of(slug), self._folder.region(slug)
+        """Say whether a node whose trials are all recorded gets another job."""
+        study, files = self._studies.of_region(slug), self._folder.region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if files.stopped.exists():
             return self._studies.stop(slug, noted(files.stopped, "reason") or "")
         if isinstance(self._next(slug, node), Refused):
-            return Reply(EXITS["done"], f"{node}: its trials are told")
-        return Reply(EXITS["retry"], f"{node}: goes on in another job")
+            return Reply(EXITS["done"], f"{node}: its trials are recorded")
+        return Reply(EXITS["retry"], f"{node}: continues in another job")
 
     def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """The first trial of a node that is asked and not told."""
-        running, own = self._studies.of(slug).running(), range_of(node)
+        """Return the first asked trial of a node without a result."""
+        running, own = self._studies.of_region(slug).running(), range_of(node)
         return next((name for name in running if own.has(name) and name != beside), None)
 
     def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:
@@ -252,7 +254,7 @@ class TrialScripts:
         return told_to_stop(place, self._study.objective.metric)
 
     def _was_told(self, slug: str, name: str) -> bool:
-        """Tell the study of a trial that has an order to stop, whatever became of its job."""
+        """Record a trial that has a stop order, whatever its job's result; return if it had."""
         place = self._folder.region(slug).trial(name)
         outcome = self._told_to_stop(place)
         if outcome is None:
@@ -261,12 +263,12 @@ class TrialScripts:
         return True
 
     def _why_give_up(self, slug: str, outcome: Failed) -> str | None:
-        """Why none of a region's trials can succeed, if so.
+        """Return why none of a region's trials can succeed, if so.
 
-        Whether a trainer can be started is seen in its region alone. Any other error needs all of
-        the run to have come to nothing.
+        That a trainer can't be started is decided by its region alone. Any other error must have
+        failed all trials of the run.
         """
-        own = self._studies.of(slug).trials()
+        own = self._studies.of_region(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):
             return None
         if outcome.never_began:

@@ -1,8 +1,8 @@
-"""Handing out trials to jobs that train one after another: answers to their agents' words.
+"""Assignment of trials to jobs that train several: answers to their agents' messages.
 
-The kernel tells of words as they come (inotify), so a thousand jobs that train cost nothing. An
-answer is a file that says which words it answers: whoever is killed before it is written answers
-them anew, which changes nothing that was told or asked. docs/trial-jobs.md has the protocol.
+The kernel reports new messages (inotify), so a thousand jobs that train cost nothing. An answer is
+a file that names the message that it answers. A service that is killed before it is written answers
+again, which changes no recorded result. docs/trial-jobs.md has the protocol.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trialfleet.workflows.control.scripts.full_training_scripts import FinalScri
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies, note_ended
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
-from trialfleet.workflows.facts.jobs.agent_words import Said, is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.current import in_lane, trained_by
 from trialfleet.workflows.facts.jobs.marks import MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -29,7 +29,7 @@ from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial
 from trialfleet.workflows.status.attempts.outcome import one_line
 
-AGAIN_SECONDS = 2.0  # until words are looked at again that could not be answered
+AGAIN_SECONDS = 2.0  # between tries to answer a message
 _EVENTS = flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
 _FAILED = 1  # an agent's exit code: its trial is to be tried again by another job
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Turns:
-    """The words of a run's agents, and the answers. Not thread-safe."""
+    """The messages of a run's agents, and the answers. Not thread-safe."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class Turns:
         weakref.finalize(self, self._inotify.close)
         self._watched: dict[int, tuple[str, str]] = {}  # region and node, by the watch's number
         self._unwatched: set[tuple[str, str]] = set()
-        self._later: dict[tuple[str, str], float] = {}  # when their words are looked at again
+        self._later: dict[tuple[str, str], float] = {}  # when their messages are read again
 
     @property
     def descriptor(self) -> int:
-        """The file that can be read once there are new words."""
+        """The file descriptor that is readable once there are new messages."""
         return int(self._inotify.fileno())
 
     def watch_all(self) -> None:
-        """Listen to the jobs that may run already, and look at what they have said."""
+        """Watch the jobs that may run already, and read their messages."""
         for slug, region in self._studies.regions.items():
             if self._studies.folder.region(slug).is_done:
                 continue
@@ -71,21 +71,21 @@ class Turns:
         self._later = dict.fromkeys((*self._watched.values(), *self._unwatched), 0.0)
 
     def watch(self, slug: str, node: str) -> None:
-        """Listen to the job of a node, once its folder for words is there."""
+        """Watch the messages of a node's job, once its folder for them exists."""
         words = self._place(slug, node).words
         if not job_files.is_folder(words):
             return
         try:
             number = self._inotify.add_watch(words, _EVENTS)
         except OSError as error:  # the kernel has no watch left
-            log.warning("%s: no watch of its words, which are looked at instead: %s", node, error)
+            log.warning("%s: its messages are polled, as they can't be watched: %s", node, error)
             self._unwatched.add((slug, node))
             self._later[slug, node] = 0.0
         else:
             self._watched[number] = (slug, node)
 
     def forget(self, slug: str, node: str) -> None:
-        """Listen no longer to the job of a node: it is over."""
+        """Stop watching the job of a node: it is over."""
         for number in [n for n, known in self._watched.items() if known == (slug, node)]:
             del self._watched[number]
             with suppress(OSError):  # its folder is gone, or there was no watch
@@ -94,13 +94,13 @@ class Turns:
         self._unwatched.discard((slug, node))
 
     def is_listening(self) -> bool:
-        """Return whether jobs may have something to say: their graph is under way."""
+        """Return whether jobs may send messages: their graph is under way."""
         folder = self._studies.folder
         slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
         return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
 
     def noticed(self) -> None:
-        """Answer the words that have come."""
+        """Answer new messages."""
         for event in self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 self._later |= dict.fromkeys(self._watched.values(), 0.0)
@@ -111,11 +111,11 @@ class Turns:
         self.catch_up()
 
     def due(self) -> bool:
-        """Return whether words are to be looked at again."""
+        """Return whether messages must be read again."""
         return any(when <= time.monotonic() for when in self._later.values())
 
     def catch_up(self) -> None:
-        """Answer the words that could not be answered before."""
+        """Answer the messages that could not be answered before."""
         now = time.monotonic()
         for (slug, node), when in [*self._later.items()]:
             if when > now:
@@ -126,7 +126,7 @@ class Turns:
                 del self._later[slug, node]
 
     def answer(self, slug: str, node: str) -> None:
-        """Answer the last words of a node's agent; done again, it changes nothing.
+        """Answer the last message of a node's agent; a repetition changes nothing.
 
         Raises:
             OptimizerError: the storage can't be used.
@@ -137,7 +137,7 @@ class Turns:
         if said is None or order is None:
             return
         trial = self._trained_by(slug, node, said.trial)
-        if trial is None:  # words become no path but those of its own trials
+        if trial is None:  # only names of its own trials become paths
             dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is none of its trials")
         elif said.say == "begun":
             note(trial, said.job, place.said.stat().st_mtime, MarkKind.BEGINS)
@@ -151,10 +151,10 @@ class Turns:
             self._asked(slug, node, said)
 
     def _told(self, slug: str, node: str, trial: TrialFolder, said: Said, *, is_last: bool) -> None:
-        """Tell the study how a trial ended, and hand out the next."""
+        """Record how a trial ended, and assign the next."""
         running = self._trials.unfinished(slug, node)
         note_ended(trial, said.job, said.ended)
-        if is_last:  # its node's POST script tells
+        if is_last:  # its node's POST script records it
             return
         files = self._studies.folder.region(slug)
         if trial.root == files.best.root:
@@ -166,7 +166,7 @@ class Turns:
             self._end(slug, node, said, why, None)
             return
         if running != said.trial:
-            study = self._studies.of(slug)
+            study = self._studies.of_region(slug)
             if said.trial in study.nodes().difference(study.running()):
                 self._next(slug, node, said)
             else:
@@ -183,7 +183,7 @@ class Turns:
             self._next(slug, node, said)
 
     def _ends(self, slug: str, node: str, said: Said, reply: Reply) -> bool:
-        """Have the agent leave where a trial's attempt ends its job, or its region."""
+        """Let the agent leave if an attempt ends its job or its region; return whether it does."""
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
             return False
@@ -195,18 +195,18 @@ class Turns:
     def _next(self, slug: str, node: str, said: Said) -> None:
         place = self._place(slug, node)
         if not said.wants:
-            dismiss(place, said.turn, 0, "another job goes on")
+            dismiss(place, said.turn, 0, "another job continues")
         else:
             self._hand_out(slug, node, said)
 
     def _asked(self, slug: str, node: str, said: Said) -> None:
-        """Judge what an agent before this one brought, and hand out what follows."""
+        """Judge the results of a previous agent, and assign what follows."""
         told = self._trials.settle(slug, node)
         if told is None or not self._ends(slug, node, said, told):
             self._hand_out(slug, node, said)
 
     def _hand_out(self, slug: str, node: str, said: Said) -> None:
-        """Hand out the trial that is under way in a lane, or the next."""
+        """Assign the trial under way in a lane, or the next."""
         if why := self._studies.no_space():
             log.info("%s waits: %s", node, why)
             raise OSError(why)
@@ -215,12 +215,12 @@ class Turns:
             self._asked_behind_trials(slug, node, said, chosen.message)
             return
         trial = self._place(slug, chosen.name)
-        # first: words that are answered are passed over
+        # first, as answered messages are skipped
         note(trial, said.job, time.time(), MarkKind.BEGINS)
         self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
 
     def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
-        """Hand out the full training or the gate, unless an agent before this one ended it."""
+        """Assign the full training or the gate, unless a previous agent ended it."""
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
             why = told
@@ -234,7 +234,7 @@ class Turns:
         return self._gate if self._final.is_trained_in(slug, node) else None
 
     def _end(self, slug: str, node: str, said: Said, why: str, behind: _End | None) -> None:
-        """Hand out what comes behind a region's trials; or have the agent leave, and say why."""
+        """Assign what follows a region's trials; or let the agent leave, and say why."""
         files = self._studies.folder.region(slug)
         end = files.best if behind is self._final else files.gate
         is_wanted = behind and said.wants and not self._studies.no_space()
@@ -244,7 +244,7 @@ class Turns:
             dismiss(self._place(slug, node), said.turn, 0, why)
 
     def _trained_by(self, slug: str, node: str, name: str) -> TrialFolder | None:
-        """The folder of what a node's job speaks of; None where that is none of its trials."""
+        """Return the folder of a job's message; None if it is not one of its trials."""
         own = self._place(slug, node)
         if name in {"", own.root.name}:
             return own

@@ -1,1 +1,1 @@
-"""Two managers of one study: who works on its days, and what the other needs to go on."""
+"""Two managers of one study: the lease on its days, and the other's results."""

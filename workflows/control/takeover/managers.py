@@ -1,4 +1,4 @@
-"""Which of two managers works on a study's days; see `SharedRows`."""
+"""The choice of the manager that works on a study's days; see `SharedRows`."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ T = TypeVar("T")
 
 
 class Managers:
-    """This manager's share in the days of a study; the other has one of its own."""
+    """This manager's part in the days of a study that two managers share."""
 
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
-        """Open the database, and wait for it while it is out of reach.
+        """Open the database; wait while it is out of reach.
 
         Args:
             study: a study with `daily.takeover_after`, as `load_published` returns it.
             folder: of its days.
-            say: takes a line on what is waited for.
+            say: takes a line on what it waits for.
         """
         assert study.daily
         assert study.daily.takeover_after
@@ -51,22 +51,22 @@ class Managers:
         self._rows = self._patiently(lambda: SharedRows(storage, name, own, lasts))
         self._models = ModelsInS3(study)
         self.journal = SharedJournal(folder.journal, self._rows, self._wait)
-        self.told = set(self._patiently(self.journal.pull))  # ids of events, and read anew
+        self.told = set(self._patiently(self.journal.pull))  # ids of events
         self._holder: Lease | None = None  # as it was looked up last
-        self.has_worked = False  # whether it was our turn: who only stood by tells nobody
+        self.has_worked = False  # whether this manager held the lease; only then it sends alerts
         self.taken_from: Lease | None = None  # whose lease had lapsed without being given back
 
     @contextmanager
-    def turn(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
-        """Wait until the other manager doesn't work on the days, and be the one that does.
+    def hold_lease(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
+        """Wait until the other manager doesn't work on the days, and hold the lease.
 
         Args:
             gives_up: whether to wait no longer, asked again and again.
             at_once: take a lease that nobody holds; else the manager that worked last is given
-                as long as a lease lasts to begin: it has what the last days have taught.
+                as long as a lease lasts to begin, as it has the results of the last days.
 
         Yields:
-            Whether it is our turn: not where waiting was given up.
+            Whether this manager holds the lease; False if `gives_up` ended the wait.
         """
         self._lost.clear()
         begun, shown = time.monotonic(), ""
@@ -77,7 +77,7 @@ class Managers:
                 return
             if self._holder and self._holder.host != shown:
                 shown = self._holder.host
-                self._say(f"{shown} works on the days, or did last; this manager stands by")
+                self._say(f"{shown} works on the days, or did last; this manager is on standby")
             time.sleep(min(AWAY_SECONDS, self._seconds / _OFTEN))
         self.has_worked = True
         ends = threading.Event()
@@ -93,7 +93,7 @@ class Managers:
                 self._rows.give_back()
 
     def check(self) -> None:
-        """Do nothing while it is our turn.
+        """Do nothing while this manager holds the lease.
 
         Raises:
             LeaseLostError: the other manager has taken over, or may have.
@@ -101,12 +101,12 @@ class Managers:
         if self._lost.is_set():
             raise LeaseLostError(f"another manager may work on the days of {self._study.name!r}")
 
-    def own(self, run: Path) -> None:
-        """Be who writes a run's trials, whose manager the other may have been."""
+    def take_over_run(self, run: Path) -> None:
+        """Become the owner of a run's studies, which the other manager may have owned."""
         self._patiently(lambda: take_over(RunFolder(run)))
 
     def is_safe(self, outcome: Outcome) -> bool:
-        """Whether the other manager could go on from an outcome: its model, if any, is in S3.
+        """Return whether the other manager could continue: an outcome's model is in S3.
 
         Raises:
             ExportError: S3 is out of reach.
@@ -116,7 +116,7 @@ class Managers:
         return self._models.has(outcome.region, outcome.run)
 
     def restore(self, regions: Iterable[str]) -> None:
-        """Have the models here that the other manager has put in force."""
+        """Copy here the models that the other manager made current."""
         self._patiently(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
@@ -124,7 +124,7 @@ class Managers:
         return self._patiently(lambda: self._models.outcomes(attempt, regions))
 
     def note_told(self, events: list[str]) -> None:
-        """Have the other manager know of which events people were told, by their ids."""
+        """Share the ids of events that people have been alerted of."""
         if new := set(events) - self.told:
             with suppress(OptimizerError):  # at the next event
                 self.journal.note_told(new)

@@ -1,4 +1,4 @@
-"""A study's models in S3, from which a manager gets those that the other has published."""
+"""A study's models in S3, from which a manager copies those of the other one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ModelsInS3:
     """
 
     def __init__(self, study: Study) -> None:
-        """Take the study, as `load_published` returns it; nothing is asked yet."""
+        """Take the study, as `load_published` returns it, without a request."""
         assert study.export
         assert study.export.s3
         self._study = study
@@ -33,13 +33,13 @@ class ModelsInS3:
         self._whole: set[tuple[str, str]] = set()
 
     def has(self, region: str, run: str) -> bool:
-        """Whether the model of a run is there, whole."""
+        """Return whether the model of a run is complete there."""
         if (region, run) not in self._whole and self._mirror.has(self._root(region), run):
             self._whole.add((region, run))
         return (region, run) in self._whole
 
     def restore(self, regions: Iterable[str], say: Callable[[str], None]) -> None:
-        """Have the models in force here, where S3's were switched to later than those here."""
+        """Copy the current models here if S3's were switched later than ours."""
         for region in regions:
             models = models_folder_of(self._study, region_slug(region))
             pointer = self._mirror.pointer(self._root(region))
@@ -47,10 +47,10 @@ class ModelsInS3:
             if run and _is_news(pointer, history.changes(models / LATEST)):
                 self._fetch(region, run)
                 restore(models / run)
-                say(f"{region}: {run}'s model is in force, by {self._mirror.title}")
+                say(f"{region}: {run}'s model is the current one, by {self._mirror.title}")
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
-        """Return the outcomes of those regions of an attempt that its run has published.
+        """Return the outcomes of an attempt's regions that its run has published.
 
         What another manager copied there in part is removed: the run is to publish again.
         """
@@ -79,7 +79,7 @@ class ModelsInS3:
         return attempt.outcome(region, ending, why, run=attempt.run)
 
     def _fetch(self, region: str, run: str) -> Path:
-        """Have a model here, whole; return its folder."""
+        """Copy a complete model here; return its folder."""
         models = models_folder_of(self._study, region_slug(region))
         models.mkdir(parents=True, exist_ok=True)
         place, beside = models / run, models / f"{BESIDE}{run}"
@@ -95,7 +95,7 @@ class ModelsInS3:
 
 
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
-    """Whether the pointer was switched to another model later than `latest` was here."""
+    """Return whether the pointer was switched to another model later than `latest` here."""
     if not here:
         return True
     last = here[-1]

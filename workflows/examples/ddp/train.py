@@ -1,4 +1,4 @@
-"""Fits a small network to a region's points, on as many ranks as there are: torch's DDP."""
+"""Fit a small network to a region's points with torch's DDP, on all ranks."""
 
 import csv
 from pathlib import Path
@@ -12,7 +12,7 @@ BATCH = 24  # rows of a step, of all ranks together: the same step whatever the 
 
 
 def main() -> None:
-    """Train with the parameters of this trial and tell how well it went."""
+    """Train with this trial's parameters and report the error."""
     t = trial.start()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
@@ -45,7 +45,7 @@ def main() -> None:
             with t.checkpoint() as folder:
                 state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
                 torch.save({**state, "step": step + 1}, folder / "state.pt")
-            if t.interrupted:  # this generation ends, another goes on from here
+            if t.interrupted:  # this generation ends, another one continues from here
                 t.yield_node()
     if t.mode == "final":
         torch.save(network.state_dict(), t.model / "network.pt")

@@ -1,1 +1,1 @@
-"""Will a flight arrive late? The example that `make demo` runs."""
+"""Prediction of late flights: the example of `make demo`."""

@@ -48,7 +48,7 @@ Column = npt.NDArray[Any]
 
 
 def main() -> None:
-    """Write the tables that are not there yet."""
+    """Write the missing tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     default = Path(__file__).with_name("data")
     parser.add_argument("--out", type=Path, default=default, help=f"folder [{default}]")
@@ -65,8 +65,8 @@ def prepare(out: Path, source: Path | None = None) -> None:
     source = source or package_data()
     stamp, content = out / ".prepared", fingerprint(source)
     if stamp.exists():
-        former, *names = stamp.read_text().split()
-        if former == content and all((out / name).exists() for name in names):
+        previous, *names = stamp.read_text().split()
+        if previous == content and all((out / name).exists() for name in names):
             print(f"{out} is prepared.")
             return
     out.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def package_data() -> Path:
 
 
 def fingerprint(source: Path) -> str:
-    """Return what the tables depend on: the records and the code, as a checksum."""
+    """Return a checksum of the tables' sources: the records and the code."""
     digest = hashlib.sha256()
     module = Path(table.__file__ or "")
     for path in [Path(__file__), module, *sorted(source.glob("*.csv*"))]:
@@ -178,7 +178,7 @@ def features(source: Path) -> dict[str, Column]:
 
 
 def aircraft(source: Path) -> pl.DataFrame:
-    """Return what is known of each aircraft; some flights' tail numbers are in no register."""
+    """Return the known facts of each aircraft; some tail numbers are in no register."""
     planes = read(source / "planes.csv")
     known = {name: number(column) for name, column in AIRCRAFT.items()}
     return planes.select("tailnum", "manufacturer", **known).unique("tailnum", keep="last")

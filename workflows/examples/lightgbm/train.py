@@ -1,4 +1,4 @@
-"""Fits boosted trees to a region's points."""
+"""Fit boosted trees to a region's points."""
 
 import csv
 import functools
@@ -13,7 +13,7 @@ MODEL = "model.txt"
 
 
 def main(t: trial.Trial) -> None:
-    """Train with the parameters of a trial and tell how well it went."""
+    """Train with a trial's parameters and report the error."""
     x, y = read(t.data[0])
 
     if t.mode == "evaluate":  # the study has a gate: how good are these models on today's points?
@@ -51,7 +51,7 @@ def main(t: trial.Trial) -> None:
 
 
 def load(folder: Path) -> Any:
-    """Return a model that mode "final" has left."""
+    """Return the model that mode "final" has left."""
     return lightgbm.Booster(model_file=folder / MODEL)
 
 

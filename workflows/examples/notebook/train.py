@@ -1,4 +1,4 @@
-"""A trainer that has nothing to train: the loss is the distance of x and y to a region's place."""
+"""A trainer without training: the loss is the distance of x and y to a region's place."""
 
 import json
 
@@ -8,7 +8,7 @@ PLACES = {"north": (0.2, 0.7), "south": (0.8, 0.3)}
 
 
 def main(t: trial.Trial) -> None:
-    """Tell the loss of a trial's parameters."""
+    """Report the loss of a trial's parameters."""
     x, y = PLACES[t.region]
     loss = (t.params["x"] - x) ** 2 + (t.params["y"] - y) ** 2
     if t.mode == "final":

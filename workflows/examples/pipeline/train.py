@@ -1,4 +1,4 @@
-"""Fits a deep network to a region's points, a part of its layers on each rank: a pipeline."""
+"""Fit a deep network to a region's points; each rank has some of its layers (a pipeline)."""
 
 import csv
 from pathlib import Path
@@ -11,11 +11,11 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 BATCH, PARTS = 24, 4  # rows of a step, and in how many parts they go through the pipeline
 HIDDEN = 4  # layers
-VOTE = 10  # steps between two words of rank 0 on whether to save
+VOTE = 10  # steps between two decisions of rank 0 on whether to save
 
 
 def main() -> None:
-    """Train with the parameters of this trial and tell how well it went."""
+    """Train with this trial's parameters and report the error."""
     t = trial.start()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
@@ -37,7 +37,7 @@ def main() -> None:
         if t.rank == 0 and saves:
             with t.checkpoint() as folder:
                 torch.save({"layers": state, "step": step + 1}, folder / "state.pt")
-        if saves and t.interrupted:  # this generation ends, another goes on from here
+        if saves and t.interrupted:  # this generation ends, another one continues from here
             t.yield_node()
     state = model.gathered()
     distributed.destroy_process_group()
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 class Model:
-    """This rank's layers, with an optimiser for each, so that another rank can go on with any."""
+    """This rank's layers, each with its own optimiser, so that another rank can continue."""
 
     def __init__(self, t: trial.Trial) -> None:
         width = t.params["width"]
@@ -71,7 +71,7 @@ class Model:
         self.schedule = ScheduleGPipe(stage, PARTS, loss_fn=nn.functional.mse_loss)
 
     def train(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Take a step: the first rank has its inputs, the last one its targets."""
+        """Take a step: the first rank has the inputs, the last one the targets."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.schedule.step(*([x] if self.is_first else []), target=y if self.is_last else None)
@@ -89,7 +89,7 @@ class Model:
         return [layer for part in parts for layer in part] if self.is_first else []
 
     def restore(self, saved: Path) -> int:
-        """Go on from a checkpoint with this rank's layers; return the next step."""
+        """Continue from a checkpoint with this rank's layers; return the next step."""
         state = torch.load(saved / "state.pt")
         for layer, optimizer, (weights, means) in zip(
             self.own, self.optimizers, state["layers"][self.begin : self.end], strict=True
@@ -107,7 +107,7 @@ class Model:
 
 
 def told_by_first(*words: bool) -> list[bool]:
-    """Return what rank 0 says: SIGTERM comes to it alone, and all have to save together."""
+    """Return rank 0's decision: only it gets SIGTERM, and all have to save together."""
     said = torch.tensor(words)
     distributed.broadcast(said, 0)
     return [bool(word) for word in said]

@@ -1,4 +1,4 @@
-"""Fits one of two scikit-learn models to a region's points."""
+"""Fit one of two scikit-learn models to a region's points."""
 
 import csv
 import functools
@@ -19,7 +19,7 @@ MODEL = "model.joblib"
 
 
 def main(t: trial.Trial) -> None:
-    """Train with the parameters of a trial and tell how well it went."""
+    """Train with a trial's parameters and report the errors."""
     x, y = read(t.data[0])
 
     if t.mode == "evaluate":  # the study has a gate: how good are these models on today's points?

@@ -1,9 +1,9 @@
-"""Make up one CSV file per region: parcels, and whether each arrived late.
+"""Generate one CSV file per region: parcels, and whether each arrived late.
 
     python prepare.py
 
-writes data/lyon.csv and so on, always the same rows. It stands in for the files that you have; the
-study needs nothing of it. Parcels of a region come late for reasons of its own: `REASONS`.
+writes data/lyon.csv and so on, always the same rows. These replace your own files; the study itself
+doesn't need this program. Each region has its own reasons for late parcels: `REASONS`.
 """
 
 from __future__ import annotations

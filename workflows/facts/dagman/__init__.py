@@ -1,1 +1,1 @@
-"""What HTCondor knows of a run: its queue, its DAGMans' files, the slots of the pool."""
+"""HTCondor's facts about a run: its queue, its DAGMans' files, the slots of the pool."""

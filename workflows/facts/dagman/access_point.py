@@ -1,4 +1,4 @@
-"""Whether the access point itself runs what a run leaves to it: DAGMans, services, local jobs."""
+"""The access point's readiness for DAGMans, services and local jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 
 
 def why_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
-    """Return why the access point starts no job of some universes now; a line for each such one.
+    """Return why the access point starts no job of some universes now, a line each.
 
     Raises:
         PoolError: HTCondor is out of reach.
@@ -49,7 +49,7 @@ def why_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
 
 
 def why_they_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the same for a run's jobs that have waited there for some time, by their ads.
+    """Return the same for a run's jobs that have waited for some time, by their ads.
 
     Raises:
         PoolError: HTCondor is out of reach.

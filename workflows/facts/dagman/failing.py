@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.record_shapes import FailingScripts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 Cause = Literal["error", "storage", "space"]
-DATA_UNREADABLE = "the data can't be read"  # how the error begins that a person mends
+DATA_UNREADABLE = "the data can't be read"  # the beginning of an error that a person must fix
 TRIES = 12  # of a script that fails, 10 s apart, before its region has failed
 _LONGEST = 1000  # characters of an error
 _CLOCK = 1.0  # seconds between two files' times that say nothing
@@ -35,8 +35,8 @@ class FailingScript:
         node: the DAG node whose script it is.
         script: the operation, such as `ask`.
         error: why it failed.
-        cause: "storage" and "space" are waited for, as long as it takes; after `TRIES` times of
-            another error its region has failed.
+        cause: "storage" and "space" are waited for, without a limit; after `TRIES` other errors its
+            region has failed.
         times: how often it has failed in a row.
         since: when it first did, in ISO format.
     """
@@ -54,7 +54,7 @@ class FailingScript:
 
 
 def words_of(error: BaseException) -> str:
-    """Return why something failed, in one line."""
+    """Return the reason of an error in one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         words = f"{error.filename2 or error.filename}: {error.strerror}"  # 2: of a renaming
     elif isinstance(error, TrialfleetError):
@@ -65,7 +65,7 @@ def words_of(error: BaseException) -> str:
 
 
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
-    """Note in a region's or run's record that a script failed; return how often it has in a row."""
+    """Note in a region's or run's record that a script failed; return its failures in a row."""
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -73,7 +73,7 @@ def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = 
     found = FailingScript(
         node=node, script=script, error=error, cause=cause, times=times + 1, since=since
     )
-    with suppress(OSError):  # a full disk is told by its own witnesses
+    with suppress(OSError):  # other sources report a full disk
         write_json(file, {"scripts": [asdict(each) for each in (noted | {node: found}).values()]})
     return found.times
 
@@ -90,7 +90,7 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def noting(file: Path, node: str, script: str) -> Iterator[None]:
-    """Note the error that ends the block, or that none did."""
+    """Note the error that ends the block, or its success."""
     try:
         yield
     except Exception as error:
@@ -100,7 +100,7 @@ def noting(file: Path, node: str, script: str) -> Iterator[None]:
 
 
 def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
-    """Return the scripts that fail at this moment; none where the record is damaged."""
+    """Return the scripts that fail at present; none if the record is damaged."""
     if not file.exists():
         return ()
     try:
@@ -111,7 +111,7 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 
 
 def service_trouble(folder: RunFolder) -> str:
-    """Return why the optimiser's service does not answer, as its last client noted; empty: it does.
+    """Return why the optimiser's service does not answer, as noted; empty if it does.
 
     What a client noted while it waited is outdated once the service has logged anything.
     """

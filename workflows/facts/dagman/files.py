@@ -1,4 +1,4 @@
-"""What DAGMan leaves in files: how it ended, and where its nodes stand."""
+"""DAGMan's files: its exit codes, and the states of its nodes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _POST_ENDED = re.compile(
 )
 STOP_REASON = "trialfleet stop"  # with which it removes jobs
 _WAS = "Was STATUS_"  # how DAGMan's details of a node begin that had not ended when it was removed
-# DAG_STATUS_ERROR, _NODE_FAILED of a metrics file: DAGMan itself could not go on, or a node failed.
+# DAG_STATUS_ERROR, _NODE_FAILED of a metrics file: DAGMan itself failed, or a node failed.
 _ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """A node as DAGMan last wrote it.
+    """A node's state, as DAGMan last wrote it.
 
     Attributes:
         submitted: DAGMan waits for the end of its job.
@@ -48,7 +48,7 @@ class NodeStatus:
 
     @property
     def was_cut_off(self) -> bool:
-        """Whether it failed only because its DAGMan was removed."""
+        """True if it failed only because its DAGMan was removed."""
         return self.failed and self.details.startswith(_WAS)
 
 
@@ -58,17 +58,17 @@ def exit_code(files: DagFiles) -> int | None:
 
 
 def ended_by_error(files: DagFiles) -> bool:
-    """Whether the last DAGMan gave up because of an error of its own, not of a node's."""
+    """Return whether the last DAGMan gave up because of its own error, not a node's."""
     return _metric(files, "DagStatus") == _ENDED_BY_ERROR
 
 
 def ended_by_node(files: DagFiles) -> bool:
-    """Whether the last DAGMan ended because a node of its graph had failed."""
+    """Return whether the last DAGMan ended because a node of its graph had failed."""
     return _metric(files, "DagStatus") == _ENDED_BY_NODE
 
 
 def removal(files: DagFiles) -> str | None:
-    """Return the reason with which the DAGMan job was removed; None if it wasn't, or began anew."""
+    """Return the reason with which the DAGMan job was removed; None if it wasn't or restarted."""
     events = events_of(files.log)
     if not events or events[-1].type.name != "JOB_ABORTED":
         return None
@@ -82,7 +82,7 @@ def _metric(files: DagFiles, name: str) -> int | None:
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
     """Return the nodes of a node status file by name; empty while there is none.
 
-    DAGMan writes it anew every few seconds, most of it as it was.
+    DAGMan rewrites it every few seconds, most of it unchanged.
     """
     stamp = job_files.stamp_of(path)
     return _nodes_in(path, stamp) if any(stamp) else {}
@@ -101,7 +101,7 @@ def _nodes_in(path: Path, _changed: tuple[int, int]) -> dict[str, NodeStatus]:
 
 @lru_cache(maxsize=1 << 13)  # of all that a look at a large run reads
 def _node_of(ad: str) -> tuple[str, NodeStatus]:
-    """A node's name, and where it stands, by its ad."""
+    """Return a node's name and state, by its ad."""
     import classad2
 
     found = plain(classad2.ClassAd(ad))
@@ -119,10 +119,10 @@ def _node(ad: Any) -> NodeStatus:
 
 
 def passed_over(nodes_log: Path, since: float) -> set[str]:
-    """Return the nodes whose POST script ended for a job that had such an end already.
+    """Return the nodes whose POST script ended for a job that had already ended.
 
-    DAGMan does nothing with a second one (docs/dagman-recovery.md, 3). What its nodes' log tells of
-    the time before `since`, when it began, its recovery understood.
+    DAGMan ignores a second end (docs/dagman-recovery.md, 3). Its recovery has read the events of
+    its nodes' log before `since`, when it began.
     """
     ended: dict[str, bytes] = {}  # a node's job whose POST script ended last
     found: set[str] = set()
@@ -144,5 +144,5 @@ def passed_over(nodes_log: Path, since: float) -> set[str]:
 
 
 def _unix(local: str) -> float:
-    """Unix seconds of a log's local time; of the later hour where the clock was put back."""
+    """Return the Unix seconds of a log's local time; the later ones if the clock was put back."""
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

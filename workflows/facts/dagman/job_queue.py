@@ -3,7 +3,7 @@
 Every job of a run carries `TrialfleetFolder`, the run's folder, so a run that was submitted by hand
 with condor_submit_dag is found like one that `trialfleet submit` started.
 
-All that asks or tells the schedd raises PoolError: no HTCondor is reachable, or it refuses.
+All functions that contact the schedd raise PoolError if no HTCondor is reachable or it refuses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WAITS = f"(JobStatus == {JobStatus.IDLE} || JobStatus == {JobStatus.BLOCKED})"
 
 
 def is_dagman(ad: Ad) -> bool:
-    """Whether a job of a run is one of its DAGMans, the whole graph's or a region's."""
+    """Return whether a job of a run is one of its DAGMans, of the whole graph or a region."""
     return ad["JobUniverse"] == Universe.SCHEDULER and (
         "DAGManJobId" not in ad or "TrialfleetRegion" in ad
     )
@@ -69,7 +69,7 @@ class HeldJob:
 
 @dataclass(frozen=True, kw_only=True)
 class QueuedRun:
-    """What the job queue says of a run.
+    """The jobs of a run in the queue.
 
     Attributes:
         root: the job id of the DAGMan job that runs study.dag, or a region's DAG by itself.
@@ -109,7 +109,7 @@ class QueuedRun:
 
 
 def look_up(folder: RunFolder) -> QueuedRun:
-    """Return what the job queue holds of a run."""
+    """Return the jobs of a run in the queue."""
     ads = schedd.query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
@@ -138,7 +138,7 @@ def of_run(folder: RunFolder) -> str:
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the whole ad of a trial's job that waits, as HTCondor matches it; None if none does.
+    """Return the full ad of a trial's waiting job, as HTCondor matches it; None if none waits.
 
     It is a job of that node, or of any.
     """
@@ -147,7 +147,7 @@ def one_idle(folder: RunFolder, node: str | None = None) -> Any:
 
 
 def one_job(constraint: str) -> Any:
-    """Return the whole ad of a job that satisfies a constraint; None if none does."""
+    """Return the full ad of a job that satisfies a constraint; None if none does."""
     with schedd.reach() as reached:
         return next(iter(reached.query(constraint=constraint, limit=1)), None)
 
@@ -168,7 +168,7 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG, going on from its rescue file if it has one. Returns the job's id."""
+    """Submit a DAG, from its rescue file if it has one. Return the job's id."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
@@ -180,7 +180,7 @@ def submit(files: DagFiles) -> str:
 
 
 def hand_over(description: str) -> str:
-    """Submit what a submit file holds, and return the job's id."""
+    """Submit a submit file's text, and return the job's id."""
     with schedd.reach("HTCondor refused a job") as reached:
         import htcondor2
 
@@ -189,7 +189,7 @@ def hand_over(description: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what a library prints off standard output, which belongs to our caller."""
+    """Keep a library's output off standard output, which belongs to our caller."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
@@ -202,13 +202,13 @@ def _quiet() -> Iterator[None]:
 
 
 def _node(ad: dict[str, Any]) -> str:
-    """The node whose job this is: a trial's, a region's DAGMan, or one of the run's own."""
+    """Return the node of this job: a trial's, a region's DAGMan, or one of the run's own."""
     own = "study.dag" if is_dagman(ad) else "optimizer"
     return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
 
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:
-    """Whether a trial's job is on hold for a moment alone: HTCondor removes it, by its own file."""
+    """Return whether a trial's job is on hold only until HTCondor removes it."""
     is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == Universe.VANILLA
     return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON
 

@@ -1,4 +1,4 @@
-"""The slots of the pool, as they are and as they would be if no job ran on them."""
+"""The slots of the pool, as they are and as they would be without jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 
 
 class PoolSlots(NamedTuple):
-    """The pool's slots, those cut from others not among them.
+    """The pool's slots, without dynamic ones.
 
     Attributes:
         whole: each as it is when no job runs on it.
@@ -38,7 +38,7 @@ def pool_slots() -> PoolSlots:
 
 
 def machines(requirements: str = "true") -> set[str]:
-    """Return the pool's machines whose slots satisfy an expression, as the slots' names spell them.
+    """Return the pool's machines whose slots satisfy an expression, with the slots' spelling.
 
     Raises:
         PoolError: no HTCondor is reachable.
@@ -51,7 +51,7 @@ def machines(requirements: str = "true") -> set[str]:
 
 
 def _whole(slot: ClassAd) -> ClassAd:
-    """A partitionable slot offers what jobs have taken from it, too, once they end."""
+    """Return a slot's ad with the resources that jobs have taken from it."""
     for name in RESOURCES:
         total = value(slot, f"TotalSlot{name}")
         if isinstance(total, int | float):
@@ -60,23 +60,23 @@ def _whole(slot: ClassAd) -> ClassAd:
 
 
 def has_gpu(slot: ClassAd) -> bool:
-    """Whether a slot says so by the attribute that trials ask for."""
+    """Return whether a slot advertises a GPU by the attribute that trials ask for."""
     return "HAS_GPU" in slot and slot.eval("HAS_GPU") is True
 
 
 def gpus(slot: ClassAd) -> int:
-    """How many GPUs a slot has, whatever it says of them."""
+    """Return the number of GPUs of a slot, whatever it advertises."""
     return int(number_of(slot, "GPUs"))
 
 
 def holds(clause: str, job: ClassAd, slot: ClassAd) -> bool:
-    """Whether an expression of a job's is true of a slot."""
+    """Return whether an expression of a job is true of a slot."""
     import classad2
 
     return classad2.ExprTree(clause).eval(job, slot) is True
 
 
 def number_of(ad: ClassAd, name: str) -> float:
-    """Return a number of an ad; 0 where it has none by this name."""
+    """Return a number of an ad; 0 if it has none of this name."""
     found = value(ad, name)
     return float(found) if isinstance(found, int | float) else 0.0

@@ -1,8 +1,8 @@
-"""What a DAGMan that is gone left for its recovery, and how to begin without it.
+"""Recovery files of a DAGMan that is gone, and a start without them.
 
 A DAGMan that finds its lock file replays the log of its nodes' events. Where that can't work (see
-docs/dagman-recovery.md), the files are set aside and another DAGMan begins: it asks for every node
-anew, and the study knows which trials are finished.
+docs/dagman-recovery.md), the files are set aside and another DAGMan starts: it asks for every node
+again, and the study knows which trials are finished.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLOCK = "hhqqi"  # struct flock of Linux's 64-bit ABIs: l_type, l_whence, l_sta
 
 
 def is_locked(files: DagFiles) -> bool:
-    """Whether a living DAGMan holds the lock of this DAG."""
+    """Return whether a living DAGMan holds the lock of this DAG."""
     return _holder(files) is not None
 
 
@@ -41,7 +41,7 @@ def end_holder(files: DagFiles) -> None:
 
 
 def _holder(files: DagFiles) -> int | None:
-    """The process that holds the lock; 0 for one that can't be seen from here."""
+    """Return the process that holds the lock; 0 for one that can't be seen from here."""
     try:
         with files.lock.open("rb") as lock:
             wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
@@ -53,9 +53,10 @@ def _holder(files: DagFiles) -> int | None:
 
 
 def set_aside(files: DagFiles) -> Path | None:
-    """Move what a recovery would read to a folder of its own; return that, None if nothing was.
+    """Move the recovery files to a separate folder; return it, None if there were none.
 
-    The lock goes last: a crash midway leaves it, and whoever comes next moves the rest.
+    The lock is moved last: after a crash midway it is still there, and the next call moves the
+    rest.
     """
     left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
     if not left:

@@ -1,4 +1,4 @@
-"""The PRE and POST scripts that have not ended: facts for the rule of `rules/vain_attempts.py`."""
+"""PRE and POST scripts that have not ended: facts for `rules/hopeless_attempts.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ScriptFacts:
         node: the DAG node.
         script: PRE or POST.
         since: when a script of that region, or the node's job, last ended, in Unix seconds.
-        log: the path of what the region's scripts printed.
+        log: the path of the output of the region's scripts.
     """
 
     region: str
@@ -37,7 +37,7 @@ def script_facts(
 ) -> Iterator[ScriptFacts]:
     """Yield for each region the first script of its nodes that has not ended.
 
-    One service answers all scripts, so where one hangs no other ends either.
+    One service answers all scripts, so if one hangs, no other ends either.
     """
     dagmans = {
         ad.get("TrialfleetRegion"): ad

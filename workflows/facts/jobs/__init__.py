@@ -1,1 +1,1 @@
-"""The jobs of a run: what their event logs and their agents say, and what their slots cost."""
+"""The jobs of a run: their event logs, their agents' messages, and their slots' costs."""

@@ -1,4 +1,4 @@
-"""What a job costs. Pure arithmetic.
+"""The cost of a job. Pure arithmetic.
 
     p    price of a whole node, in USD per hour
     s    share of the node that a slot is, from 0 to 1
@@ -30,22 +30,22 @@ SLOT_OF_JOB = {name: f"MachineAttr{name}0" for name in (*PRICED_BY, "Cpus")}
 
 
 class End(StrEnum):
-    """How a stay in a slot ended, as far as it matters for what was paid."""
+    """The end of an execution in a slot, as far as its cost depends on it."""
 
     DONE = "done"  # it led to a result
-    FAILED = "failed"  # its attempt did not: paid in vain
-    EVICTED = "evicted"  # it was cut off; its attempt went on elsewhere, from its last checkpoint
+    FAILED = "failed"  # its attempt did not: paid without result
+    EVICTED = "evicted"  # it was interrupted; its attempt continued elsewhere, from its checkpoint
     RUNNING = "running"
 
     @property
     def is_lost(self) -> bool:
-        """Whether the time was lost, but for what a checkpoint saved of it."""
+        """True if the time was lost, except for what a checkpoint saved."""
         return self == "failed" or self == "evicted"  # asked of each stay of each trial
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a slot has, or a whole node; memory in any unit, the same for both."""
+    """The resources of a slot or of a whole node; memory in any unit, the same for both."""
 
     gpus: float
     cpus: float
@@ -60,7 +60,7 @@ def share(slot: Resources, node: Resources) -> float:
 
 
 def cost(price: float, share: float, seconds: float) -> float:
-    """Return what `seconds` in a slot cost, in USD.
+    """Return the cost of `seconds` in a slot, in USD.
 
     Args:
         price: p, USD per hour of the whole node.
@@ -71,7 +71,7 @@ def cost(price: float, share: float, seconds: float) -> float:
 
 
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
-    """Return p · s of a slot, in USD per hour; None where price or share isn't known.
+    """Return p · s of a slot, in USD per hour; None if price or share is unknown.
 
     Args:
         ad: the slot's `GPUs`, `Cpus` and `Memory`, the node's `TotalGPUs`, `TotalCpus` and
@@ -94,7 +94,7 @@ def _resources(ad: Mapping[str, Any], prefix: str) -> Resources | None:
 
 
 def _number(value: object) -> float | None:
-    """A figure of an ad; true and false, which are ints to Python, are none."""
+    """Return a number of an ad; booleans, which are ints in Python, are not numbers."""
     if type(value) not in {int, float}:
         return None
     return float(value) if value >= 0 else None  # type: ignore[arg-type,operator]

@@ -1,4 +1,4 @@
-"""What jobs are at that train several trials: at which, and whether that has a checkpoint."""
+"""The current trial of jobs that train several, and whether it has a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 
 from trialfleet import job_files, nodes
 from trialfleet.files import unless_damaged
-from trialfleet.workflows.facts.jobs.agent_words import read_order
+from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane, range_of
 
@@ -25,14 +25,14 @@ def shared_nodes(files: RegionFolder) -> list[str]:
 
 
 def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
-    """Return which of the region's unfinished trials a node is at; None between two of them."""
+    """Return the unfinished trial that a node's job trains; None between two of them."""
     order, own = read_order(files.trial(node)), range_of(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
     return order.name if order and order.name in mine else next(iter(mine), None)
 
 
 def place_at(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of what a node's job was last told to train; the node's own before that."""
+    """Return the folder that a node's job was last ordered to train; first the node's own."""
     place = files.of_node(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):
@@ -41,7 +41,7 @@ def place_at(files: RegionFolder, node: str) -> TrialFolder:
 
 
 def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
-    """Return the folder of what a lane's job trains under a name; None where that is none of its.
+    """Return the folder that a lane's job trains under a name; None if it is not one of its own.
 
     A trial, the full training or the gate, named as its agent says it.
     """
@@ -52,12 +52,12 @@ def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
 
 
 def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
-    """Return the folder of a region's full training, or gate, as one that a lane's job has."""
+    """Return the folder of a region's full training or gate, as trained by a lane's job."""
     return TrialFolder(end.root, files.trial(node).node_root)
 
 
 def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
-    """Return the lane whose job has a region's full training or gate, or had; None if none."""
+    """Return the lane whose job has or had a region's full training or gate; None if none."""
     if not os.path.lexists(end.by_lane):
         return None
     most = job_files.MOST_NOTES
@@ -66,13 +66,13 @@ def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
 
 
 def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
-    """Return the folder of a region's full training, or gate, with the job that has it."""
+    """Return the folder of a region's full training or gate, with the job that has it."""
     lane = lane_of(files, end)
     return in_lane(files, end, lane) if lane else end
 
 
 def has_checkpoint(place: TrialFolder) -> bool:
-    """Whether a trial's last checkpoint has a file: reports alone take no trainer further."""
+    """Return whether a trial's last checkpoint has a file; reports alone are not enough."""
     try:
         with job_files.opened(place.saved) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = islice(tar, job_files.MOST_NAMES)

@@ -1,4 +1,4 @@
-"""What a trial left: from its agent's package to its place in the trial's folder."""
+"""Delivery of a trial's files: from its agent's package into the trial's folder."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from trialfleet.nodes.job.packages import unpack_from
 from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
-_RESULT = "result.json"  # comes behind what it tells of; that the trial has ended comes last
+_RESULT = "result.json"  # written after the files that it describes; the mark of the end is last
 _MAY_BE_LOST = ("out", "err", "progress.jsonl")  # by a power failure; the study has the reports
 _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 
 
 def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
-    """Put what a trial left into its folder; done again, it changes nothing.
+    """Put a trial's files into its folder; a repetition changes nothing.
 
     A package that can't be used becomes a result that says so; how the trial ended begins it. One
     that is missing was taken before. Its files may have `most` bytes together.
 
     Raises:
-        OSError: there is no room, say.
+        OSError: for example, the disk is full.
     """
     if not os.path.lexists(package):
         return
-    beside = place.root / ".unpacked"  # no job reaches it: nobody changes it meanwhile
+    beside = place.root / ".unpacked"  # no job reaches it, so it can't change meanwhile
     job_files.make_empty(beside)
     try:
         with job_files.opened(package, place.node_root) as file:
@@ -50,7 +50,7 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
 
 
 def _put(beside: Path, root: Path, names: Iterable[str]) -> None:
-    """Give each of these files and folders, where it came, its name in the trial's folder."""
+    """Give each of these received files and folders its name in the trial's folder."""
     for path in beside.rglob("*"):
         if path.parent != beside or path.name not in _MAY_BE_LOST:
             sync(path)

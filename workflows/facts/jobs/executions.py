@@ -1,4 +1,4 @@
-"""The executions of a job, found in its event log."""
+"""The executions of a job, from its event log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INPUT = frozenset({1, 2, 3})  # FileTransferEventType: the input's is queued, s
 _ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
 _KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
 _READING = Lock()  # several threads of a server read; the bindings read one log at a time
-_COMPARED = 256  # bytes at the end of what was read, by which a log is known again
+_COMPARED = 256  # last bytes of the part that was read, to recognise a log
 _PIECE = 16 << 20  # bytes that are read at once
 _EVENT_ENDS = b"\n...\n"
 _GENERIC = re.compile(
@@ -41,26 +41,26 @@ _GENERIC = re.compile(
     rb"(?P<Info>trialfleet: [^\n]*)"
 )
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
-UNTOLD = "its shadow ended without telling an end"  # of the execution: it was killed, say
+UNTOLD = "its shadow exited without logging an end"  # of the execution: it was killed, say
 
 
 class Execution(NamedTuple):
-    """One stay in a slot.
+    """One execution in a slot.
 
     Attributes:
-        slot: as HTCondor names it: `slot1_1@host`; empty where the job did not begin to execute.
+        slot: as HTCondor names it: `slot1_1@host`; empty if the job did not begin to execute.
         began: in Unix seconds.
-        ended: likewise; of one that goes on, the last that was heard of it.
+        ended: in Unix seconds; of the present one, the time of its last event.
         cpu_seconds: processor time.
         proc: of a gang's jobs, which one.
         is_over: whether it has ended.
         end: how.
-        properties: what the slot says of itself, and its node.
+        properties: the attributes of the slot and its node.
         saved: when the last checkpoint of a trial arrived, or its result; None: neither did.
-        told: when a trial's result last arrived; None: none did.
+        told: when a trial's result last arrived; None: none arrived.
         memory_mb: the most memory that was used, where the trial's end says that.
         ended_by: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty before,
-            and where nothing told its end.
+            and if no event says so.
         reason: why, in HTCondor's words.
     """
 
@@ -80,7 +80,7 @@ class Execution(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return how long it lasted: a clock that was set back must not give a negative time."""
+        """The execution's seconds, never negative, even if a clock was set back."""
         return max(0.0, self.ended - self.began)
 
     @property
@@ -90,7 +90,7 @@ class Execution(NamedTuple):
 
 
 class MarkEvent:
-    """A mark in an event log, with what the bindings' `JobEvent` has of it.
+    """A mark in an event log, with the attributes of the bindings' `JobEvent` in use.
 
     A log may have two for each of a thousand trials: they are parsed when they are asked for.
     """
@@ -102,17 +102,17 @@ class MarkEvent:
 
     @property
     def raw(self) -> bytes:
-        """Its text."""
+        """The event's text."""
         return self._found[0]
 
     @property
     def cluster(self) -> int:
-        """Of the job."""
+        """The job's cluster."""
         return int(self._found["Cluster"])
 
     @property
     def proc(self) -> int:
-        """Likewise."""
+        """The job's proc."""
         return int(self._found["Proc"])
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -128,17 +128,17 @@ class MarkEvent:
 
     @cached_property
     def mark(self) -> Mark | None:
-        """What it tells of a trial; None where that isn't told as marks are."""
+        """The trial's mark; None if the text is no mark."""
         return Mark.parsed(self["Info"])
 
     @cached_property
     def time(self) -> float:
-        """When it was, in Unix seconds."""
+        """The event's time in Unix seconds."""
         return _unix_seconds(self["EventTime"])
 
 
 def events_of(log: Path) -> tuple[JobEvent, ...]:
-    """The events of a log; of one that has grown only what is new is read."""
+    """Return the events of a log; only the new part of a log that has grown is read."""
     return _reader_of(log).events()
 
 
@@ -148,7 +148,7 @@ def _reader_of(log: Path) -> _Reader:
 
 
 class _Reader:
-    """Reads an event log as it grows; anew where it is not the same with more at its end."""
+    """Reader of a growing event log; it starts again if the log was replaced."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -159,7 +159,7 @@ class _Reader:
         self._events: tuple[JobEvent, ...] = ()
 
     def events(self) -> tuple[JobEvent, ...]:
-        """Return its events; those before what can't be read, none of what is no regular file."""
+        """Return the log's events up to unreadable text; none if it is no regular file."""
         if job_files.stamp_of(self._log) == self._stamp:
             return self._events
         try:
@@ -176,12 +176,12 @@ class _Reader:
             return ()
 
     def _last_of(self, file: BinaryIO, size: int) -> bytes:
-        """The end of its first so many bytes."""
+        """Return the end of a number of its first bytes."""
         file.seek(max(0, size - _COMPARED))
         return file.read(min(size, _COMPARED))
 
     def _read_on(self, file: BinaryIO) -> None:
-        """Read the events that are whole: one that is being written has no end yet."""
+        """Read the complete events: one that is being written has no end yet."""
         new = b""
         file.seek(self._at)
         while piece := file.read(_PIECE):
@@ -204,7 +204,7 @@ class _Reader:
 
 
 def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
-    """Yield events as the bindings have them, which read files alone; up to what they can't."""
+    """Yield events as the bindings parse them, up to text that they can't parse."""
     import htcondor2
 
     with os.fdopen(os.memfd_create("events"), "wb") as file:
@@ -218,7 +218,7 @@ def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """The events of each attempt: of a gang, those of all its jobs."""
+    """Return the events of each attempt: of a gang, those of all its jobs."""
     parts: list[list[JobEvent]] = [[]]
     submitted: set[tuple[int, int]] = set()
     for event in events:
@@ -233,9 +233,9 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """The events that tell when executions began and ended.
+    """Return the events that say when executions began and ended.
 
-    Of marks in a row the last is one: what goes on was heard of by then.
+    Of consecutive marks the last is included, as the execution was alive then.
     """
     return [
         event
@@ -245,14 +245,14 @@ def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
 
 
 def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
-    """The executions of an attempt's jobs, in the order in which they began."""
+    """Return the executions of an attempt's jobs, in the order in which they began."""
     found: list[Execution] = []
     latest: dict[int, int] = {}  # of each job, its place there
     for event in events:
         now, kind, proc = time_of(event), event.type.name, event.proc
         if kind == "EXECUTE":
-            if proc in latest and not (former := found[latest[proc]]).is_over:
-                found[latest[proc]] = former._replace(is_over=True, end=End.EVICTED, reason=UNTOLD)
+            if proc in latest and not (last := found[latest[proc]]).is_over:
+                found[latest[proc]] = last._replace(is_over=True, end=End.EVICTED, reason=UNTOLD)
             slot = str(event.get("SlotName") or event.get("ExecuteHost"))
             latest[proc] = len(found)
             properties = properties_of(event)
@@ -268,12 +268,12 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _brings_input(event: JobEvent) -> bool:
-    """Whether an event is of the transfer before an execution: no sign of life of the last one."""
+    """Return whether an event is of the transfer before an execution: no sign of the last."""
     return event.type.name == "FILE_TRANSFER" and event.get("Type") in _INPUT
 
 
 def _continued(execution: Execution, event: JobEvent) -> Execution:
-    """An execution with what the next event says of it."""
+    """Return an execution with the next event's facts."""
     kind, now = event.type.name, time_of(event)
     is_over = kind in _ENDS
     return execution._replace(
@@ -287,7 +287,7 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _marked(execution: Execution, event: JobEvent) -> Execution:
-    """An execution with what the access point noted of its trials, maybe after its end."""
+    """Return an execution with the access point's notes of its trials, maybe after its end."""
     mark = mark_of(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution
@@ -298,7 +298,7 @@ def _marked(execution: Execution, event: JobEvent) -> Execution:
 
 
 def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
-    """The starts that were cut off before the job executed.
+    """Return the starts that were interrupted before the job executed.
 
     HTCondor may write two events of one cut, the second within a moment.
     """
@@ -320,7 +320,7 @@ def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _reason(event: JobEvent) -> str:
-    """Why an execution ended, in HTCondor's words, in one line."""
+    """Return why an execution ended, in HTCondor's words, in one line."""
     words = event.get("Reason") or event.get("HoldReason") or event.get("Message") or ""
     code = event.get("ReasonCode")
     return " ".join(str(words).split()) or (f"code {code}" if code else "")
@@ -347,7 +347,7 @@ def _end(event: JobEvent) -> End:
 
 
 def time_of(event: JobEvent) -> float:
-    """Unix seconds, with the fraction that the bindings leave out of `timestamp`."""
+    """Return Unix seconds with the fraction that the bindings leave out of `timestamp`."""
     return event.time if isinstance(event, MarkEvent) else _unix_seconds(str(event["EventTime"]))
 
 
@@ -357,11 +357,11 @@ def _unix_seconds(written: str) -> float:
 
 def mark_of(event: JobEvent) -> Mark | None:
     """Return the mark that an event is; None of any other event."""
-    return event.mark if isinstance(event, MarkEvent) else Mark.of(event)
+    return event.mark if isinstance(event, MarkEvent) else Mark.from_event(event)
 
 
 def _cpu_seconds(usage: str) -> float:
-    """User and system time of `Usr 0 00:01:05, Sys 0 00:00:02`."""
+    """Return the user and system time of `Usr 0 00:01:05, Sys 0 00:00:02`."""
     return float(
         sum(
             86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + int(seconds)

@@ -1,4 +1,4 @@
-"""A gang's roster: what its agents are told, and of which jobs it is.
+"""A gang's roster: the orders for its agents, and the jobs that it has.
 
 A trial is over once its roster has a `code`. Which trial follows is for the run's optimiser to say
 (speaker.py): then `of_next` begins its first generation, or `finished` has all agents leave.
@@ -29,7 +29,7 @@ class Seat(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """An agent that lives, and that another of the gang can't reach.
+    """A living agent that another one of the gang can't reach.
 
     Attributes:
         token: its own.
@@ -48,25 +48,25 @@ class Apart(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Roster:
-    """What the agents of a gang are told.
+    """The orders for the agents of a gang.
 
     Attributes:
         cluster: the submission that it is for: agents of another have nothing to do with it.
         generation: counted from 1.
         state: form, run or done.
         since: when this state began, in Unix seconds.
-        trial: the name of what it trains; empty while nobody knows that.
-        turn: of the gang's words, that which the trial's order answers.
+        trial: the name of its trial; empty while that is unknown.
+        turn: the number of the gang's message that the trial's order answers.
         first: the generation in which the trial began.
         members: by rank; while one forms, those of the generation before it.
         start: name of the checkpoint to start from; None: from the beginning.
         kill: of a generation that forms: nothing is left to be saved, workers are to be killed.
-        short: likewise: fewer than `min` have a slot.
+        short: of a generation that forms: fewer than `min` have a slot.
         failures: workers that failed since the last checkpoint, their jobs living.
         code: how the trial ended, as an exit code or minus a signal's number, None until then; of a
             gang that is done, the agents' own exit code.
         over: the limit for which the trial was ended: memory, time or disk.
-        result: name of the package with what the rank that decided has left.
+        result: name of the package of the deciding rank.
         apart: agents that are left out for a while, as the network keeps them from others.
     """
 
@@ -102,7 +102,7 @@ class Roster:
         return found
 
     def is_apart(self, agent: Member, now: float) -> bool:
-        """Whether an agent is left out for now."""
+        """Return whether an agent is left out for now."""
         return any(each.token == agent.token and now < each.until for each in self.apart)
 
 
@@ -132,28 +132,28 @@ class Job:
 
     @property
     def agent(self) -> Member | None:
-        """What an agent that lives said last; of one that is lost, nothing counts."""
+        """The last message of a living agent; None of one that is lost."""
         is_its = self.said is not None and self.said.began == self.began
         lives = self.status == JobStatus.RUNNING and is_its and not self.silent
         return self.said if lives else None
 
     @property
     def is_starting(self) -> bool:
-        """Whether it has a slot and its agent will speak soon."""
+        """True if it has a slot and its agent is about to send a message."""
         has_spoken = self.said is not None and self.said.began == self.began
         is_late = has_spoken or self.running_for >= STARTING_SECONDS
         return self.status == JobStatus.RUNNING and not is_late
 
 
 class Size(NamedTuple):
-    """How many jobs a gang may have."""
+    """The number of jobs that a gang may have."""
 
     least: int
     most: int
 
 
 def of_next(roster: Roster, trial: str, turn: int, now: float) -> Roster:
-    """Return the roster of a trial's first generation, of the agents that are there."""
+    """Return the roster of a trial's first generation, with the present agents."""
     if not roster.trial:  # they have waited for it
         return replace(roster, trial=trial, turn=turn)
     return Roster(
@@ -175,5 +175,5 @@ def finished(roster: Roster, code: int, now: float) -> Roster:
 
 
 def agents_of(jobs: Iterable[Job]) -> dict[int, Member]:
-    """Return what the agents that live said last, by their jobs' procs."""
+    """Return the last messages of the living agents, by their jobs' procs."""
     return {job.proc: job.agent for job in jobs if job.agent is not None}

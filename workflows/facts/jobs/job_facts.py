@@ -1,4 +1,4 @@
-"""The facts about a run's jobs that the rule for troubles reads: from the queue and their logs."""
+"""Facts about a run's jobs for the rule of troubles: from the queue and their logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trialfleet.classads import JobStatus, Universe
-from trialfleet.workflows.facts.jobs.agent_words import asked_since
+from trialfleet.workflows.facts.jobs.agent_messages import asked_since
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.current import has_checkpoint, place_at
 from trialfleet.workflows.facts.jobs.executions import Execution
@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 LONG = 600.0  # seconds that no state but executing and waiting for a slot takes
 
-# What is read of a job's ad.
+# Attributes of a job's ad that are read.
 ATTRIBUTES = [
     "DiskUsage",
     "JobCurrentStartExecutingDate",
@@ -47,7 +47,7 @@ class JobFacts:
         checkpointed: whether the trial that it is at has a checkpoint with files.
         is_rank: whether it is one of a gang's, whose keeper counts its starts.
         input_mb: the size of its input.
-        disk_mb: what it uses of the disk.
+        disk_mb: its disk usage.
         asked: since when its agent has waited for an answer, in Unix seconds; None: it doesn't.
     """
 
@@ -67,16 +67,16 @@ class JobFacts:
 
     @property
     def cuts(self) -> list[Execution]:
-        """The starts that were cut off."""
+        """The starts that were interrupted."""
         return [start for start in self.starts or () if start.end is End.EVICTED]
 
     @property
     def executing(self) -> Execution | None:
-        """The execution that goes on."""
+        """The present execution."""
         return next((start for start in self.starts or () if not start.is_over), None)
 
     def kept(self, start: Execution) -> float:
-        """Return for how many seconds of an execution the work was saved."""
+        """Return the seconds of an execution whose work was saved."""
         saved = start.saved if self.checkpointed else start.told
         return 0.0 if saved is None else max(0.0, saved - start.began)
 
@@ -84,7 +84,7 @@ class JobFacts:
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    A job's log is read where that can tell of trouble. The `ads` have `ATTRIBUTES` and those that
+    A job's log is read if it can show trouble. The `ads` have `ATTRIBUTES` and those that
     health.py reads.
     """
     own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)
@@ -120,7 +120,7 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 
 
 def may_fail(ad: Mapping[str, Any]) -> bool:
-    """Return whether a job may be one whose attempt is to fail, by its ad alone."""
+    """Return whether a job's attempt may have to fail, by its ad alone."""
     status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
     is_late = status != JobStatus.IDLE and time.time() - entered > LONG
     # in the slot that it has; after a reconnection its ad doesn't say so

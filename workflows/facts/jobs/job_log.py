@@ -1,7 +1,7 @@
-"""What HTCondor says of a trial's job, read from the job's own event log.
+"""HTCondor's facts about a trial's job, read from the job's own event log.
 
-The log lies in the folder of the job's node, holds all attempts and costs no query of a daemon. Of
-a job that trains several trials only a trial's own parts count: `parts.py` tells them apart.
+The log is in the folder of the job's node, has all attempts and needs no query of a daemon. For a
+job that trains several trials, only the trial's own parts count: `parts.py` separates them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What HTCondor says of the job that trained a trial; None where it wasn't recorded.
+    """HTCondor's facts about the job that trained a trial; None for those not recorded.
 
-    An attempt is one submission of the job. Where a checkpoint lets it go on elsewhere, that is
+    An attempt is one submission of the job. If it continues elsewhere from a checkpoint, that is
     another execution of the same attempt; so is each rank of a gang.
 
     Attributes:
@@ -43,7 +43,7 @@ class Job:
             where HTCondor measures that.
         machine: the host of the last attempt.
         slot: the slot of the last attempt, as HTCondor names it: `slot1_1@host`.
-        attempts: how often it was tried; 0 if it isn't known.
+        attempts: how often it was tried; 0 if unknown.
         usd: what its time in slots cost, over all attempts, in USD; None if a price isn't known.
         lost_usd: the part of that which was paid for attempts that failed, and for executions that
             were cut off, whatever a checkpoint saved of them.
@@ -74,10 +74,10 @@ class Stay:
         machine: the host.
         instance: the EC2 instance that this is; None on other machines.
         began: in Unix seconds.
-        ended: likewise; of one that goes on, the last that was heard of it, or `now`.
+        ended: in Unix seconds; of the present one, the time of its last event, or `now`.
         end: how it ended.
         usd: what it cost; None if the node's price isn't known.
-        saved: the time, in Unix seconds, up to which its work was saved; None: none of it was.
+        saved: the time, in Unix seconds, up to which its work was saved; None: nothing was saved.
     """
 
     machine: str
@@ -90,12 +90,12 @@ class Stay:
 
     @property
     def seconds(self) -> float:
-        """Return how long it lasted."""
+        """The execution's seconds."""
         return self.ended - self.began
 
     @property
     def lost_seconds(self) -> float:
-        """Return how much of that was thrown away: what a checkpoint saved was not."""
+        """The seconds whose work was lost, without those that a checkpoint saved."""
         if not self.end.is_lost:
             return 0.0
         saved = self.saved if self.end is End.EVICTED else None
@@ -104,15 +104,15 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True)
 class JobNotes(Job):
-    """What job.json holds, and the study keeps of a trial's job: the job and its executions."""
+    """The content of job.json, also kept in the study: a trial's job and its executions."""
 
     stays: list[Stay] = field(default_factory=list)
 
 
 def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
-    """Return what the event log of a trial's job says of it; None where it never executed.
+    """Return the event log's facts about a trial's job; None if it never executed.
 
-    A log that can't be read, or breaks off, says what it says up to there.
+    An unreadable or incomplete log counts up to that point.
 
     Args:
         place: the trial's folder.
@@ -141,12 +141,12 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
 
 
 def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a trial's notes of its job a `Job` has; other releases may note more."""
+    """Return the `Job` fields of a trial's notes; other releases may note more."""
     return {each.name: noted[each.name] for each in fields(Job) if each.name in noted}
 
 
 def stays_of(noted: Mapping[str, Any]) -> list[Stay]:
-    """Return the executions in a trial's notes of its job; none where they weren't noted yet."""
+    """Return the executions in a trial's notes of its job; none if they are not noted yet."""
     return [Stay(**{**stay, "end": End(stay["end"])}) for stay in noted.get("stays", ())]
 
 
@@ -173,7 +173,7 @@ def read_stays(
 
 
 def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
-    """Return when a shared job executed and was at no trial; `price` and `now` as of `read_stays`.
+    """Return when a shared job executed without a trial; `price` and `now` as in `read_stays`.
 
     With the stays of its trials that is all that the job is to be paid for.
     """
@@ -187,7 +187,7 @@ def read_between(log: Path, price: float | None = None, *, now: float | None = N
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return when a shared job executed, whatever it was at, and which of `ENDS` it had.
+    """Return when a shared job executed, with or without trials, and its `ENDS`.
 
     `price` and `now` are as of `read_stays`.
     """
@@ -198,7 +198,7 @@ def read_job_stays(
 
 
 def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
-    """The executions of an attempt, of which those that may go on last until now."""
+    """Return the executions of an attempt; those that may continue last until now."""
     last = _last_of_each(executions)
     return [
         each._replace(ended=now) if each in last and not each.is_over else each
@@ -207,15 +207,15 @@ def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
 
 
 def total(stays: Iterable[Stay]) -> float | None:
-    """Return what some executions cost together, in USD; None if the cost of one isn't known."""
+    """Return the total cost of some executions in USD; None if one cost is unknown."""
     known = [stay.usd for stay in stays]
     return None if None in known else round(sum(each or 0.0 for each in known), 9)
 
 
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
-    """Return when the job of an event log executed: from and to, in Unix seconds, oldest first.
+    """Return when a log's job executed: from and to, in Unix seconds, oldest first.
 
-    Infinity is the end of one that goes on; None is an end that nobody saw, as where the access
+    Infinity is the end of the present one; None is an unknown end, for example if the access
     point lost its power.
     """
     executions = [each for part in submissions(events_of(log)) for each in executions_of(part)]
@@ -231,9 +231,9 @@ def read_removals(log: Path) -> list[float]:
 
 
 def first_failure(log: Path) -> int | None:
-    """Return the exit code of a node's first job, of its last attempt, that failed by itself.
+    """Return the exit code of a node's first job, in its last attempt, that failed by itself.
 
-    None where none did, as where all of them were removed.
+    None if none did, as where all of them were removed.
     """
     for event in submissions(events_of(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
@@ -242,7 +242,7 @@ def first_failure(log: Path) -> int | None:
 
 
 def last_job(log: Path) -> str:
-    """Return the job of the last attempt, such as 12.0; empty where there was none."""
+    """Return the job of the last attempt, such as 12.0; empty if there was none."""
     events = submissions(events_of(log))[-1]
     return f"{events[0].cluster}.{events[0].proc}" if events else ""
 
@@ -251,7 +251,7 @@ def read_starts(place: TrialFolder) -> list[Execution]:
     """Return the starts of a trial in its last attempt, oldest first.
 
     A start that was cut off before the job executed is one of no length, without a slot; of a
-    shared job it is none of the trial's.
+    shared job it is not one of the trial's.
     """
     if place.is_shared:
         return (attempts_of(place) or [[]])[-1]
@@ -261,14 +261,14 @@ def read_starts(place: TrialFolder) -> list[Execution]:
 
 
 def is_executing(place: TrialFolder) -> bool:
-    """Return whether a trial's job executes, by its log, and is at this trial."""
+    """Return whether a trial's job executes, by its log, and trains this trial."""
     return any(not each.is_over for each in read_starts(place))
 
 
 def _stays(
     attempts: Sequence[Sequence[Execution]], price: float | None, *, failed: bool
 ) -> list[Stay]:
-    """The executions with their costs; only the last attempt may have led to a result."""
+    """Return the executions with their costs; only the last attempt may have a result."""
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
     for attempt in attempts:
@@ -283,7 +283,7 @@ def _stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """The price of each slot, once for all executions that were there."""
+    """Return the price of each slot, once for all executions there."""
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
 
@@ -291,7 +291,7 @@ def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, f
 def _stay(
     execution: Execution, prices: Mapping[int, float | None], end: End, saved: float | None
 ) -> Stay:
-    """An execution with its cost."""
+    """Return an execution with its cost."""
     hourly = prices[id(execution.properties)]
     instance = execution.properties.get(INSTANCE)
     return Stay(
@@ -306,12 +306,12 @@ def _stay(
 
 
 def _last_of_each(executions: Iterable[Execution]) -> list[Execution]:
-    """The last execution of each of an attempt's jobs."""
+    """Return the last execution of each of an attempt's jobs."""
     return [*{execution.proc: execution for execution in executions}.values()]
 
 
 def _wall_seconds(executions: Sequence[Execution]) -> float:
-    """How long any of them lasted; a gang's ranks train at the same time."""
+    """Return how long any of them lasted; a gang's ranks train at the same time."""
     if len({execution.proc for execution in executions}) <= 1:
         return sum(execution.seconds for execution in executions)
     seconds, until = 0.0, -math.inf
@@ -322,9 +322,9 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
 
 
 def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
-    """The most memory of a trial: by its marks, or by what HTCondor saw its own job use.
+    """Return a trial's maximum memory: by its marks, or by HTCondor of its own job.
 
-    That is by proportional set size where it was measured, else by resident set size.
+    HTCondor's figure is the proportional set size if it was measured, else the resident set size.
     """
     if place.is_shared:
         known = [each.memory_mb for each in executions if each.memory_mb is not None]

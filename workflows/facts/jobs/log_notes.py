@@ -1,4 +1,4 @@
-"""What an event log says of its job's executions, noted beside it once the job is over.
+"""Notes of an event log's executions, written next to it once the job is over.
 
 That is read in a fifth of the time that the log takes. The log stays the source: a note that isn't
 of the log as it is, or is damaged, is none.
@@ -23,7 +23,7 @@ _MOST = 64 << 20  # bytes of a note; of a log with thousands of marks a megabyte
 
 
 class WholeJob(NamedTuple):
-    """A job's executions, whatever it was at.
+    """A job's executions, with or without trials.
 
     Attributes:
         attempts: those of each attempt, oldest first.
@@ -35,7 +35,7 @@ class WholeJob(NamedTuple):
 
 
 class JobParts(NamedTuple):
-    """A shared job's executions, divided.
+    """A shared job's executions, divided by trial.
 
     Attributes:
         trials: of each trial, by name, the parts of each of its attempts.
@@ -47,7 +47,7 @@ class JobParts(NamedTuple):
 
 
 def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
-    """Note what a log says; a line for the job, and one for its parts, which few ask for."""
+    """Write a log's note: a line for the job, and one for its parts, which few readers need."""
     slots: list[Any] = []
 
     def row(execution: Execution) -> list[Any]:
@@ -69,7 +69,7 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
 
 
 def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
-    """Return what is noted of a job; None where the log, which has this stamp, has to be read."""
+    """Return a job's noted executions; None if the log, with this stamp, has to be read."""
 
     def read() -> WholeJob | None:
         head, _ = _lines(log)
@@ -80,7 +80,7 @@ def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
 
 
 def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
-    """Return what is noted of a shared job's parts; None likewise."""
+    """Return a shared job's noted parts; None likewise."""
 
     def read() -> JobParts | None:
         head, divided = _lines(log)
@@ -92,13 +92,13 @@ def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
 
 
 def _lines(log: Path) -> tuple[Any, bytes]:
-    """The first line of a log's note, and the text of the second."""
+    """Return the first line of a log's note, and the text of the second."""
     head, _, divided = job_files.read_bytes(note_of(log), _MOST).partition(b"\n")
     return json.loads(head), divided
 
 
 def _slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
-    """What the slots of a note say of themselves; ValueError: it is of another log, or release."""
+    """Return the slots' attributes in a note; ValueError: it is of another log or release."""
     if tuple(head["of"]) != stamp or tuple(head["fields"]) != Execution._fields:
         raise ValueError("the log has changed since")
     slots: list[dict[str, Any]] = head["slots"]

@@ -1,8 +1,8 @@
 """Marks of trials in the event log of the job that trains them.
 
-HTCondor's log tells when a job executes, not which trial it is at. So the access point adds, as its
-agent tells it, when each trial began, saved a checkpoint and ended: generic events, which every
-reader of such logs passes over or understands:
+HTCondor's log says when a job executes, not which trial it trains. So the access point adds when
+each trial began, saved a checkpoint and ended, as the agent reports it. These are generic events,
+which every reader of such logs ignores or understands:
 
     008 (012.000.000) 2026-11-25 09:18:36.842 trialfleet: A.l1.t02 ends code=0 cpu=11.9 memory=231.0
     ...
@@ -24,7 +24,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
 
-    from trialfleet.workflows.facts.jobs.agent_words import Ended
+    from trialfleet.workflows.facts.jobs.agent_messages import Ended
 
 _MOST_LOG = 64 << 20  # bytes of a log that are looked at; a trial has some hundreds
 _WORD = "trialfleet:"
@@ -36,7 +36,7 @@ _SUBMITTED, _EXECUTES, _GENERIC = b"000 (", b"001 (", b"008 ("
 
 
 class MarkKind(StrEnum):
-    """What a mark tells of a trial."""
+    """The kind of a trial's mark."""
 
     BEGINS = "begins"
     SAVED = "saved"
@@ -45,14 +45,14 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What the access point noted of a trial.
+    """The access point's note of a trial.
 
     Attributes:
         trial: its name.
         kind: what of it.
         code: of its end, as a shell would say it: an exit code, or minus a signal's number.
-        cpu_seconds: processor time that it used; None where nobody measured it.
-        memory_mb: the most memory that it used; None where nobody measured it.
+        cpu_seconds: processor time that it used; None if it was not measured.
+        memory_mb: the most memory that it used; None if it was not measured.
     """
 
     trial: str
@@ -62,13 +62,13 @@ class Mark:
     memory_mb: float | None = None
 
     @classmethod
-    def of(cls, event: JobEvent) -> Self | None:
+    def from_event(cls, event: JobEvent) -> Self | None:
         """Return the mark that an event is; None of any other event."""
         return cls.parsed(str(event.get("Info", ""))) if event.type.name == "GENERIC" else None
 
     @classmethod
     def parsed(cls, words: str) -> Self | None:
-        """Return the mark that an event's words are; None of any others."""
+        """Return the mark in an event's text; None of any other text."""
         found = _MARK.fullmatch(words.strip())
         if found is None:
             return None
@@ -82,7 +82,7 @@ class Mark:
         )
 
     def __str__(self) -> str:
-        """The words of its event."""
+        """Return the text of its event."""
         figures = {"code": self.code, "cpu": self.cpu_seconds, "memory": self.memory_mb}
         known = [f" {name}={value}" for name, value in figures.items() if value is not None]
         return f"{_WORD} {self.trial} {self.kind}{''.join(known)}"
@@ -91,7 +91,7 @@ class Mark:
 def note(
     place: TrialFolder, job: str, when: float, kind: MarkKind, ended: Ended | None = None
 ) -> None:
-    """Note in a job's log that it began a trial or goes on with it, saved or ended it.
+    """Note in a job's log that it started, continued, saved or ended a trial.
 
     Nothing where a begin or an end is noted already.
 
@@ -115,12 +115,12 @@ def note(
         mark = replace(mark, code=ended.code, cpu_seconds=cpu, memory_mb=memory)
     at = datetime.fromtimestamp(when).isoformat(" ", "milliseconds")  # local, as HTCondor's
     event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}\n...\n"
-    with suppress(FileNotFoundError):  # trials go on where somebody has removed the log
+    with suppress(FileNotFoundError):  # trials continue without a removed log
         job_files.append(place.log, event.encode())
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """What the log noted last of a trial in the execution that goes on: its begin or its end.
+    """Return the log's last note of a trial in the present execution: its begin or its end.
 
     A gang trains on while one of its jobs begins to execute again.
     """
@@ -136,7 +136,7 @@ def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
 
 
 def _figure(value: float | None, digits: int) -> float | None:
-    """A figure as it is noted; None of what measures nothing."""
+    """Return a number as it is noted; None if it measures nothing."""
     known = value is not None and math.isfinite(value) and value >= 0
     return round(value, digits) if known and value is not None else None
 

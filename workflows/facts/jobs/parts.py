@@ -1,8 +1,8 @@
-"""The parts of a job's executions: which trial it was at, and the time between two of them.
+"""The parts of a job's executions by trial, and the time between two trials.
 
 The job's event log has marks of its trials (marks.py). A trial's part of an execution lasts from
-its begin to its end, or to the execution's. What is left of the execution belongs to no trial: the
-agent starts, asks, brings results and waits for answers.
+its begin to its end, or to the execution's. The rest of the execution belongs to no trial: the
+agent starts, asks, sends results and waits for answers.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ KEPT_LOGS = 4096  # event logs whose division is kept: all that run in a pool, a
 def attempts_of(place: TrialFolder) -> list[list[Execution]]:
     """Return the executions of each attempt at a trial, oldest first.
 
-    A job of its own is submitted for each attempt. In a shared job another attempt begins where one
-    ended, or where the trial had not ended when its job left the queue.
+    A separate job is submitted for each attempt. In a shared job another attempt starts after one
+    ended, or after the job left the queue before the trial's end.
     """
     if place.is_shared:
         name = place.root.name
@@ -67,7 +67,7 @@ def _parts(log: Path, stamp: tuple[int, int]) -> JobParts:
 
 
 def whole_of(log: Path) -> WholeJob:
-    """Return the executions in a job's event log, whatever it was at."""
+    """Return the executions in a job's event log, with or without trials."""
     return _whole(log, job_files.stamp_of(log))
 
 
@@ -77,7 +77,7 @@ def _whole(log: Path, stamp: tuple[int, int]) -> WholeJob:
 
 
 def _whole_in(events: Sequence[JobEvent]) -> WholeJob:
-    """Most marks aren't even parsed for that."""
+    """Return a job's executions, without parsing most marks."""
     executions = (executions_of(part) for part in submissions(without_marks(events)))
     told = b"\n".join(event.raw for event in events if isinstance(event, MarkEvent))
     ends = {name for name in ENDS if b" %s " % name.encode() in told}
@@ -85,7 +85,7 @@ def _whole_in(events: Sequence[JobEvent]) -> WholeJob:
 
 
 def note_log(log: Path) -> None:
-    """Note what the event log of a job says that is over, for those who read it later."""
+    """Write the note of a job's event log about what is over, for later readers."""
     events = events_of(log)
     write_note(log, _whole_in(events), _parts_in(events))
 
@@ -103,7 +103,7 @@ def _parts_in(events: Iterable[JobEvent]) -> JobParts:
 
 
 def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
-    """The marks of each execution, some of which may have come after its end."""
+    """Return the marks of each execution, some of which may have come after its end."""
     found: list[list[tuple[float, Mark]]] = []
     for event in events:
         if event.type.name == "EXECUTE":
@@ -151,7 +151,7 @@ class _Division:
         attempts[-1].append(part)
 
     def _amend(self, mark: Mark, when: float) -> None:
-        """What is told of a trial after its execution was cut off: its agent's words came late."""
+        """Add a mark that came after its execution was interrupted."""
         if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).told:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS
@@ -160,7 +160,7 @@ class _Division:
 
 @dataclass
 class _Span:
-    """An attempt of a gang at a trial: from when to when, and the mark that ended it."""
+    """A gang's attempt at a trial: its begin, its end, and the mark that ended it."""
 
     trial: str
     began: float
@@ -170,7 +170,7 @@ class _Span:
 
 
 class _GangDivision:
-    """Likewise of a gang: all of its jobs are at one trial."""
+    """The division of a gang: all of its jobs train one trial."""
 
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.between: list[Execution] = []
@@ -218,7 +218,7 @@ class _GangDivision:
 
 
 def _cut(execution: Execution, began: float, ended: float) -> Execution:
-    """The part of an execution between two times; with infinity for the end, one that goes on."""
+    """Return the part of an execution between two times; an infinite end means it continues."""
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over
@@ -227,7 +227,7 @@ def _cut(execution: Execution, began: float, ended: float) -> Execution:
 
 
 def _ended(part: Execution, mark: Mark) -> Execution:
-    """A trial's part that its mark ends."""
+    """Return a trial's part with the mark that ends it."""
     return part._replace(
         cpu_seconds=mark.cpu_seconds or 0.0,
         memory_mb=mark.memory_mb,

@@ -1,4 +1,4 @@
-"""What a trial reported of its progress: the lines of `progress.jsonl`, whoever wrote them."""
+"""A trial's reports of its progress: the lines of `progress.jsonl`, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LARGEST_STEP = 2**31 - 1  # what a database's integer holds
 
 
 def read_reports(path: Path, metric: str) -> dict[int, float]:
-    """Return the metric by step; NaN where its value was no number.
+    """Return the metric by step; NaN if its value was no number.
 
-    A step that was reported again, by a trainer that went on from a checkpoint, counts as it was
-    reported last. What is no report of the metric is left out: a trainer may write what it likes.
+    The last report of a step counts, if a trainer that continues from a checkpoint repeats it.
+    Other lines are left out: a trainer may write anything.
 
     Args:
         path: the file; a missing one holds no report.
@@ -29,7 +29,7 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
-    """Return the last step that was reported, and its metric if the report has it as a number."""
+    """Return the last reported step, and its metric if that is a number."""
     stamp = job_files.stamp_of(path)
     return _last_report(path, metric, stamp) if stamp[0] else None
 
@@ -47,7 +47,7 @@ def _last_report(
 
 
 def _last_lines(path: Path, most: int) -> list[bytes]:
-    """The lines within the last bytes of a file; one that is cut off is no JSON and is left out."""
+    """Return the lines within the last bytes of a file, without incomplete ones."""
     return job_files.tail(path, most)[0].splitlines()
 
 
@@ -59,7 +59,7 @@ def _reports(lines: list[bytes], metric: str) -> Iterator[tuple[int, float]]:
 
 
 def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
-    """The step and the metrics of a line; None if it is no report."""
+    """Return the step and the metrics of a line; None if it is no report."""
     try:
         report = json.loads(line)
     except (ValueError, RecursionError):
@@ -75,7 +75,7 @@ def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _number(value: Any) -> float:
-    """`value` as a float; NaN where it is no number: JSON writes NaN and infinity as null."""
+    """Return `value` as a float; NaN if it is no number: JSON writes NaN and infinity as null."""
     if not is_number(value):
         return math.nan
     try:

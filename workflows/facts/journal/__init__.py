@@ -1,1 +1,1 @@
-"""What became of the regions of a study on its days, and the events that people are told of."""
+"""The outcomes of a study's days and regions, and the events for its alerts."""

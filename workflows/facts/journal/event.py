@@ -1,4 +1,4 @@
-"""An event: something of a study that somebody may want to hear of."""
+"""An event: something in a study that somebody may want to know."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TEST: Literal["test"] = "test"  # the kind of what `trialfleet notify test` send
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What happened.
+    """One event.
 
     Attributes:
-        id: the same whenever the same thing is found again, by whomever.
+        id: the same whenever the same thing is found again, by any process.
         kind: one of `notify`'s events; or `TEST`, which no channel can leave out.
         title: one line for people.
         text: more lines: what, why, and the command that comes next.
@@ -40,7 +40,7 @@ class Event:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as programs get it."""
+        """Return the event as programs get it."""
         return {
             "schema": 1,
             "id": self.id,
@@ -57,7 +57,7 @@ class Event:
 
     @staticmethod
     def read(content: dict[str, Any]) -> Event:
-        """Return the event of which this is the content."""
+        """Return the event with this content."""
         return _EVENT.validate_python({**content, "kind": content["event"]})
 
 
@@ -65,13 +65,13 @@ _EVENT = TypeAdapter(Event)
 
 
 def event_id(*parts: object) -> str:
-    """Return the id of what these parts tell from everything else; letters and digits."""
+    """Return the id of the event with these parts; letters and digits."""
     text = "\0".join(map(str, parts))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
 def cut_at_a_line(text: str, most: int) -> str:
-    """Return the first lines of a text that fit into so many characters, and how many more it has.
+    """Return the first lines of a text that fit into a size, and the number of the others.
 
     A first line that is longer is cut itself.
     """
@@ -93,6 +93,6 @@ def more_lines(count: int) -> str:
 
 
 def unshown(events: Sequence[Event]) -> list[str]:
-    """Return the line of a message that stands for the events that it doesn't show, if any."""
+    """Return the line for events that a message doesn't show, if any."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

@@ -1,7 +1,7 @@
-"""The one place that knows what the daily runs of a study keep beside its runs.
+"""Names of the files of a study's daily runs, all in this module.
 
-In runs/STUDY, beside a folder for each day's run, which is called as the day; DATE-2 is another
-attempt at what failed in it.
+They are in runs/STUDY, next to the folders of the days' runs, which are named by the dates; DATE-2
+is another attempt at the failed regions.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class DailyFolder:
     root: Path
 
     @staticmethod
-    def of(study: str) -> DailyFolder:
-        """Return that of the study of this name, below the working directory."""
+    def for_study(study: str) -> DailyFolder:
+        """Return the folder of this study below the working directory."""
         return DailyFolder(Path.cwd() / "runs" / study)
 
     journal = file_in("daily.db")  # what became of each region on each day
-    lock = file_in("daily.lock")  # locked by whoever works on a day; holds that day's date
+    lock = file_in("daily.lock")  # locked by the process that works on a day; has that day's date
     checksums = file_in("daily.checksums.jsonl")  # those of the data files that were read
     # The program that a clock starts, `trialfleet daily run STUDY`; where HTCondor is the clock,
-    # what it prints is in daily.log.
+    # its output is in daily.log.
     start = file_in("daily.start")
     study = file_in("daily.study")  # the path of the study's file, as its days were run last
     alerts = file_in("daily.alerts")  # the outbox of the days' events
@@ -38,11 +38,11 @@ class DailyFolder:
 
     @property
     def study_as_typed(self) -> str:
-        """The study's file as one types it in a shell; STUDY where that isn't known."""
+        """The study's file as typed in a shell; STUDY if it is unknown."""
         text = unless_damaged(lambda: self.study.read_text(encoding="utf-8"), "")
         path = text.removesuffix("\n")
         return shell_quoted_anywhere(Path(path)) if path else "STUDY"
 
     def run(self, run: str) -> Path:
-        """The folder of a run."""
+        """Return the folder of a run."""
         return self.root / run

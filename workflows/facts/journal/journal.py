@@ -1,9 +1,9 @@
-"""The journal of a study's days: what became of each region on each, recorded once.
+"""The journal of a study's days: each region's outcome on each day, recorded once.
 
-A SQLite file that any number of processes may read and write. What is recorded never changes: a
-second record of the same region, day and attempt is passed over, and no region ends well twice on
-one day. An attempt fixes the regions that it is for, its run and its deadline before anything is
-done for it; after a crash it goes on as it was meant.
+A SQLite file that several processes may read and write. Records never change: a second record of
+the same region, day and attempt is ignored, and no region succeeds twice on one day. An attempt
+fixes the regions that it is for, its run and its deadline before anything is done for it; after a
+crash it continues unchanged.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ CREATE TRIGGER IF NOT EXISTS outcomes_stay BEFORE DELETE ON outcomes
 
 
 class Ending(StrEnum):
-    """How a region ends a day."""
+    """The outcome word of a region's day."""
 
-    PUBLISHED = "published"  # its new model is in force
-    KEPT = "kept"  # a model was trained that isn't in force: the former one stays
+    PUBLISHED = "published"  # its new model is the current one
+    KEPT = "kept"  # a model was trained, but the previous one stays current
     UNCHANGED = "unchanged"  # data and settings are those of its last model: none was trained
     FAILED = "failed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a region on a day.
+    """The outcome of a region on a day.
 
     Attributes:
         attempt: at the region's day, counted from 1.
         why: of a kept or failed region; empty for the others.
-        run: the id of its run; None where none was made for it.
-        fingerprint: of its data, where that is known.
-        settings: a fingerprint of all else that decides what is trained.
+        run: the id of its run; None if none was made for it.
+        fingerprint: of its data, if known.
+        settings: a fingerprint of everything else that affects the training.
     """
 
     date: date
@@ -79,11 +79,11 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One go at a day: the first is for all regions, another for those that failed.
+    """One attempt at a day: the first is for all regions, others for those that failed.
 
     Attributes:
-        run: the id of the run that it makes, where any region needs one; or of a former attempt's,
-            which somebody has resumed.
+        run: the id of its run, if any region needs one; or of a previous attempt's run that was
+            resumed.
         deadline: when its regions stop asking for trials; None: never.
         ended: when each of its regions had an outcome; None until then.
     """
@@ -97,7 +97,7 @@ class Attempt:
     ended: datetime | None = None
 
     def outcome(self, region: str, ending: Ending, why: str, **more: Any) -> Outcome:
-        """Return what became of a region in this attempt."""
+        """Return the outcome of a region in this attempt."""
         day, number = self.date, self.attempt
         return Outcome(date=day, region=region, attempt=number, ending=ending, why=why, **more)
 
@@ -106,13 +106,13 @@ _ATTEMPTS, _OUTCOMES = TypeAdapter(list[Attempt]), TypeAdapter(list[Outcome])
 
 
 class Journal:
-    """A study's journal; each call stands for itself, so any number of processes may share it."""
+    """A study's journal; each call is independent, so several processes may share it."""
 
     def __init__(self, file: Path) -> None:
-        """Open the journal, or make it.
+        """Open or create the journal.
 
         Raises:
-            TrialfleetError: the file can't be made or is no journal.
+            TrialfleetError: the file can't be made or is not a journal.
         """
         self.file = file
         with self._open() as connection:
@@ -120,11 +120,11 @@ class Journal:
 
     @property
     def scope(self) -> str:
-        """What tells this journal's events from others', wherever they are found."""
+        """The prefix that separates this journal's events from others'."""
         return str(self.file.parent)
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt, or return the one of its date and number that is there already."""
+        """Record an attempt, or return the existing one of its date and number."""
         with self._open() as connection:
             connection.execute(
                 "INSERT INTO attempts (date, attempt, run, regions, started, deadline)"
@@ -149,7 +149,7 @@ class Journal:
             )
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
-        """Record outcomes, all or none; of one that is there already the first stays."""
+        """Record outcomes, all or none; an existing one stays."""
         with self._open() as connection:
             connection.executemany(
                 "INSERT INTO outcomes VALUES (:date, :region, :attempt, :ending, :why, :run,"
@@ -168,7 +168,7 @@ class Journal:
         )
 
     def outcomes(self, first: date | None = None, last: date | None = None) -> list[Outcome]:
-        """Return what became of each region between two days, both included, oldest first."""
+        """Return each region's outcomes between two days, both included, oldest first."""
         between = (str(first or date.min), str(last or date.max))
         query = (
             "SELECT *, outcome AS ending FROM outcomes WHERE date BETWEEN ? AND ?"
@@ -178,7 +178,7 @@ class Journal:
             return _OUTCOMES.validate_python(map(dict, connection.execute(query, between)))
 
     def endings(self, first: date) -> list[tuple[date, str, Ending]]:
-        """Return how each region ended each day from one on, oldest first: well, if it ever did."""
+        """Return each region's ending of each day since one, oldest first: the best one."""
         query = (
             "SELECT date, region, COALESCE(MAX(NULLIF(outcome, 'failed')), 'failed') AS ending"
             " FROM outcomes WHERE date >= ? GROUP BY date, region ORDER BY date"
@@ -188,7 +188,7 @@ class Journal:
         return [(date.fromisoformat(day), region, Ending(word)) for day, region, word in rows]
 
     def last_models(self, before: date | None = None) -> dict[str, Outcome]:
-        """Return of each region the last day, before this one if given, that trained a model."""
+        """Return each region's last day, before this one if given, that trained a model."""
         endings = {Ending.PUBLISHED, Ending.KEPT}
         found = [o for o in self.outcomes(last=before) if before is None or o.date < before]
         return {o.region: o for o in found if o.ending in endings}
@@ -198,13 +198,13 @@ class Journal:
 
 
 def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
-    """Return of each region and day the outcome that counts: where it ended well, else the last."""
+    """Return each region's outcome of each day that counts: the good one, else the last."""
     order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))
     return {(one.date, one.region): one for one in order}
 
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
-    """Return how a region ended that has published a model, and why where that is kept."""
+    """Return the ending of a region that has published a model, and why it was kept."""
     verdict = read_verdict(files.verdict) if files.verdict.exists() else None
     if verdict and not verdict.promoted:
         return Ending.KEPT, verdict.why

@@ -1,4 +1,4 @@
-"""How a study's regions stand by its days: how the last one ended, and how many failed in a row."""
+"""A study's regions by their days: how the last one ended, and how many failed in a row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RegionDays:
     """A region's last day that has ended for it.
 
     Attributes:
-        failed: days in a row that have failed, this one last; 0 where it ended well.
+        failed: days in a row that have failed, this one last; 0 if it ended well.
     """
 
     date: date
@@ -41,8 +41,8 @@ class StudyDays:
         begun: the newest that has begun.
         ended: when a day ended last; None before one has.
         regions: by name, all that had a day within a month.
-        daily: when days begin; None where the study's file can't be read, or says so no more.
-        models: how new the model in force of each region is, by name.
+        daily: when days begin; None if the study's file can't be read, or says so no more.
+        models: how new the current model of each region is, by name.
         awaiting: since when a model of a region waits for approval, by name.
     """
 
@@ -56,7 +56,7 @@ class StudyDays:
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
-    """Return how a study stands by its days; None where none has begun, or none can be read."""
+    """Return a study's state by its days; None if none has begun or can be read."""
     if not folder.journal.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""The right of one of two managers to work on a study's days; see `SharedRows`."""
+"""The lease of one of two managers on a study's days; see `SharedRows`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LeaseLostError(TrialfleetError):
 
 @dataclass(frozen=True)
 class Lease:
-    """Who works on a study's days, or did last.
+    """The lease on a study's days, held now or last.
 
     Attributes:
         token: how often it has changed hands, from 1.
@@ -33,10 +33,10 @@ class Lease:
     seconds: float
 
     def __str__(self) -> str:
-        """Return who works on the days, in a line."""
+        """Return the lease's holder in one line."""
         who = "this manager" if self.is_ours else f"another manager, {self.host},"
         if not self.seconds:
             return f"{who} worked on the days last; no manager does now"
         if self.age >= self.seconds:
-            return f"{who} worked on the days, and is silent since {duration(self.age)}"
+            return f"{who} worked on the days, and has been silent for {duration(self.age)}"
         return f"{who} works on the days"

@@ -1,11 +1,11 @@
-"""The outbox: events and what became of their deliveries, in a folder.
+"""The outbox: events and their deliveries, in a folder.
 
 FOLDER/outbox.db   the events, and a line for each channel that wants one
-FOLDER/lock        locked by whoever sends
+FOLDER/lock        locked by the process that sends
 
-An event is put in with the deliveries that it needs, in one step; what is in it already stays as it
-is. A delivery is noted as sent after it was: a crash between the two sends it once more, with the
-event's own id. So each arrives once, or rarely twice, and never not at all while its channel works.
+An event is added with its deliveries in one step; existing ones stay. A delivery is noted as sent
+afterwards: after a crash between the two it is sent once more, with the same event id. So each
+arrives once, or rarely twice, as long as its channel works.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Delivery:
 
     Attributes:
         channel: the channel's key.
-        tries: how often it was tried in vain.
+        tries: the number of failed tries.
         due: when it is to be tried, in unix seconds.
         first: when it was tried first; None before that.
-        error: what was wrong the last time.
+        error: of the last try.
     """
 
     event: Event
@@ -72,13 +72,13 @@ _DELIVERY = TypeAdapter(Delivery)
 
 
 class Outbox:
-    """An outbox; each call stands for itself, so any number of processes may share it."""
+    """An outbox; each call is independent, so several processes may share it."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the outbox of a folder, which is made where it isn't there.
+        """Open or create the outbox of a folder.
 
         Raises:
-            TrialfleetError: the folder can't be made, or what is in it is no outbox.
+            TrialfleetError: the folder can't be made, or its content is not an outbox.
         """
         self._folder = folder
         try:
@@ -89,7 +89,7 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Put events in, each with its deliveries; one that is in already stays as it is."""
+        """Add events, each with its deliveries; an existing one stays."""
         now = _now()
         with self._open() as connection:
             for event in events:
@@ -111,7 +111,7 @@ class Outbox:
                     )
 
     def waiting(self) -> list[Delivery]:
-        """Return what is to be sent, due or not, oldest event first."""
+        """Return the deliveries to send, due or not, oldest event first."""
         return [one for one in self.deliveries() if one.state == "waiting"]
 
     def deliveries(self) -> list[Delivery]:
@@ -127,13 +127,13 @@ class Outbox:
         ]
 
     def has(self, event: str) -> bool:
-        """Whether an event is in it, or was sent from it."""
+        """Return whether an event is in the outbox or was sent from it."""
         with self._open() as connection:
             query = "SELECT 1 FROM events WHERE id = ?"
             return connection.execute(query, (event,)).fetchone() is not None
 
     def skip(self, events: Iterable[str]) -> None:
-        """Never send events of these ids: somebody else has."""
+        """Never send events of these ids: another manager has."""
         with self._open() as connection:
             connection.executemany(
                 "INSERT INTO events SELECT ?, '{}', COALESCE(MAX(number), 0) + 1 FROM events"
@@ -142,7 +142,7 @@ class Outbox:
             )
 
     def settled(self) -> list[str]:
-        """Return the ids of the events that nothing waits for: each was sent, or given up."""
+        """Return the ids of events without waiting deliveries: each was sent or given up."""
         query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
         with self._open() as connection:
             return [row["event"] for row in connection.execute(query)]
@@ -152,11 +152,11 @@ class Outbox:
         self._settle(deliveries, "sent", None)
 
     def give_up(self, deliveries: Iterable[Delivery], error: str) -> None:
-        """Note that these can't arrive, and why."""
+        """Note that these deliveries can't arrive, and why."""
         self._settle(deliveries, "given up", error)
 
     def put_off(self, deliveries: Iterable[Delivery], error: str, now: float, due: float) -> None:
-        """Note that these were tried in vain, why, and when they are to be tried again."""
+        """Note that these deliveries failed, why, and when to try them again."""
         with self._open() as connection:
             connection.executemany(
                 "UPDATE deliveries SET tries = tries + 1, due = ?, first = COALESCE(first, ?),"
@@ -165,7 +165,7 @@ class Outbox:
             )
 
     def hurry(self) -> None:
-        """Have what waits tried at once: its channel may work again."""
+        """Make waiting deliveries due now: their channel may work again."""
         with self._open() as connection:
             connection.execute("UPDATE deliveries SET due = 0 WHERE state = 'waiting'")
 
@@ -177,8 +177,8 @@ class Outbox:
                 [(state, error, _now(), each.event.id, each.channel) for each in deliveries],
             )
 
-    def alone(self, *, wait: bool) -> AbstractContextManager[bool]:
-        """Give whether this process may send; nobody else does until the block has ended."""
+    def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
+        """Give whether this process may send; no other one does until the block has ended."""
         return locked(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -186,13 +186,13 @@ class Outbox:
 
 
 def key_of(channel: Channel) -> str:
-    """Return what tells a channel from others, and stays the same while it does."""
+    """Return the key of a channel, which stays the same while the channel does."""
     kept = channel.model_dump_json(exclude={"events"})
     return hashlib.sha256(kept.encode()).hexdigest()[:16]
 
 
 def undelivered(folder: Path) -> tuple[str, ...]:
-    """Return what can't be delivered from a folder's outbox, a line for each channel; no secret."""
+    """Return what can't be delivered from a folder's outbox, a line per channel; no secret."""
     if not (folder / "outbox.db").exists():
         return ()
     try:

@@ -1,4 +1,4 @@
-"""What the tables of a region's past days were like, from the folders of their runs."""
+"""Profiles of a region's past tables, from the folders of their runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.tables.day_profile import DayProfile
 
-_BACK = timedelta(days=92)  # what was usual before is not any more
+_BACK = timedelta(days=92)  # older tables no longer show what is usual
 _PROFILE = TypeAdapter(DayProfile)
 
 
 def past_tables(folder: DailyFolder, day: date, most: int) -> dict[str, list[DayProfile]]:
-    """Return what the tables of each region's last days with a model were like, oldest first.
+    """Return the profiles of each region's last days with a model, oldest first.
 
     They are days before this one, no more than `most`; a day whose run has no note of its table, or
     whose run is gone, doesn't count.

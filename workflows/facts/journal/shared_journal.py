@@ -1,6 +1,6 @@
-"""The journal of a study whose days two managers may run: their database has it, the file a copy.
+"""The journal of a study with two managers: the database has it, the file is a copy.
 
-What is written goes to the database first, and counts from then on; the views read the file alone.
+Records are written to the database first, and count from then on; the views read only the file.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def _no_patience(error: OptimizerError) -> None:
 
 
 class SharedJournal(Journal):
-    """A journal whose writes are another manager's too.
+    """A journal that two managers write.
 
     Each write raises LeaseLostError where another manager works on the days.
     """
 
     def __init__(self, file: Path, rows: SharedRows, wait: Wait = _no_patience) -> None:
-        """Open the copy, or make it; see `pull`.
+        """Open or create the copy; see `pull`.
 
         Args:
             file: the copy.
@@ -46,11 +46,11 @@ class SharedJournal(Journal):
 
     @property
     def scope(self) -> str:
-        """What tells this journal's events from others', on whichever manager they are found."""
+        """The prefix that separates this journal's events from others', on both managers."""
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt, or return the one of its date and number that is there already."""
+        """Record an attempt, or return the existing one of its date and number."""
         self._write([Row("attempt", _key(attempt), _ATTEMPT.dump_python(attempt, mode="json"))])
         return super().begin(attempt)
 
@@ -61,7 +61,7 @@ class SharedJournal(Journal):
         super().end(attempt, now)
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
-        """Record outcomes, all or none; of one that is there already the first stays."""
+        """Record outcomes, all or none; an existing one stays."""
         given = list(outcomes)
         days = {one.date for one in given}
         known = {_key(one, one.region) for day in days for one in self.outcomes(day, day)}
@@ -74,7 +74,7 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy what was written since; return the ids of events that people were told.
+        """Copy new records; return the ids of events that people were alerted of.
 
         Raises:
             OptimizerError: the database can't be used.
@@ -105,7 +105,7 @@ class SharedJournal(Journal):
                     super().end(attempt, attempt.ended)
 
     def note_told(self, events: Iterable[str]) -> None:
-        """Have the other manager know of which events people were told, by their ids."""
+        """Share the ids of events that people have been alerted of."""
         self._rows.note(Row("told", event, {}) for event in events)
 
 

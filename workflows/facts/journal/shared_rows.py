@@ -1,4 +1,4 @@
-"""What two managers of one study share, in its PostgreSQL database: a lease and the journal's rows.
+"""Shared rows of two managers in a study's PostgreSQL database: a lease and the journal.
 
 Only the manager that holds the lease works on the study's days. It renews the lease while it works;
 once that has not been renewed for as long as it lasts, the other manager may take it. Each change
@@ -52,11 +52,11 @@ _NOW = func.clock_timestamp()  # now() would be when the transaction began to wa
 
 @dataclass(frozen=True)
 class Row:
-    """One record of a study's days; once written it never changes.
+    """One record of a study's days, which never changes.
 
     Attributes:
         kind: attempt, ended, outcome or told.
-        key: what tells it from others of its kind.
+        key: unique among those of its kind.
         content: a JSON object.
     """
 
@@ -72,7 +72,7 @@ class SharedRows:
     """
 
     def __init__(self, url: str, study: str, own: Owner, lasts: timedelta) -> None:
-        """Open the database; its tables are made where they are missing."""
+        """Open the database; create missing tables."""
         self.study, self._own, self._seconds = study, own, lasts.total_seconds()
         self._token: int | None = None
         self._read_up_to = 0
@@ -87,7 +87,7 @@ class SharedRows:
         self._engine.dispose()
 
     def take(self) -> bool:
-        """Take the lease, or renew it; return whether it is ours."""
+        """Take or renew the lease; return whether this manager holds it."""
         own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
         new = insert(_LEASES).values(
             study=self.study, token=1, renewed=_NOW, seconds=self._seconds, **own
@@ -113,7 +113,7 @@ class SharedRows:
         return True
 
     def give_back(self) -> None:
-        """Let another manager take the lease at once; the rows stay closed to those before it."""
+        """Let another manager take the lease at once."""
         ours = (_LEASES.c.study == self.study) & (_LEASES.c.token == self._token)
         with self._errors(), self._engine.begin() as connection:
             given = sqlalchemy.update(_LEASES).where(ours).values(seconds=0.0)
@@ -121,7 +121,7 @@ class SharedRows:
         self._token = None
 
     def lease(self) -> Lease | None:
-        """Return the study's lease; None where nobody ever had it."""
+        """Return the study's lease; None if nobody ever had it."""
         age = func.extract("epoch", _NOW - _LEASES.c.renewed)
         query = sqlalchemy.select(_LEASES, age.label("age")).where(_LEASES.c.study == self.study)
         with self._errors(), self._engine.connect() as connection:
@@ -132,10 +132,10 @@ class SharedRows:
         return Lease(row.token, row.host, row.folder, is_ours, float(row.age), row.seconds)
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Write rows, all or none; of one that is there already the first stays.
+        """Write rows, all or none; an existing one stays.
 
         Raises:
-            LeaseLostError: the lease isn't ours, or is ours anew after another manager had it.
+            LeaseLostError: another manager holds the lease, or held it in between.
         """
         with self._errors(), self._engine.begin() as connection:
             lease = self._locked(connection)
@@ -151,7 +151,7 @@ class SharedRows:
             self._insert(connection, rows)
 
     def news(self) -> list[Row]:
-        """Return the rows that were written since it was asked last, oldest first."""
+        """Return the rows written since the last call, oldest first."""
         new = (_ROWS.c.study == self.study) & (_ROWS.c.number > self._read_up_to)
         query = sqlalchemy.select(_ROWS).where(new).order_by(_ROWS.c.number)
         with self._errors(), self._engine.connect() as connection:
@@ -161,7 +161,7 @@ class SharedRows:
         return [Row(each.kind, each.key, json.loads(each.content)) for each in found]
 
     def _locked(self, connection: sqlalchemy.Connection) -> Any:
-        """The lease's row; until the transaction ends nobody changes it, nor writes rows.
+        """Return the lease's row, locked for writes until the transaction ends.
 
         So rows are committed in the order of their numbers, and `news` misses none.
         """

@@ -1,1 +1,1 @@
-"""The models of a region as they lie in its folder: which one is in force, and why."""
+"""The models in a region's folder, and why one is the current one."""

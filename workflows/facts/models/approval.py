@@ -1,7 +1,7 @@
 """MODELS/STUDY/REGION/.awaiting.json: the model that passed the gate and waits for a person.
 
-Of a study with `gate: {approve: true}`. A newer one takes its place. Nobody removes the file: by
-`latest` and its history it shows whether the model still waits.
+It exists for a study with `gate: {approve: true}`. A newer model replaces it. The file is never
+removed: `latest` and its history show whether the model still waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trialfleet.files import object_or_empty, read_json, shell_quoted_anywhere, 
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     as_of_model,
-    model_in_force,
+    current_model,
     provenance_of,
     region_of,
     why_kept_out,
@@ -46,7 +46,7 @@ class Awaiting:
 
 
 def note_awaiting(published: Path) -> None:
-    """Write down that a model waits, from now on; of one that is noted already the first stays.
+    """Note that a model waits for approval from now on; an existing note stays.
 
     To be called with the folder's lock.
     """
@@ -57,15 +57,16 @@ def note_awaiting(published: Path) -> None:
 
 
 def awaiting(models_folder: Path) -> Awaiting | None:
-    """Return the model of a region that waits for approval; None where none does.
+    """Return the model of a region that waits for approval; None if none does.
 
-    None does that was in force, or whose folder is gone, or that is older than the one in force.
+    A model no longer waits if it has been current, if its folder is gone, or if it is older than
+    the current one.
     """
     noted = object_or_empty(lambda: read_json(models_folder / AWAITING))
     if not noted:
         return None
     run, model = str(noted["run"]), models_folder / str(noted["run"])
-    in_force = model_in_force(model)
+    in_force = current_model(model)
     times = [time for one in (model, in_force) if one and (time := as_of_model(one))]
     if (
         provenance_of(model).get("run") != run
@@ -84,7 +85,7 @@ def awaiting_of(study: Study) -> dict[str, Awaiting]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return since when a region's model waits, by what its `published.json` holds, if it does."""
+    """Return since when a region's model waits, by its `published.json`, if it does."""
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])
@@ -93,29 +94,29 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def why_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why a region's published model isn't the latest at this moment, if it isn't."""
+    """Return why a region's published model isn't the latest now, if it isn't."""
     why = why_kept_out(published)
     if why is None or "awaits_approval" not in published:
         return why
     found = awaits_approval(published)
     path = Path(published["path"])
     if found:
-        stands = f"waits for approval since {local_time(found.since)}"
+        stands = f"has waited for approval since {local_time(found.since)}"
     elif last_move(path.parent / LATEST, path.name):
-        stands = "it passed the gate and was put in force; another is by now"
+        stands = "it passed the gate and was the current model; another one is now"
     else:
         stands = "it passed the gate and was not approved"
     return f"{stands}: {published['awaits_approval']}; to change that: {promote_command(path)}"
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Say of a model that passed the gate what it takes to put it in force: true at any time."""
+    """Return the text about a model that passed the gate and needs approval."""
     return (
-        f"it passed the gate: {why}; with gate.approve a person puts it in force: "
+        f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"
     )
 
 
 def promote_command(published: Path) -> str:
-    """Return what puts a model in force, wherever it is typed."""
+    """Return the command that promotes a model, for any working directory."""
     return f"trialfleet promote {shell_quoted_anywhere(published)}"

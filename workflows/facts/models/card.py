@@ -1,4 +1,4 @@
-"""MODELS/STUDY/REGION/RUN-ID/card.json: all that there is to know of a published model."""
+"""MODELS/STUDY/REGION/RUN-ID/card.json: all facts about a published model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def card(
     gate: Verdict | None,
     report_metric: str,
 ) -> Any:
-    """Return the content of a model's card, given the verdict of the gate if there was one."""
+    """Return the content of a model's card, with the gate's verdict if there is one."""
     verdict = gate and gate.to_json()
     return {**provenance, "metrics": metrics, "report_metric": report_metric, "gate": verdict}
 
@@ -29,11 +29,11 @@ def identity_of(entry: dict[str, Any]) -> str:
 
 
 def card_of(model: Path) -> dict[str, Any]:
-    """Return a published model's card; empty for one of a release that wrote none."""
+    """Return a published model's card; empty for a release that wrote none."""
     return object_or_empty(lambda: read_json(model / CARD))
 
 
 def verdict_of(model: Path) -> Verdict | None:
-    """Return the gate's verdict on a published model; None where there was none."""
+    """Return the gate's verdict on a published model; None if there was none."""
     gate = card_of(model).get("gate")
     return unless_damaged(lambda: Verdict.from_json(gate), None) if gate else None

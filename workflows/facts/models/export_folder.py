@@ -1,4 +1,4 @@
-"""PUBLISH/STUDY/.export/: what the exports of a study's models need to know, and how they stand."""
+"""PUBLISH/STUDY/.export/: the settings and the state of a study's exports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class Targets(BaseModel):
-    """Where a study's models go.
+    """The export targets of a study's models.
 
     Attributes:
         export: the study's `export:`.
@@ -45,28 +45,28 @@ class Targets(BaseModel):
 
 @dataclass(frozen=True)
 class ExportFolder:
-    """The folder's names."""
+    """The names in the folder."""
 
     root: Path
 
     mlflow = file_in("mlflow")  # what MLflow called each model: asked again where this is lost
     _targets = file_in("targets.json")  # where to, when it was exported last; no secret
     _problems = file_in("problems.json")  # what could not be exported at the last try, by target
-    _lock = file_in("lock")  # locked by whoever exports
+    _lock = file_in("lock")  # locked by the process that exports
 
     @staticmethod
-    def of(study: Study) -> ExportFolder:
-        """Return the folder of a study's models, whose place is absolute."""
+    def for_study(study: Study) -> ExportFolder:
+        """Return the folder of a study's exports, with an absolute path."""
         return ExportFolder(Path(study.publish) / study.name / EXPORTS)
 
     @staticmethod
     def beside(models_folder: Path) -> ExportFolder:
-        """Return the folder that goes with the folder of a region's models."""
+        """Return the export folder of a region, given the folder of its models."""
         return ExportFolder(models_folder.parent / EXPORTS)
 
     @property
     def models_folders(self) -> list[Path]:
-        """The folders of the study's regions in which something was published."""
+        """The folders of the study's regions that have published models."""
         try:
             found = sorted(self.root.parent.iterdir())
         except FileNotFoundError:
@@ -74,49 +74,49 @@ class ExportFolder:
         return [path for path in found if path.name[0] != "." and path.is_dir()]
 
     def signature(self) -> object:
-        """Return what changes when a model comes or goes, or another one is in force."""
+        """Return a value that changes with the models and the current one."""
         return [
             (place.name, place.stat().st_mtime_ns, history.target_of(place / LATEST))
             for place in self.models_folders
         ]
 
     def targets(self) -> Targets | None:
-        """Return where the study's models went last; None where they never went anywhere."""
+        """Return the last export targets; None if there were none."""
         return unless_damaged(lambda: Targets.model_validate_json(self._targets.read_bytes()), None)
 
     def keep_targets(self, targets: Targets) -> None:
-        """Store where the study's models go."""
+        """Store the export targets."""
         if targets != self.targets():
             text = targets.model_dump_json(indent=1, exclude_none=True)
             write_atomic(self._targets, text + "\n", mode=0o600)
 
     def problems(self) -> dict[str, str]:
-        """Return what can't be exported at the moment, by target."""
+        """Return the present export problems by target."""
         return object_or_empty(lambda: read_json(self._problems))
 
     def keep_problems(self, problems: Mapping[str, str]) -> None:
-        """Store what can't be exported at the moment."""
+        """Store the present export problems."""
         if problems != self.problems():
             write_json(self._problems, dict(problems))
 
     @contextmanager
-    def alone(self, *, wait: bool) -> Iterator[bool]:
-        """Give whether this process may export; nobody else does until the block has ended."""
+    def hold_lock(self, *, wait: bool) -> Iterator[bool]:
+        """Give whether this process may export; no other one does until the block has ended."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._lock, wait=wait) as ours:
             yield ours
 
 
 def unexported(study: Study) -> tuple[str, ...]:
-    """Return what of a study's models can't be exported at the moment, a line for each target."""
+    """Return the present export problems of a study's models, a line per target."""
     if study.export is None:
         return ()
-    problems = ExportFolder.of(study).problems()
+    problems = ExportFolder.for_study(study).problems()
     return tuple(f"export to {title}: {problem}" for title, problem in problems.items())
 
 
 def of_study(study: Study, variables: Mapping[str, str]) -> Targets | None:
-    """Return where a study's models go, with absolute paths; None where they go nowhere."""
+    """Return the export targets of a study, with absolute paths; None if there are none."""
     if study.export is None:
         return None
     return Targets(export=study.export, keep=study.keep, s3=study.s3, variables=dict(variables))

@@ -1,4 +1,4 @@
-"""Where a region's models lie: a folder per run, and `latest`, in PUBLISH/STUDY/REGION."""
+"""Folders of a region's models: one per run, and `latest`, in PUBLISH/STUDY/REGION."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 PROVENANCE = "provenance.json"
-EXPORTS = ".export"  # beside the regions, in a study whose models are exported
+EXPORTS = ".export"  # next to the regions, in a study whose models are exported
 
 BESIDE = ".publish-"  # how the name of a model that isn't whole yet begins
 
@@ -33,7 +33,7 @@ def models_folder_of(study: Study, slug: str) -> Path:
 
 
 def models_folder_in(publish: str, study: str, slug: str) -> Path:
-    """Return the folder of a region's models, of a study by its publish folder and its name.
+    """Return the folder of a region's models, given the publish folder and study's name.
 
     Raises:
         InputError: a published model lies where the folder is to be.
@@ -42,20 +42,20 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
     for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
             raise InputError(
-                f"{str(folder)!r} is a published model, so no models can lie in it; "
+                f"{str(folder)!r} is a published model and can't contain models; "
                 "publish into another folder"
             )
     return models_folder
 
 
-def former_champions(models_folder: Path) -> list[str]:
-    """Return the runs whose models `rollback` can go back through, the next one last."""
-    formers = history.in_force(models_folder / LATEST)[:-1]
-    return [run for run in formers if provenance_of(models_folder / run).get("run") == run]
+def previous_champions(models_folder: Path) -> list[str]:
+    """Return the runs to whose models `rollback` can return, the next one last."""
+    previous = history.in_force(models_folder / LATEST)[:-1]
+    return [run for run in previous if provenance_of(models_folder / run).get("run") == run]
 
 
 def models_in(models_folder: Path) -> list[Path]:
-    """Return the whole models of a region, in order of their runs' names."""
+    """Return the complete models of a region, by their runs' names."""
     return [
         model
         for model in sorted(models_folder.iterdir())
@@ -65,22 +65,22 @@ def models_in(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of a model that a run published, also where a link leads to it.
+    """Return the absolute path of a run's published model, also through a link.
 
     Raises:
-        InputError: it is no such folder.
+        InputError: it is not such a folder.
     """
     place = model.parent.absolute() / model.name
     if provenance_of(place).get("run") != place.name:
         raise InputError(
-            f"{str(model)!r} is no model that a run published; name a folder such as "
+            f"{str(model)!r} is not a run's published model; name a folder such as "
             "models/STUDY/REGION/RUN-ID, which has a provenance.json"
         )
     return place.resolve() if place.is_symlink() else place
 
 
 def champion_of(models_folder: Path, study: str) -> Path | None:
-    """Return the folder of the model in force; None where there is none of this study."""
+    """Return the folder of the current model; None if this study has none."""
     run = history.target_of(models_folder / LATEST)
     if run is None:
         return None
@@ -89,7 +89,7 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
 
 
 def why_not_latest(record: Path) -> str | None:
-    """Return why a region's published model isn't the latest, if it isn't, by its `published.json`.
+    """Return why a region's published model isn't the latest, by `published.json`, if so.
 
     Raises:
         InputError: that file is damaged.
@@ -100,21 +100,21 @@ def why_not_latest(record: Path) -> str | None:
 
 
 def why_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return the same by what that file holds."""
+    """Return the same, given the file's content."""
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # a person may have moved
         return None
     return str(why)
 
 
-def model_in_force(published: Path) -> Path | None:
-    """Return the model that a region's `latest` means, given any of them; None without one."""
+def current_model(published: Path) -> Path | None:
+    """Return the target of a region's `latest`, given any of its models; None without one."""
     link = published.parent / LATEST
     return published.parent / link.resolve().name if link.exists() else None
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the newest model of the runs that were planned earlier; None without any.
+    """Return the newest model of runs that were planned earlier; None without any.
 
     Raises:
         OSError: the folder of the region's models can't be read.
@@ -127,21 +127,21 @@ def previous_model(published: Path) -> Path | None:
 
 
 def other_models(published: Path) -> dict[Path, datetime]:
-    """The region's other models that are whole, and when their runs were planned."""
+    """Return the region's other complete models, and when their runs were planned."""
     others = (model for model in models_in(published.parent) if model.name != published.name)
     return {model: time for model in others if (time := as_of_model(model)) is not None}
 
 
 def as_of_model(model: Path) -> datetime | None:
-    """How new a published model is; None where that isn't known.
+    """Return how new a published model is; None if unknown.
 
-    That is when its run was planned, or the end of the run's day where that was before.
+    That is when its run was planned, or the end of the run's day if that was earlier.
     """
     return _moment(model, "as_of") or created_of(model)
 
 
 def created_of(model: Path) -> datetime | None:
-    """When the run of a published model was planned, whatever day it is of; None: not known."""
+    """Return when the run of a published model was planned; None if unknown."""
     return _moment(model, "created")
 
 
@@ -151,12 +151,12 @@ def _moment(model: Path, key: str) -> datetime | None:
 
 
 def region_of(models_folder: Path) -> str:
-    """Return the name of the region whose models lie in a folder; the folder's where none says."""
+    """Return the name of the region whose models are in a folder, else the folder's name."""
     return _noted(models_folder, "region") or models_folder.name
 
 
-def called(models_folder: Path) -> str:
-    """Return STUDY/REGION of a folder of models: several studies may have a region of one name."""
+def display_name(models_folder: Path) -> str:
+    """Return STUDY/REGION of a folder of models: several studies may share a region's name."""
     study = _noted(models_folder, "study") or models_folder.parent.name
     return f"{study}/{region_of(models_folder)}"
 
@@ -169,6 +169,6 @@ def _noted(models_folder: Path, key: str) -> str:
 
 
 def provenance_of(model: Path) -> dict[str, Any]:
-    """Return where a model comes from; empty for what no run published."""
+    """Return a model's provenance; empty if no run published it."""
     place = model / PROVENANCE
     return object_or_empty(lambda: job_files.read_json(place, job_files.MOST_NOTES))

@@ -1,8 +1,8 @@
-"""MODELS/STUDY/REGION/.history.json: which models of a region were in force, one after the other.
+"""MODELS/STUDY/REGION/.history.json: the current models of a region, one after the other.
 
-`latest` alone is the truth. The history is written first: a change whose process was killed between
-the two never took place, which shows by `latest` still being what the change names as `former`. To
-be called with the folder's lock, where it writes.
+Only `latest` counts. The history is written first. If the process is killed between the two, the
+change did not happen: `latest` still is the model that the change names as `former`. Functions that
+write must be called with the folder's lock.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pathlib import Path
 from trialfleet.files import read_json, sync, unless_damaged
 
 HISTORY = ".history.json"
-_KEPT = 1000  # changes: nobody goes further back
+_KEPT = 1000  # changes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """`latest` became another model.
+    """A change of `latest` to another model.
 
     Attributes:
         run: whose model it became.
-        former: whose it was before; None: there was none.
+        former: the run of the previous model; None: there was none.
         time: when, in ISO 8601; None: before there was a history.
         by: what changed it: publish, promote, rollback, restore for what another manager had done,
-            or hand for what none of them did.
-        who: the account that promoted it or rolled it back; empty where that isn't known.
-        why: the reason that was given for it; empty where none was.
+            or hand for a change that none of them made.
+        who: the account that promoted it or rolled it back; empty if unknown.
+        why: the reason that was given for it; empty if none was.
     """
 
     run: str
@@ -43,16 +43,16 @@ class Change:
 
     @property
     def how(self) -> str:
-        """What changed it, who and why: `rollback by anna: bad labels`."""
+        """The change's origin, person and reason: `rollback by anna: bad labels`."""
         return (
             self.by + (f" by {self.who}" if self.who else "") + (f": {self.why}" * bool(self.why))
         )
 
 
 def changes(link: Path) -> list[Change]:
-    """Return the changes of a region's `latest`, oldest first; the last is of what it is now.
+    """Return the changes of a region's `latest`, oldest first, up to the present one.
 
-    A history that can't be read counts as none: it is no reason to publish nothing.
+    An unreadable history counts as none: models are published nevertheless.
     """
     found, current = _stored(link), target_of(link)
     if found and current == found[-1].former != found[-1].run:
@@ -64,13 +64,13 @@ def changes(link: Path) -> list[Change]:
 
 
 def last_move(link: Path, run: str) -> Change | None:
-    """Return what brought a run's model into force, or took it out, last; None: it never was."""
+    """Return the last change that made a run's model current, or replaced it; None: never."""
     own = [change for change in changes(link) if run in {change.run, change.former}]
     return own[-1] if own else None
 
 
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
-    """Write down that `latest` is about to become the model of a run, and which person wants it."""
+    """Note that `latest` is about to become the model of a run, and who wants it."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = "" if by in {"publish", "restore"} else _account()
     new = Change(run=run, former=target_of(link), time=now, by=by, who=who, why=why)
@@ -79,10 +79,10 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 
 
 def in_force(link: Path) -> list[str]:
-    """Return the champions that one can go back through, the present one last.
+    """Return the champions to which a rollback can return, the present one last.
 
-    A model that was rolled back is none of them: going back twice leads two champions back, not
-    there and back again.
+    A model that was rolled back is not among them: two rollbacks go back two champions, not back
+    and forth.
     """
     stack: list[str] = []
     for change in changes(link):
@@ -95,9 +95,9 @@ def in_force(link: Path) -> list[str]:
 
 
 def target_of(link: Path) -> str | None:
-    """Return the run whose model a region's `latest` is; None where there is no such link.
+    """Return the run whose model a region's `latest` is; None if there is no such link.
 
-    One that leads out of the region's folder is none: somebody made it by mistake.
+    A link that leads out of the region's folder does not count: it was made by mistake.
     """
     if not link.is_symlink():
         return None
@@ -106,7 +106,7 @@ def target_of(link: Path) -> str | None:
 
 
 def _account() -> str:
-    """Whoever is at work here, behind sudo, too; empty for an account without a name."""
+    """Return the present user, also behind sudo; empty for an account without a name."""
     if asks := os.environ.get("SUDO_USER"):
         return asks
     try:
@@ -116,7 +116,7 @@ def _account() -> str:
 
 
 def _write(models_folder: Path, content: object) -> None:
-    """Write the history under one name beside it: what a killed process left is written over."""
+    """Write the history through a temporary file of a fixed name, which the next write replaces."""
     beside = models_folder / f"{HISTORY}.new"
     beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     sync(beside)

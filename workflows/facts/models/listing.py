@@ -1,4 +1,4 @@
-"""The models of a region, oldest first: what is in its folder, which one is in force, and why."""
+"""The models in a region's folder, oldest first, with the current one and its reasons."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _ROUNDING = 1e-9  # of the median: what never varied may vary by as much
 
 
 class Standing(StrEnum):
-    """What a region's `latest` has to do with a model."""
+    """The relation of a model to its region's `latest`."""
 
     IN_FORCE = "in force"
     BEFORE = "before"  # one can go back to it
     ROLLED_BACK = "rolled back"  # by a person
     AWAITS = "waits for approval"  # by a person, who promotes it
-    NEVER = "never"  # it was never in force, as far as is known
+    NEVER = "never"  # it was never current, as far as is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +43,17 @@ class PublishedModel:
     """A model in a region's folder of models.
 
     Attributes:
-        created: when its run was planned, also if its day was another; None where it isn't known.
-        as_of: how new it is: that, or the end of its day where that was before; None likewise.
+        created: when its run was planned, also if its day was another; None if unknown.
+        as_of: how new it is: that, or the end of its day if that was earlier; None if unknown.
         in_force: whether it is the latest.
-        standing: of one that is not in force: whether it was before, and what became of it.
-        awaits_since: since when it waits for approval; None where it doesn't.
+        standing: whether it is or was the current model, and what replaced it.
+        awaits_since: since when it waits for approval; None if it doesn't.
         card: its card; the provenance alone where it has none.
         verdict: the gate's; None in a study without a gate.
         evaluations: the gate's metric of it each time that it was measured, oldest first, and the
             run whose gate that was.
-        metric: of these; empty where no gate measured anything.
-        drift: how it left its own past when it was last measured; None if it didn't.
+        metric: of these; empty if no gate measured anything.
+        drift: how it left its past range when it was last measured; None if it didn't.
     """
 
     path: Path
@@ -100,13 +100,13 @@ def models_on(models_folder: Path) -> list[PublishedModel]:
 
 
 def runs_with_models(models_folder: Path) -> list[str]:
-    """Return the runs that have a model in such a folder, the newest first, as people are told."""
+    """Return the runs that have a model in such a folder, newest first, for people."""
     models = models_on(models_folder)[::-1]
     return [f"{one.run} (in force)" if one.in_force else one.run for one in models]
 
 
 def _standings(link: Path) -> dict[str, Standing]:
-    """What became of each model that was in force, by its run."""
+    """Return the standing of each model that has been current, by its run."""
     latest = target_of(link)
     found = {change.run: Standing.BEFORE for change in changes(link)}
     found |= {
@@ -118,14 +118,14 @@ def _standings(link: Path) -> dict[str, Standing]:
 
 
 def was_rolled_back(published: Path) -> str | None:
-    """Return the run in force in place of a published model that a person rolled back, if so."""
+    """Return the current run if a person rolled a published model back to it."""
     link = published.parent / LATEST
     standing = _standings(link).get(published.name)
     return target_of(link) if standing is Standing.ROLLED_BACK else None
 
 
 def drift_of(models_folder: Path, run: str | None) -> str | None:
-    """Return how a model in such a folder left its own past, with its metric; None if it didn't."""
+    """Return a model's drift out of its past range, with its metric; None if there is none."""
     found = [model for model in models_on(models_folder) if model.run == run]
     return found[0].drift if found else None
 
@@ -153,7 +153,7 @@ def _model(
 
 
 def _evaluations(run: str, verdicts: Sequence[Verdict], metric: str) -> list[tuple[str, float]]:
-    """Each gate's run and what it measured of a model."""
+    """Return each gate's run with its measurement of a model."""
     found = []
     for verdict in verdicts:
         sides = (side for side in (verdict.champion, verdict.challenger) if side)
@@ -170,19 +170,19 @@ def _time(model: Path) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """A value outside of the band of those before it."""
+    """A value outside the range of those before it."""
 
     value: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        """In a line, without the metric's name."""
-        return f"{self.value:.4g}, outside of its own past, {self.low:.4g} to {self.high:.4g}"
+        """Return the drift in one line, without the metric's name."""
+        return f"{self.value:.4g}, outside its past range, {self.low:.4g} to {self.high:.4g}"
 
 
 def drift(values: Sequence[float]) -> Drift | None:
-    """Return how the last of some values left the band of those before it; None if it didn't.
+    """Return how the last of some values left the range of the others; None if it didn't.
 
     The band is median ± 3 · 1.4826 · MAD, which one or two odd days among five don't widen, as they
     would a standard deviation. With less than five values before the last nothing is said.

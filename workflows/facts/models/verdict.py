@@ -1,4 +1,4 @@
-"""What a gate decided on a region's new model, as gate.json and a model's card have it."""
+"""A gate's verdict on a region's new model, as in gate.json and in a model's card."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What decided of the constant prediction that a new model has to beat."""
+    """The comparison with the constant prediction that a new model has to beat."""
 
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedModel(Compared):
-    """What decided of a model, by its run; no metrics where it could not be measured."""
+    """The measurement of a model, by its run; no metrics if it could not be measured."""
 
     run: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the gate decided: the content of gate.json.
+    """The gate's verdict: the content of gate.json.
 
     Attributes:
         verdict: whether the challenger takes the champion's place.
         why: in a line, for people.
         metric: what decided; its name.
-        champion: the model in force; None: there was none.
+        champion: the current model; None: there was none.
         challenger: the new model.
-        baseline: None where it was not measured.
+        baseline: None if it was not measured.
         interval: of the mean difference of the losses, challenger - champion: the two ends of
             one-sided intervals; None without losses.
     """
@@ -51,12 +51,12 @@ class Verdict:
 
     @property
     def promoted(self) -> bool:
-        """Whether the challenger takes the champion's place."""
+        """True if the challenger replaces the champion."""
         return self.verdict == "promoted"
 
     @property
     def former(self) -> str | None:
-        """The run of the model in force; None: there was none."""
+        """The run of the current model; None if there was none."""
         return self.champion.run if self.champion else None
 
     def to_json(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Verdict:
 
     @staticmethod
     def from_json(noted: Any) -> Verdict:
-        """Return the verdict that `to_json` wrote; ValueError where it is none."""
+        """Return the verdict that `to_json` wrote; ValueError if it is none."""
         found: Verdict = checker(Verdict).validate_python(noted)
         return found
 

@@ -1,1 +1,1 @@
-"""The names in a run's folder, and the graph that it holds."""
+"""The names in a run's folder, and its graph."""

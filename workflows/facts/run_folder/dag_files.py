@@ -1,4 +1,4 @@
-"""A DAG file and what HTCondor writes beside it: names of its own choice, not ours."""
+"""A DAG file and HTCondor's files next to it, whose names HTCondor chooses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def _beside(ending: str) -> cached_property[Path]:
-    """A path beside the DAG file."""
+    """Return a property for a path next to the DAG file."""
     return cached_property(lambda files: files.dag.with_name(files.dag.name + ending))
 
 
 @dataclass(frozen=True)
 class DagFiles:
-    """A DAG file and what HTCondor writes beside it."""
+    """A DAG file and HTCondor's files next to it."""
 
     dag: Path
 
@@ -25,10 +25,10 @@ class DagFiles:
     nodes_log = _beside(".nodes.log")  # the events of its nodes' jobs: what recovery reads
     metrics = _beside(".metrics")  # how its last DAGMan ended, as JSON
     log = _beside(".dagman.log")  # the events of its DAGMan job
-    # The folder of what former DAGMans left, set aside so that no other reads it.
+    # The folder of previous DAGMans' files, set aside so that no other reads them.
     aside = _beside(".aside")
 
     @cached_property
     def node_status(self) -> Path:
-        """Where its nodes stand; DAGMan writes it every few seconds."""
+        """The states of its nodes; DAGMan writes them every few seconds."""
         return self.dag.with_name("node.status")

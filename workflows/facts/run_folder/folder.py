@@ -1,7 +1,7 @@
-"""The one place that knows the names in a run's folder.
+"""The names in a run's folder, all in this module.
 
-A path's comment says what lies there. The optimiser's client has some names of its own beside these
-(optimizer/client.py), and DAGMan (dag_files.py).
+A path's comment describes the file. The optimiser's client (optimizer/client.py) and DAGMan
+(dag_files.py) have some more names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """A path in a folder, or in that attribute of it; {} stands for the folder's own name.
+    """Return a property for a path in a folder or in its named attribute; {} is the folder's name.
 
     It takes longer to make than to look at.
     """
@@ -28,7 +28,7 @@ def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
 
 
 def note_of(log: Path) -> Path:
-    """What was noted of a job's event log once the job was over."""
+    """Return the note of a job's event log, written once the job was over."""
     return log.with_name(f"{log.name}.json")
 
 
@@ -51,29 +51,29 @@ class TrialFolder:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the job trains other trials, too."""
+        """True if the job also trains other trials."""
         return self.node_root != self.root
 
     trial_json = file_in(nodes.TRIAL)  # the trial's order: its contract's input
     # The submit file of the job, rendered before it is submitted.
     submit = file_in("trial.sub", of="node_root")
     log = file_in("log", of="node_root")  # HTCondor's event log of the job, over all attempts
-    agent_log = file_in("agent.log", of="node_root")  # what the job's agent printed
+    agent_log = file_in("agent.log", of="node_root")  # output of the job's agent
     out = file_in("out")  # standard output of the last attempt
     trained_on = file_in("trained-on.json")  # the inputs of a published model, with checksums
     err = file_in("err")  # standard error of the last attempt
-    result = file_in(nodes.RESULT)  # what the trial left: its contract's output; empty until then
+    result = file_in(nodes.RESULT)  # the trial's output by its contract; empty until then
     job = file_in("job.json")  # how the job of a full training, or of a gate, ran and what it cost
     # Why attempts at a full training failed, by their number; the study keeps a trial's.
     failures = file_in("failures.json")
     progress = file_in(nodes.PROGRESS)  # one JSON line per report of the trial; empty at the start
     # By which a running job and its access point speak, and nothing else.
     words = file_in(nodes.WORDS, of="node_root")
-    order = file_in(nodes.ORDER, of="words")  # what the job's agent is to do
-    said = file_in(nodes.SAID, of="words")  # what the job's agent said last
+    order = file_in(nodes.ORDER, of="words")  # the order for the job's agent
+    said = file_in(nodes.SAID, of="words")  # the last message of the job's agent
     # The trial's last checkpoint, packed.
     saved = file_in(nodes.CHECKPOINT_PACKAGE, of="words")
-    left = file_in(nodes.RESULT_PACKAGE, of="words")  # what the trial left at its end, packed
+    left = file_in(nodes.RESULT_PACKAGE, of="words")  # the trial's files at its end, packed
     # What its job doesn't have and the trial needs, packed: a gate's models in a lane.
     given = file_in(nodes.GIVEN_PACKAGE, of="words")
     ended = file_in(nodes.ENDED)  # how the trial ended, as its package said; absent until that came
@@ -90,19 +90,19 @@ class TrialFolder:
     model = file_in(nodes.MODEL)  # the trained model's folder, of a full training
     # The folder by which a gang's jobs and their keeper speak; there for gangs alone.
     gang = file_in(nodes.GANG, of="words")
-    # What the keeper decided of a gang: its generation and ranks, and how it ended.
+    # The keeper's decisions on a gang: its generation and ranks, and how it ended.
     roster = file_in("roster.json", of="gang")
-    # Where in S3 a gang's checkpoints lie; there where its study wants them in S3.
+    # The place of a gang's checkpoints in S3; exists if its study wants them there.
     gang_store = file_in("store.json", of="gang")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
-        """What the agents of a gang of so many jobs printed; None: that of a job by itself."""
+        """Return the logs of the agents of a gang of this many jobs; None: of a single job."""
         logs = [self.agent_log.with_suffix(f".log.{proc}") for proc in range(jobs or 0)]
         return logs or [self.agent_log]
 
     # A file NAME.txt for each model that the gate's job measured: its loss in each row.
     losses = file_in("losses")
-    champion = file_in("champion")  # the model in force, of the gate's job
+    champion = file_in("champion")  # the current model, of the gate's job
     challenger = file_in("challenger")  # the model that may take its place, of the gate's job
 
 
@@ -119,10 +119,10 @@ class RegionFolder:
 
     @cached_property
     def dag_files(self) -> DagFiles:
-        """The region's graph and what HTCondor writes beside it."""
+        """The region's graph and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
-    scripts_log = file_in("scripts.log")  # what the PRE and POST scripts printed
+    scripts_log = file_in("scripts.log")  # output of the PRE and POST scripts
     failing = file_in(FAILING)  # the last error of each script that fails; absent until one has
     stopped = file_in("stopped.json")  # why the region stopped early; absent if it didn't
     # Which budget in USD pays for no more of its trials; absent until one was refused.
@@ -131,11 +131,11 @@ class RegionFolder:
     restart = file_in("restart.json")
     # The rows that its trials train on, of `trainer: tabular` with CSV or Parquet data.
     table = file_in("table.npz")
-    # What was found in its data when the run was planned; of `trainer: tabular` alone.
+    # The description of its data when the run was planned; only of `trainer: tabular`.
     table_found = file_in("table.json")
     # What its table is like, to compare other days' with; of a day of `trainer: tabular`.
     profile = file_in("profile.json")
-    # With how many past days its table was compared, and what the checks of it warn of.
+    # The number of past days with which its table was compared, and the warnings of the checks.
     checks = file_in("checks.json")
     inputs = file_in(
         "inputs.json"
@@ -150,7 +150,7 @@ class RegionFolder:
 
     @property
     def is_done(self) -> bool:
-        """Whether the region has what the study asked for: nothing is left to do."""
+        """True if the region has what the study asked for: nothing is left to do."""
         return self.published.exists() or self.tuned.exists()
 
     @cached_property
@@ -160,15 +160,15 @@ class RegionFolder:
 
     @cached_property
     def gate(self) -> TrialFolder:
-        """The job that measures the model in force and the new one on the same rows."""
+        """The job that measures the current model and the new one on the same rows."""
         return TrialFolder(self.root / "gate")
 
-    # Whether the new model takes the place of the one in force; absent until that is known.
+    # Whether the new model replaces the current one; absent until that is known.
     verdict = file_in("gate.json")
     trials = file_in(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
-        """The folder of a trial, by its name; or that of a node, with its job's files."""
+        """Return the folder of a trial by its name, or of a node, with its job's files."""
         if (known := self._known.get(name)) is None:
             known = self._trial(name)
             if known.of_job is not None:  # else its node's folder may be to come
@@ -185,7 +185,7 @@ class RegionFolder:
         return TrialFolder(own)
 
     def of_node(self, name: str) -> TrialFolder:
-        """The folder of any node or trial, the full training and the gate's job among them."""
+        """Return the folder of any node or trial, including the full training and the gate."""
         ends = {f"{self.root.name}.best": self.best, f"{self.root.name}.gate": self.gate}
         return ends.get(name) or self.trial(name)
 
@@ -205,14 +205,14 @@ class RunFolder:
     root: Path
     _known: dict[str, RegionFolder] = field(
         default_factory=dict, init=False, repr=False, compare=False, hash=False
-    )  # paths take longer to make than to look at, and whoever watches a run asks for them often
+    )  # paths take longer to make than to use, and watching a run uses them often
 
     def __post_init__(self) -> None:
         assert self.root.is_absolute(), f"a run's folder is absolute: {self.root}"
 
     @cached_property
     def check(self) -> TrialFolder:
-        """The trial of the trainer's dry start; absent once that went well."""
+        """The trial of the trainer's dry start; absent after a success."""
         return TrialFolder(self.root / "check")
 
     study = file_in("study.yaml")  # the resolved study, frozen
@@ -221,7 +221,7 @@ class RunFolder:
     dag = file_in("study.dag")  # the whole graph
     database = file_in("study.db")  # Optuna's SQLite file, where the study names no other storage
     optimizer_submit = file_in("optimizer.sub")  # the submit file of the optimiser's service
-    service_log = file_in(LOG)  # what the optimiser's service, whoever started it, has logged
+    service_log = file_in(LOG)  # the log of the optimiser's service
     # The submit file of the gangs' keeper, the same for all regions.
     gang_submit = file_in("gang.sub")
     gang_lock = file_in("gang.lock")  # locked by the one process that keeps the run's gangs
@@ -231,32 +231,33 @@ class RunFolder:
     report_submit = file_in("report.sub")  # the submit file that writes the report at the run's end
     # The submit file of the fleet's autoscaler, in a study that has one.
     fleet_submit = file_in("fleet.sub")
-    # What the fleet's autoscaler did last and what the fleet has cost so far.
+    # The last actions of the fleet's autoscaler, and the fleet's cost so far.
     fleet_state = file_in("fleet.json")
-    # Who stopped the run; absent unless a person did, and once it goes on.
+    # Who stopped the run; absent unless a person did, and after a resume.
     stopped = file_in("stopped.json")
     failing = file_in(FAILING)  # why the report can't be written; absent until it couldn't be
-    hand = file_in("hand.lock")  # locked by whoever submits, stops or mends the run, one at a time
-    mends = file_in("mends.json")  # what was mended while the run went on, and when
+    # Held by the process that submits, stops or repairs the run; the file's old name stays.
+    run_lock = file_in("hand.lock")
+    repairs = file_in("mends.json")  # repairs of the run under way, with their times
     # The checksums of the data files that were read so far, a JSON line each.
     checksums = file_in("checksums.jsonl")
     # The AWS account of the fleet that the run scales, and the way to it; no secret.
     aws = file_in("aws.json")
     # The outbox of the run's events: there where the study wants to notify anybody.
     alerts = file_in("alerts")
-    # What the export of its models needs: there where the study exports them.
+    # The settings of its models' export; exists if the study exports them.
     export = file_in("export")
-    # The way to AWS of whoever planned the run; a proxy's password may be in it.
+    # The planner's AWS settings; a proxy's password may be in it.
     export_variables = file_in("variables.json", of="export")
-    # Likewise, for the gangs' keeper: there where checkpoints of gangs lie in S3.
+    # The same for the gangs' keeper: exists if checkpoints of gangs are in S3.
     gang_variables = file_in("gang.variables.json")
-    # Results of former runs that the optimiser learns from; absent where it has none.
-    former = file_in("former.json")
-    # Why no more trials, or full trainings, are begun for want of money; absent until then.
+    # Previous results that the optimiser learns from; absent if it has none.
+    previous_results = file_in("former.json")
+    # Why no more trials, or full trainings, start for lack of money; absent until then.
     unpaid = file_in("unpaid.json")
     # That a full training left no model, and whose; absent until then.
     no_model = file_in("no-model.json")
-    # That the run is to be in the queue, from before it is handed over; `mend` writes it.
+    # That the run is to be in the queue, from before it is handed over; `repair` writes it.
     submission = file_in("submission.json")
     study_config = file_in("study.conf")  # the configuration of the whole graph's DAGMan
     region_config = file_in("region.conf")  # the configuration of the regions' DAGMans
@@ -269,17 +270,17 @@ class RunFolder:
     regions = file_in("regions")  # the folder of the regions' folders
 
     def region(self, slug: str) -> RegionFolder:
-        """The folder of one region."""
+        """Return the folder of one region."""
         if slug not in self._known:
             self._known[slug] = RegionFolder(self.regions / slug)
         return self._known[slug]
 
     @cached_property
     def dag_files(self) -> DagFiles:
-        """The whole graph and what HTCondor writes beside it."""
+        """The whole graph and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
     def all_dags(self) -> list[DagFiles]:
-        """The whole graph's files, then each region's."""
+        """Return the whole graph's files, then each region's."""
         regions = sorted(path.name for path in self.regions.iterdir())
         return [self.dag_files, *(self.region(slug).dag_files for slug in regions)]

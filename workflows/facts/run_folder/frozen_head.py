@@ -1,4 +1,4 @@
-"""Where a run was planned, its day, and where its models lie, by a few words of its frozen study.
+"""A run's place, day and models' place, from the head of its frozen study.
 
 They are read without the study's types: pydantic takes longer to import than all of `trialfleet
 rollback` takes.
@@ -19,7 +19,7 @@ from trialfleet.workflows.names import NO_MODELS
 
 @dataclass(frozen=True)
 class FrozenHead:
-    """What `RUN/study.yaml` says of a run and its models.
+    """The facts in `RUN/study.yaml` about a run and its models.
 
     Attributes:
         folder: where it was planned.
@@ -35,25 +35,26 @@ class FrozenHead:
 
     @property
     def publishes(self) -> bool:
-        """Whether the best settings are trained in full and published."""
+        """True if the best settings are trained in full and published."""
         return self.publish != NO_MODELS
 
 
 def check_place(found: Path, planned: Path) -> None:
-    """Refuse a run that was moved since it was planned; a link to it, say, is the same run.
+    """Refuse a run that was moved after it was planned; a link to it is the same run.
 
     Raises:
         InputError: it was moved.
     """
     if not planned.is_dir() or not planned.samefile(found):
         raise InputError(
-            f"{str(found)!r} was planned as {str(planned)!r}, and its files name each other so; "
-            "move it back, or plan the study anew"
+            f"{str(found)!r} was planned as {str(planned)!r}, and its files contain absolute "
+            "paths; "
+            "move it back, or plan the study again"
         )
 
 
 def head_of(folder: RunFolder) -> FrozenHead:
-    """Return what is known of a run without reading its study.
+    """Return the known facts of a run without reading its study.
 
     Raises:
         InputError: the folder holds no run, or was moved since it was planned.
@@ -64,10 +65,10 @@ def head_of(folder: RunFolder) -> FrozenHead:
 
 
 def read_head(path: Path) -> FrozenHead:
-    """Return what a run's study.yaml says, wherever it lies, by its copy in JSON if that is whole.
+    """Return the facts in a run's study.yaml, wherever it is, by its JSON copy if that is whole.
 
     Raises:
-        InputError: the file is no frozen study.
+        InputError: the file is not a frozen study.
     """
     try:
         frozen = read_copy(path)
@@ -75,7 +76,7 @@ def read_head(path: Path) -> FrozenHead:
         planned = datetime.fromisoformat(frozen["created"]).astimezone()
         of_day = date.fromisoformat(day["date"]) if day else planned.date()
         return FrozenHead(frozen["run"], frozen["folder"], of_day, study["name"], study["publish"])
-    except DAMAGED:  # of another release; or it can say what is wrong with it
+    except DAMAGED:  # of another release; or this reports what is wrong with it
         from trialfleet.workflows.study.frozen import load_frozen
 
         found = load_frozen(path)

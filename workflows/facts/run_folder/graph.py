@@ -19,17 +19,17 @@ from trialfleet.workflows.facts.run_folder.trial_names import ALL, TrialRange, r
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
-# What the nodes' scripts answer with; region.dag says to DAGMan what each means.
+# Exit codes of the nodes' scripts; region.dag tells DAGMan their meanings.
 EXITS = {
     "done": 0,
     "retry": 1,
     "skip": 3,
     "stop": 4,
-    "undone": 5,  # of the report: a region hasn't what the study asked for
+    "incomplete": 5,  # of the report: a region lacks what the study asked for
     "defer": EXIT_NO_SERVICE,
 }
-RESTARTS = 10  # so often a region's DAGMan is replaced by another before the region is given up
-NODE_FAULTS = 10  # so many further attempts a node of the graph gets that a machine is to blame for
+RESTARTS = 10  # maximum replacements of a region's DAGMan, then the region has failed
+NODE_FAULTS = 10  # maximum further attempts of a node after failures that machines caused
 PUBLISH_RETRIES = 3  # of the job that publishes a model, after an error that nothing foresaw
 SLACK = 1.25  # nodes of a lane / its share of the trials
 
@@ -56,7 +56,7 @@ class RegionGraph:
 
     @property
     def gate(self) -> str:
-        """The node that measures the new model and the one in force, in a study with a gate."""
+        """The node that measures the new model and the current one, in a study with a gate."""
         return f"{self.slug}.gate"
 
     @property
@@ -71,7 +71,7 @@ class RegionGraph:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The nodes behind the trials."""
+        """The nodes after the trials."""
         if not self.publishes:
             return (self.tuned,)
         return (self.best, self.gate, self.publish) if self.gated else (self.best, self.publish)
@@ -82,14 +82,14 @@ class RegionGraph:
         return [node for lane in self.lanes for node in lane]
 
     def next_trial(self, node: str, begun: Container[str]) -> str | None:
-        """Return the name of the next trial that a node may begin; None where it has run all."""
+        """Return the next trial that a node may start; None if it has run all."""
         own = range_of(node)
         last = min(own.last, self.trials)
         names = (own.name(number, self.length) for number in range(own.first, last + 1))
         return next((name for name in names if name not in begun), None)
 
     def node_of(self, name: str) -> str | None:
-        """Return the node that runs a trial, or the node of this name; None where it has none."""
+        """Return the node that runs a trial, or the node of this name; None if none."""
         if name in self._names:
             return name
         lane, _, number = name.rpartition(".t")
@@ -120,7 +120,7 @@ class StudyGraph:
 
     @property
     def node_count(self) -> int:
-        """Nodes of all graphs: each region and what is in it; optimizer, report, fleet."""
+        """The number of nodes of all graphs: regions, optimizer, report, fleet."""
         fleet = self.autoscale != "off"
         own = sum(
             1 + region.gangs + len(region.trial_nodes) + len(region.ends) for region in self.regions
@@ -129,7 +129,7 @@ class StudyGraph:
 
     @property
     def concurrency(self) -> int:
-        """How many trials run at once where there are slots enough."""
+        """The number of trials that run at once with enough slots."""
         lanes = sorted((len(region.lanes) for region in self.regions), reverse=True)
         return sum(lanes[: self.parallel_regions])
 
@@ -144,7 +144,7 @@ def graph_of(study: Study) -> StudyGraph:
 
 
 def autoscale_of(study: Study) -> str:
-    """Return what scales the fleet while a run goes on: off, service or provisioner."""
+    """Return the means of scaling the fleet during a run: off, service or provisioner."""
     return study.fleet.autoscale if study.fleet else "off"
 
 
@@ -168,7 +168,7 @@ def _region_graph(study: Study, name: str) -> RegionGraph:
 
 
 def _length(trials: int, lanes: int, per_job: int | None) -> int:
-    """How many trials a lane has at most."""
+    """Return the maximum number of trials of a lane."""
     if per_job is None or lanes == 1:
         return trials
     return min(trials, math.ceil(SLACK * trials / lanes))

@@ -1,4 +1,4 @@
-"""What was found in a region's data when the run was planned: regions/SLUG/table.json."""
+"""Findings in a region's data when the run was planned: regions/SLUG/table.json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
 def found_in(region: RegionFolder) -> dict[str, Any] | None:
-    """Return what was found, see `building.Description`; None where nothing was looked for."""
+    """Return the findings, see `building.Description`; None if nothing was examined."""
     if not region.table_found.exists():
         return None
     found: dict[str, Any] = read_json(region.table_found)["table"]
@@ -17,7 +17,7 @@ def found_in(region: RegionFolder) -> dict[str, Any] | None:
 
 
 def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
-    """Return the file that the region's table was made of, with its checksum.
+    """Return the file from which the region's table was made, with its checksum.
 
     None where trials read the data itself.
     """
@@ -28,7 +28,7 @@ def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
 
 
 def checks_in(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the `days` with which its table was compared, and the `reason` for a warning or None.
+    """Return the `days` compared with the table, and the `reason` for a warning or None.
 
     None where nothing was checked.
     """
@@ -39,6 +39,6 @@ def checks_in(region: RegionFolder) -> dict[str, Any] | None:
 
 
 def warnings_of(region: RegionFolder) -> str | None:
-    """Return what the checks of its day's table warn of; None where that is nothing."""
+    """Return the warnings about the table of a region's day; None if there are none."""
     reason = (checks_in(region) or {}).get("reason")
     return None if reason is None else str(reason)

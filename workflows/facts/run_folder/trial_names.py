@@ -1,4 +1,4 @@
-"""The names of nodes and trials in a lane: which node runs which trial."""
+"""The names of nodes and trials in a lane, and the node of each trial."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def is_trial(name: str) -> bool:
 
 
 def is_lane(name: str) -> bool:
-    """Return whether a name is that of a node which runs several trials."""
+    """Return whether a name is that of a node that runs several trials."""
     found = range_of(name)
     return found.first < found.last

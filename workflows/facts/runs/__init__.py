@@ -1,1 +1,1 @@
-"""A run's records and storage: what was noted of its regions, its money and its failures."""
+"""A run's records and storage: its regions, its money and its failures."""

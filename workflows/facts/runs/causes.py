@@ -1,7 +1,7 @@
-"""Why attempts at a region's trials fail: the cause that most had, or the latest.
+"""Causes of failed attempts at a region's trials: the most frequent, or the latest.
 
-The study keeps a word on each attempt that failed, also of a trial that is tried again or completes
-later. Errors that differ in figures alone (a value, an address, a job's folder) are one cause.
+The study notes each failed attempt, also of a trial that is tried again or completes later. Errors
+that differ in figures alone (a value, an address, a job's folder) are one cause.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _FIGURES = re.compile(
 _EXIT_CODE = re.compile(r"\bexit code \d+: ")
 SEE = "; see "  # before the path of a log, at the end of a reason
 _SHORT = 60  # characters of a reason in a table
-_ENOUGH_LEFT = 0.4  # of the room: shorter beginnings of errors are no more than how they are told
-ENOUGH = 3  # attempts that fail alike, and none that doesn't, are no accident
+_ENOUGH_LEFT = 0.4  # of the room: shorter beginnings of errors are only introductions
+ENOUGH = 3  # attempts that all fail alike are no accident
 
 
-def see(log: str) -> str:
-    """Return the end of a reason that names a log, as one can type it in a shell."""
+def log_hint(log: str) -> str:
+    """Return the end of a reason that names a log, quoted for a shell."""
     return f"{SEE}{shlex.quote(log)}"
 
 
@@ -48,7 +48,7 @@ def kind_of(error: str) -> str:
 
 
 class FailedAttempt(NamedTuple):
-    """One attempt that failed: when, at which node, why, and whose fault that was."""
+    """One failed attempt: when, at which node, why, and whose fault it was."""
 
     time: str
     node: str
@@ -57,19 +57,19 @@ class FailedAttempt(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What attempts have in common that failed alike."""
+        """The key that attempts with the same failure share."""
         return kind_of(self.error)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """Why attempts failed.
+    """A cause of failed attempts.
 
     Attributes:
-        error: in the words of the latest of those attempts.
+        error: of the latest of those attempts.
         attempts: how many failed so.
         of: how many failed in all.
-        log: what the latest of them wrote on standard error, or HTCondor's log of it.
+        log: the standard error of the latest of them, or HTCondor's log of it.
         blame: "node" where the latest was a machine's fault, which costs no retry; else empty.
     """
 
@@ -81,32 +81,32 @@ class Cause:
 
     @property
     def kind(self) -> str:
-        """What attempts have in common that failed alike."""
+        """The key that attempts with the same failure share."""
         return kind_of(self.error)
 
     def __str__(self) -> str:
-        """In a line."""
+        """Return the cause in one line."""
         if self.of == 1:
-            return f"an attempt failed: {self.error}{see(self.log)}"
-        return f"{self.attempts} of {self.of} failed attempts: {self.error}{see(self.log)}"
+            return f"an attempt failed: {self.error}{log_hint(self.log)}"
+        return f"{self.attempts} of {self.of} failed attempts: {self.error}{log_hint(self.log)}"
 
     @property
     def short(self) -> str:
-        """How many attempts failed, and why, as a table has room for it."""
+        """The number of failed attempts and the cause, short enough for a table."""
         some = "" if self.attempts == self.of else f"{self.attempts} of "
         return f"{some}{self.of} attempt{'s' if self.of > 1 else ''}: {in_short(self.error)}"
 
 
 def in_short(reason: str) -> str:
-    """Return the beginning of a reason for a table's cell: no log, no exit code before words."""
+    """Return the beginning of a reason for a table's cell: without log and exit code."""
     words = _EXIT_CODE.sub("", " ".join(reason.partition(SEE)[0].split()))
     return first_clauses(words, _SHORT)
 
 
 def first_clauses(words: str, most: int) -> str:
-    """Return the beginning of a text in at most so many characters.
+    """Return the beginning of a text in at most this many characters.
 
-    It ends with a clause where enough is left by that, else within a word, with a ….
+    It ends with a clause if that leaves enough, else within a word, with a ….
     """
     if len(words) <= most:
         return words
@@ -130,7 +130,7 @@ def _of(trial: AnyTrial) -> Iterable[FailedAttempt]:
 def cause_of(
     trials: Iterable[AnyTrial], folder: RegionFolder, *, failed: bool = False
 ) -> Cause | None:
-    """Return why attempts at a region's trials failed; None where none did.
+    """Return the cause of failed attempts at a region's trials; None if none failed.
 
     Args:
         trials: the region's.
@@ -155,7 +155,7 @@ def cause_of(
 def note_final_failure(
     final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
 ) -> dict[str, dict[str, str]]:
-    """Keep why an attempt at a full training, or at the gate's job, failed; once for each.
+    """Note why an attempt at a full training or a gate's job failed, once for each.
 
     Args:
         final: its folder.
@@ -165,7 +165,7 @@ def note_final_failure(
         more: what else is kept with it.
 
     Returns:
-        What is noted of its attempts, by their numbers.
+        The notes of its attempts, by their numbers.
     """
     noted = noted_failures(final)
     known = noted.get(str(attempt), {})
@@ -185,16 +185,16 @@ def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
 
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
-    """Return what is noted of the attempts at a full training that failed, by their numbers."""
+    """Return the notes of failed attempts at a full training, by their numbers."""
     if not os.path.lexists(final.failures):
         return {}
     return job_files.read_record(final.failures, shape=Failures)
 
 
 def why_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
-    """Return why no trial of a run can succeed; None where one did, or they failed differently.
+    """Return why no trial of a run can succeed; None if one did or causes differ.
 
-    Told by the first of them, so that it stays the same while others follow.
+    The first of them is quoted, so that the text stays the same while others follow.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = failed_attempts(trials)
@@ -204,15 +204,15 @@ def why_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> 
     folder = next(folder for own, folder in regions if first in failed_attempts(own))
     return (
         f"no trial has completed: all attempts so far failed alike: {first.error}"
-        f"{see(log_of(folder.trial(first.node)))}"
+        f"{log_hint(log_of(folder.trial(first.node)))}"
     )
 
 
 def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
-    """Whether enough attempts failed, and all for the same cause."""
+    """Return whether enough attempts failed, all for the same cause."""
     return len(attempts) >= ENOUGH and len({attempt.kind for attempt in attempts}) == 1
 
 
 def log_of(trial: TrialFolder) -> str:
-    """Return the path of what a trial's last attempt wrote on standard error; else of its log."""
+    """Return the path of the standard error of a trial's last attempt; else of its log."""
     return str(trial.err if job_files.size_of(trial.err) else trial.log)

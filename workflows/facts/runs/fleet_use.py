@@ -1,4 +1,4 @@
-"""Which runs that are in progress use a fleet, by the queue and by what their studies say."""
+"""Runs in progress that use a fleet, by the queue and by their studies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DAGMANS = (
 
 
 def runs_on(fleet: str) -> list[Path]:
-    """Return the folders of the runs in the queue whose study names a fleet, or that run on it.
+    """Return the folders of queued runs whose study names a fleet, or that run on it.
 
     Raises:
         PoolError: the queue can't be asked.

@@ -1,4 +1,4 @@
-"""What a run's jobs have cost: as was noted when they ended, else by their logs or the queue."""
+"""Costs of a run's jobs: as noted when they ended, else from their logs or the queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOST = tuple(f'"{end}"' for end in End if end.is_lost)
 
 
 def noted_job(place: TrialFolder) -> dict[str, Any]:
-    """Return what was noted of a full training's job, or a gate's; nothing where that is damaged.
+    """Return the notes of a full training's or a gate's job; nothing if they are damaged.
 
     Its event log says the same.
     """
@@ -58,10 +58,10 @@ def trial_stays(
 
 
 def has_lost_nothing(trial: AnyTrial) -> bool:
-    """Return whether the notes of a trial tell of its executions, and of none that was lost.
+    """Return whether a trial's notes have executions and none that was lost.
 
-    Their text tells that in a fraction of the time that parsing them takes; where this is false,
-    `trial_stays` knows.
+    Searching their text takes a fraction of the time of parsing them. If this is false,
+    `trial_stays` gives the answer.
     """
     notes = trial.user_attrs
     text = notes.text("job") if isinstance(notes, Attributes) else ""
@@ -71,7 +71,7 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return when jobs that train several trials were at none; arguments as above.
+    """Return when jobs that train several trials had none; the arguments are as above.
 
     With the stays of their trials that is all that these jobs are to be paid for.
     """
@@ -81,7 +81,7 @@ def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[
 
 
 def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training, or a gate: in a lane's job, in its own, or in both.
+    """Return the executions of a full training or a gate: in a lane's job, its own, or both.
 
     Args:
         files: its region's.
@@ -101,7 +101,7 @@ def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | 
 
 
 def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training, or a gate, that has a job of its own."""
+    """Return the executions of a full training or a gate that has a separate job."""
     if now is None and place.job.exists() and (noted := stays_of(noted_job(place))):
         return noted
     return read_stays(place, study.usd_per_hour, now=now)

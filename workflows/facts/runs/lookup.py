@@ -30,7 +30,7 @@ from trialfleet.workflows.names import region_slug
 
 RUNS = Path("runs")
 _SHOWN = 10  # names in a message
-# The publish folder of a study here, or of one whose folder lies here; with and without its name.
+# The publish folder of a study here, or of one whose folder is here; with and without its name.
 _MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 
 
@@ -39,7 +39,7 @@ class FoundRun:
     """A run's folder below `./runs`.
 
     Attributes:
-        study: the folder above it, which has the study's name; empty where it lies in `./runs`.
+        study: the folder above it, which has the study's name; empty if the run is in `./runs`.
         run: its own name, the run's id.
         planned: when its study was frozen, in unix seconds.
     """
@@ -51,12 +51,12 @@ class FoundRun:
 
     @property
     def name(self) -> str:
-        """What tells it from all others: STUDY/RUN-ID."""
+        """The unique name of the run: STUDY/RUN-ID."""
         return f"{self.study}/{self.run}" if self.study else self.run
 
     @property
     def submitted(self) -> bool:
-        """Whether HTCondor has been given it, or one of its regions."""
+        """True if the run, or one of its regions, was submitted to HTCondor."""
         graphs = ("study.dag.condor.sub", "regions/*/region.dag.condor.sub")
         return any(True for graph in graphs for _ in self.folder.glob(graph))
 
@@ -100,13 +100,13 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
             is one; else a run that was submitted comes before those.
 
     Raises:
-        InputError: there is no such run, or more than one; names those that there are.
+        InputError: there is no such run, or more than one; the message names the existing ones.
     """
     runs = runs_here()
     if name is None:
         if not runs:
             raise InputError(
-                f"no run named, and none in {str(RUNS.absolute())!r}; "
+                f"no run was named, and there is none in {str(RUNS.absolute())!r}; "
                 "name a run's folder, or make one with: trialfleet plan STUDY"
             )
         return _newest(runs, planned=planned).folder
@@ -124,18 +124,18 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
 
 
 def _is_place(name: str) -> bool:
-    """Whether a name is a run's folder for sure, there or not: `./flights` holds a study, say."""
+    """Return whether a name is certainly a run's folder, existing or not."""
     place = Path(name)
     return place.is_absolute() or name.startswith(".") or RunFolder(place.absolute()).dag.exists()
 
 
 def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
-    """The newest of some runs, newest first, that nobody has named."""
+    """Return the newest of some runs, given newest first, that nobody has named."""
     return next((run for run in runs if run.submitted is not planned), runs[0])
 
 
 def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]:
-    """The runs that a name means: by id, else the newest of a study, else by a beginning."""
+    """Return the runs that a name means: by id, else a study's newest, else by a beginning."""
     of_study = [run for run in runs if run.study == name] or _of_one_study(name, runs)
     return (
         [run for run in runs if name in {run.run, run.name}]
@@ -145,7 +145,7 @@ def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]
 
 
 def _of_one_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
-    """The runs of the one study whose name begins so; none where a run's id does, too."""
+    """Return the runs of the one study whose name begins so; none if a run's id does, too."""
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
     return [] if is_other else found
@@ -154,12 +154,12 @@ def _of_one_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
 def _unknown(name: str, runs: list[FoundRun]) -> str:
     if not runs:
         return (
-            f"{name!r} is no run's folder, and there are no runs in {str(RUNS.absolute())!r}; "
+            f"{name!r} is not a run's folder, and there are no runs in {str(RUNS.absolute())!r}; "
             "make one with: trialfleet plan STUDY"
         )
     names = dict.fromkeys(word for run in runs for word in (run.run, run.study, run.name) if word)
     return (
-        f"{name!r} is no run's folder, nor a run or study in {str(RUNS.absolute())!r}"
+        f"{name!r} is not a run's folder, and not a run or study in {str(RUNS.absolute())!r}"
         f"{did_you_mean(name, names)}; runs, newest first: {_listed(run.name for run in runs)}"
     )
 
@@ -183,7 +183,7 @@ def find_model(name: str) -> Path:
             beginning of one.
 
     Raises:
-        InputError: there is no such model, or several studies have one; names those there are.
+        InputError: there is no such model, or several studies have one; the message names them.
     """
     _check_here(name)
     place = Path(name)
@@ -209,14 +209,14 @@ def find_model(name: str) -> Path:
     if not before and not known:  # models may have been copied here without their runs
         return _model_alone(region)
     raise InputError(
-        f"{name!r} is no model's folder, and no region of which the runs in "
+        f"{name!r} is not a model's folder, and not a region for which the runs in "
         f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, known)}; "
         f"regions: {_listed(known) or 'none'}"
     )
 
 
 def find_models_folder(region: str, study: str | None = None) -> Path:
-    """Return the folder of a region's models, which has their runs' and `latest`.
+    """Return the folder of a region's models, which has its runs' models and `latest`.
 
     Args:
         region: its name, or STUDY/REGION, or the folder; or what else `find_model` takes.
@@ -262,7 +262,7 @@ def _check_here(name: str) -> None:
 def _folder_of_one_study(
     region: str, runs: list[FoundRun], *, elsewhere: bool = True
 ) -> Path | None:
-    """The folder of a region's models, where runs, or other studies `elsewhere`, know it.
+    """Return a region's folder of models, known to runs or to other studies `elsewhere`.
 
     Raises:
         InputError: several studies have such a region with models; names them.
@@ -281,7 +281,7 @@ def _folder_of_one_study(
 
 
 def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
-    """The folder of a region's models in each study, as the study's newest run has it."""
+    """Return a region's folder of models in each study, by the study's newest run."""
     slug = region_slug(region)
     found: dict[str, Path] = {}
     seen: set[str] = set()
@@ -300,7 +300,7 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
-    """Return the folders here that have a latest model, in order, of one study or region or all.
+    """Return the folders here with a latest model, of one study or region or of all.
 
     Also those whose first model waits for approval.
     """
@@ -316,24 +316,24 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 
 
 def region_names_here(study: str | None = None) -> list[str]:
-    """Return the regions that have models here; STUDY/REGION where several studies have one."""
+    """Return the regions that have models here; STUDY/REGION if studies share a name."""
     found = [(folder.parent.name, region_of(folder)) for folder in models_folders_here(study)]
     count = Counter(region for _, region in found)
     return [region if count[region] == 1 else f"{of}/{region}" for of, region in found]
 
 
 def _model_alone(region: str) -> Path:
-    """The latest model of a region, by the publish folders that are here."""
+    """Return the latest model of a region, by the publish folders here."""
     found = models_folders_here(region=region)
     if len(found) == 1:
         return found[0] / LATEST
     if found:
         choices = "\n".join(f"  {shell_quoted(models_folder)}" for models_folder in found)
-        raise InputError(f"several models are of a region called {region!r}; name one:\n{choices}")
+        raise InputError(f"several models are of a region named {region!r}; name one:\n{choices}")
     regions = sorted({models_folder.name for models_folder in models_folders_here()})
     known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
     raise InputError(
-        f"{region!r} is no model's folder, and no region with a published model"
+        f"{region!r} is not a model's folder, and not a region with a published model"
         f"{did_you_mean(region, regions)}; {known}"
     )
 
@@ -368,7 +368,7 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
         folder = find_run(run)
         published = published_models(folder)
     except InputError as error:
-        raise InputError(f"{name!r} is no model's folder; as RUN/REGION: {error}") from None
+        raise InputError(f"{name!r} is not a model's folder; as RUN/REGION: {error}") from None
     if region not in published:
         run_id = head_of(RunFolder(folder.absolute())).run
         raise InputError(

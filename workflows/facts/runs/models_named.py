@@ -1,4 +1,4 @@
-"""The folders of models that a name means where it may be a region's or a study's."""
+"""Folders of models for a name that may be a region's or a study's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RegionModels:
     """The published models of a region.
 
     Attributes:
-        folder: where they lie, with `latest`.
+        folder: of the models and `latest`.
         models: oldest first.
     """
 
@@ -65,7 +65,7 @@ def models(
 
 
 def models_folders_named(name: str, study: str | None = None) -> list[Path]:
-    """Return the folder of a region's models, or those of all regions of a study or folder.
+    """Return the folder of a region's models, or those of a whole study or folder.
 
     Args:
         name: a region, as `find_models_folder` takes it; or a study, the folder of its models, or
@@ -94,7 +94,7 @@ def by_region(models_folders: Iterable[Path]) -> list[Path]:
 
 
 def _in_folder(name: str) -> list[Path]:
-    """The folders of regions' models in a study's folder, or in one of studies, anywhere."""
+    """Return the regions' folders of models in a study's folder, or in a folder of studies."""
     place = Path(name)
     links = [*place.glob(f"*/{LATEST}")] or [*place.glob(f"*/*/{LATEST}")]
     return [link.parent.absolute() for link in sorted(links) if link.is_symlink()]

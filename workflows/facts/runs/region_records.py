@@ -1,6 +1,6 @@
-"""The records in a region's folder, read at most once in each look at its run.
+"""The records in a region's folder, read at most once per look at its run.
 
-Whoever writes one renames it into the folder, so the folder's time tells whether any has changed.
+Records are renamed into the folder, so the folder's time says whether any has changed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 @dataclass(frozen=True, kw_only=True)
 class RegionRecords:
-    """What a region's folder says at one moment; None of what isn't recorded.
+    """The records in a region's folder at one moment; None for those that don't exist.
 
     Attributes:
         is_done: whether the region has what the study asked for.
         is_submitted: whether HTCondor ever got its graph.
         stopped: why it ended early.
-        published: where its model is, and whether that is in force.
+        published: where its model is, and whether it is the current one.
         verdict: the gate's on that model.
         spent: which budget in USD pays for no more of its trials.
         changed: which files of its data or code have changed.
@@ -47,13 +47,13 @@ class RegionRecords:
 
     @property
     def gave_up(self) -> bool:
-        """Whether it failed by itself; its DAGMan was not removed."""
+        """True if it failed by itself; its DAGMan was not removed."""
         return self.stopped is not None and not self.stopped.get("removed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndFiles:
-    """What a region's full training and its gate have left.
+    """The results of a region's full training and gate.
 
     Attributes:
         is_trained: the full training left a result, and a model.
@@ -67,7 +67,7 @@ class EndFiles:
 
 
 class RecordsReader:
-    """Reads the records of regions again and again, those of a folder that changed."""
+    """Reader of regions' records, which reads only folders that changed."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[int, RegionRecords]] = {}
@@ -118,7 +118,7 @@ def read_records(files: RegionFolder) -> RegionRecords:
 
 
 def read_end_files(files: RegionFolder) -> EndFiles:
-    """Return what a region's full training and its gate have left."""
+    """Return the results of a region's full training and gate."""
     return EndFiles(
         is_trained=job_files.size_of(files.best.result) > 0
         and (files.published.exists() or job_files.has_files(files.best.model)),
@@ -128,7 +128,7 @@ def read_end_files(files: RegionFolder) -> EndFiles:
 
 
 def noted(path: Path, key: str) -> str | None:
-    """Return what is noted in a JSON file under a key; None where nothing is.
+    """Return the value of a key in a JSON file; None if there is none.
 
     Raises:
         InputError: the file is damaged.
@@ -138,7 +138,7 @@ def noted(path: Path, key: str) -> str | None:
 
 
 def final_metrics(files: RegionFolder) -> dict[str, float] | None:
-    """Return what a region's full training reported; None until its model is published.
+    """Return the metrics of a region's full training; None until its model is published.
 
     Raises:
         InputError: the file of its result is damaged.

@@ -1,4 +1,4 @@
-"""A run's money: what its fleet has cost so far, and whether it pays for anything more.
+"""A run's money: the cost of its fleet so far, and whether it pays for more trials.
 
 The fleet's autoscaler decides that, and says so by the reason with which it removes trials' jobs
 from the queue. The first that is found is noted in the run's folder, so that no other is begun.
@@ -32,7 +32,7 @@ Mode = Literal["tune", "final"]
 
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
-    """Note that nothing pays for a run's trials any more, or (`final`) for its full trainings."""
+    """Note that nothing pays for a run's trials, or (`final`) for its full trainings, any more."""
     noted = read_unpaid(folder)
     if mode not in noted and "final" not in noted:
         write_json(folder.unpaid, noted | {mode: reason})
@@ -51,17 +51,17 @@ def unpaid_trials(folder: RunFolder) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """What a run's fleet costs, by its autoscaler's last word.
+    """The cost of a run's fleet, by its autoscaler's last report.
 
     Attributes:
         spent: USD of all its nodes since the run began.
         cap: `price_cap.run`; None: there is none.
-        left: what is left of it; None without one.
-        reserve: what of the cap is kept for the full trainings, in USD; None without one.
-        ended: why trials, or the full trainings too, have ended for want of money.
-        trouble: why the autoscaler does not get on, if it doesn't.
+        left: the rest of it; None without one.
+        reserve: the part of the cap for the full trainings, in USD; None without one.
+        ended: why trials, or also the full trainings, have ended for lack of money.
+        trouble: why the autoscaler makes no progress, if it doesn't.
         nodes_left: which nodes live yet though the autoscaler has ended, until when and for how
-            much, in words; None where none does.
+            much, in words; None if none does.
     """
 
     spent: float
@@ -73,7 +73,7 @@ class Spending:
     nodes_left: str | None = None
 
     def __str__(self) -> str:
-        """The money in words."""
+        """Return the money in words."""
         of = f" of {usd(self.cap)}, {usd(self.left)} left" if self.cap is not None else ""
         return f"{usd(self.spent)} USD spent{of}"
 
@@ -81,10 +81,10 @@ class Spending:
 def read_spending(
     folder: RunFolder, run: str, fleet: Fleet | None, now: datetime | None = None
 ) -> Spending | None:
-    """Return what a run's fleet costs; None while no autoscaler has reported anything of it.
+    """Return the cost of a run's fleet; None until an autoscaler has reported any.
 
-    What its nodes cost goes on after the last report, until they end as `fleet down` kept it, or
-    else no later than their leases.
+    Its nodes cost money after the last report, too: until they end as `fleet down` noted, or until
+    their leases end.
     """
     report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # of all trials: not its money
@@ -125,7 +125,7 @@ def _in_words(left: NodesLeft | None) -> str | None:
 
 
 def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS) -> bool:
-    """Wait until the autoscaler of a run that is over has let go of its nodes; tell whether so."""
+    """Wait until the autoscaler of a finished run releases its nodes; return whether it has."""
     deadline = time.monotonic() + seconds
     while (state := (read_report(folder.fleet_state) or {}).get("state")) in {"scaling", "failing"}:
         if time.monotonic() > deadline:
@@ -135,7 +135,7 @@ def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS)
 
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
-    """Return what the autoscaler of a run's fleet last said of trials that it can't give a node."""
+    """Return the autoscaler's last notes on trials that it can't give a node."""
     report = run_report(folder.fleet_state, fleet.called, run) or {}
     return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
 

@@ -1,4 +1,4 @@
-"""Where a run's studies are stored, under which names, and who writes them."""
+"""The storage of a run's studies, their names, and their owner."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def storage_url(folder: RunFolder, study: Study) -> str:
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return what reads the trials of a run's studies, by a study's name; see `stored_trials`."""
+    """Return a reader of the trials of a run's studies, by a study's name."""
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return _OwnFile(folder, brief=brief)
 
 
 class _OwnFile:
-    """The file in a run's folder; one that lost what it had is no study that has not begun."""
+    """The file in a run's folder; an emptied one differs from a study that has not started."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
@@ -53,21 +53,21 @@ class _OwnFile:
 
 
 def check_not_emptied(folder: RunFolder) -> None:
-    """Refuse a file of studies that is empty, where trials were asked for.
+    """Refuse an empty file of studies if trials were asked for.
 
-    A trial's files are written after it is in the study, so these tell that there was one.
+    A trial's files are written after it is in the study, so they show that there was one.
 
     Raises:
-        OptimizerError: so it is.
+        OptimizerError: the file is empty.
     """
     try:
         is_empty = folder.database.stat().st_size == 0
-    except OSError:  # it has not been made yet, or is out of reach: whoever opens it says so
+    except OSError:  # it has not been made yet, or is out of reach: opening it reports that
         return
     if is_empty and any(folder.regions.glob(f"*/{TRIALS}/*/{nodes.TRIAL}")):
         raise OptimizerError(
-            f"{str(folder.database)!r} is empty, and the run has had trials: what it held is lost; "
-            "put a copy of it back, or start another run"
+            f"{str(folder.database)!r} is empty, but the run has had trials: its contents are "
+            "lost; restore a copy of it, or start another run"
         )
 
 
@@ -82,7 +82,7 @@ def study_name(study: Study, run: str, region: str) -> str:
 
 
 def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
-    """Return the right to write a run's studies, for this machine and the run's folder."""
+    """Return the right of this machine and the run's folder to write a run's studies."""
     from trialfleet.optimizer.ownership import Ownership, here
 
     return Ownership(storage, run_name(frozen.study, frozen.run), here(folder.root))
@@ -91,7 +91,7 @@ def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) 
 def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
     """Return the message for a person when another manager owns the run."""
     return (
-        f"the studies of {run_name(frozen.study, frozen.run)!r} are written by another manager: "
+        f"the studies of {run_name(frozen.study, frozen.run)!r} belong to another manager: "
         f"{owner}; if that one is gone for good: trialfleet takeover "
         f"{shlex.quote(str(folder.root))}; if not, plan with another --run-id"
     )
@@ -106,14 +106,14 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
     """
     if not frozen.study.storage:
         check_not_emptied(folder)
-        return  # it lies in the run's folder; the service looks before it writes
+        return  # it is in the run's folder; the service checks before it writes
     with _opened(frozen, folder) as storage:
         if owner := ownership_of(frozen, folder, storage).other():
             raise InputError(not_ours(frozen, folder, owner))
 
 
 def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
-    """Return who else owns a run's studies in a storage that other machines use too; only looks.
+    """Return another owner of a run's studies in a shared storage; only reads.
 
     Raises:
         OptimizerError: the storage can't be used.
@@ -125,9 +125,9 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 
 
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
-    """Return whether another manager goes on with a day's run, which is then its affair.
+    """Return whether another manager continues a day's run.
 
-    So it is taken to be as well while the storage can't be asked.
+    It also returns True while the storage can't be asked.
     """
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:
@@ -139,7 +139,7 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
 
 
 def take_over(folder: RunFolder) -> Owner | None:
-    """Make this machine, with the run's folder, the owner of a run's studies.
+    """Make this machine and the run's folder the owner of a run's studies.
 
     Returns:
         Who owned them before, None if nobody did.

@@ -12,11 +12,11 @@ from trialfleet.infra.fleet.scaling.limits import NO_MONEY
 from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, StoppedEarly, Unpaid
 from trialfleet.workflows.cleaning import clean, is_finite
-from trialfleet.workflows.facts.jobs.agent_words import read_ended, read_order
+from trialfleet.workflows.facts.jobs.agent_messages import read_ended, read_order
 from trialfleet.workflows.facts.jobs.executions import events_of, submissions
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules import resource_limits
-from trialfleet.workflows.rules.vain_attempts import EVICTED, STUCK
+from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
 from trialfleet.workflows.status.attempts import node_faults
 
 EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained

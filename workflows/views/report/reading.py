@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.jobs.job_log import (
     total,
 )
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.models.folders import model_in_force
+from trialfleet.workflows.facts.models.folders import current_model
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
@@ -212,7 +212,7 @@ def _other_models(published: str | None, study: Study) -> tuple[Path | None, Pat
     if published is None:
         return None, None
     try:
-        return model_in_force(Path(published)), better_before(Path(published), study)
+        return current_model(Path(published)), better_before(Path(published), study)
     except OSError:  # moved away since, or not to be read: the report is written all the same
         return None, None
 

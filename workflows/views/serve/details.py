@@ -255,4 +255,4 @@ def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
 
 def days_of(study: str) -> tuple[DayView, ...]:
     """Return the last days of a study; none where it doesn't run every day."""
-    return days.days_of(DailyFolder.of(study))
+    return days.days_of(DailyFolder.for_study(study))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trialfleet.workflows.rules.vain_attempts import EVICTED, STUCK
+from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
 from trialfleet.workflows.views.why.answer import Blame, Kind
 
 # How each begins or what is in it, in this order.

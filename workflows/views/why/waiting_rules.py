@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import replace
 
-from trialfleet.workflows.rules.vain_attempts import JobTrouble
+from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import Queued, Scaling, WitnessedRun
 

@@ -1,4 +1,4 @@
-"""A look at who works on a study's days, where two managers may."""
+"""Reading of the lease on a study's days, if two managers share them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trialfleet.workflows.study.daily import lasting
 from trialfleet.workflows.study.loading import load_whole
 
 
-def look_at_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
-    """Bring the journal's copy here up to date.
+def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
+    """Update the journal's copy here and read the lease.
 
     Returns:
-        The lease, None where one manager alone runs the days, or none has begun; and why the
-        database can't be asked, empty where it can.
+        The lease, None if only one manager runs the days or none has begun; and why the database
+        can't be asked, empty if it can.
     """
     study = load_whole(file)
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:

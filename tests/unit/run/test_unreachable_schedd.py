@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.control.dagman.deaf_schedd import NAME, DeafSchedd
+from trialfleet.workflows.control.dagman.unreachable_schedd import NAME, UnreachableSchedd
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
 
@@ -35,18 +35,18 @@ def test_it_is_ended_at_the_second_look_and_the_next_one_is_not(
 ) -> None:
     own = os.getpid()
     monkeypatch.setattr(os, "getppid", lambda: own)  # as if both had one master
-    deaf, first = DeafSchedd(), start()
-    deaf.look()
+    unreachable, first = UnreachableSchedd(), start()
+    unreachable.check()
     assert first.poll() is None
-    deaf.look()
+    unreachable.check()
     assert first.wait(10) == -9
     second = start()
-    deaf.look()
+    unreachable.check()
     assert second.poll() is None
 
 
 def test_one_of_another_master_is_left_alone(start: Start) -> None:
-    deaf, other = DeafSchedd(), start()
-    deaf.look()
-    deaf.look()
+    unreachable, other = UnreachableSchedd(), start()
+    unreachable.check()
+    unreachable.check()
     assert other.poll() is None

@@ -1,4 +1,4 @@
-"""What a run's optimiser learns from: the results of former runs, read once when it is planned."""
+"""Previous results for a run's optimiser, read once when it is planned."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _NEWEST = 5  # runs of a study that are looked at
 _LEAST_PART = 0.5  # of the trials of the fullest of those: a run that was broken off teaches little
 
 
-def former_tasks(study: Study) -> list[FormerTask]:
-    """Return what the optimiser of a resolved study is to learn from.
+def previous_tasks(study: Study) -> list[FormerTask]:
+    """Return the previous results for the optimiser of a resolved study.
 
     Raises:
-        InputError: what the study names under learn_from can't be learned from.
+        InputError: runs that the study names under learn_from can't be used.
     """
     if study.sampler != OWN:
         return []
@@ -64,7 +64,7 @@ def _objective(study: Study) -> str:
 
 
 def _of_study(name: str, study: Study) -> list[FormerTask] | None:
-    """The newest run of a study that has as good as all of its results; None if none has any."""
+    """Return the newest run of a study with nearly all of its results; None if none has any."""
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_with_results(folders, name, study), _NEWEST))
     most = max((_count(tasks) for tasks in runs), default=0)
@@ -89,7 +89,7 @@ def _count(tasks: list[FormerTask]) -> int:
 
 
 def _tasks(folder: Path, study: Study) -> list[FormerTask]:
-    """The regions of a run that have results."""
+    """Return the regions of a run that have results."""
     run = open_run(folder)
     frozen = load_frozen(run.study)
     reader = StatusReader(run)
@@ -110,7 +110,7 @@ def _tasks(folder: Path, study: Study) -> list[FormerTask]:
 
 
 def _some(ordered: list[StoredTrial]) -> list[StoredTrial]:
-    """The best half of those that are kept, and of the others some of every rank."""
+    """Return the best half of the results that are kept, and others of every rank."""
     if len(ordered) <= MOST_RESULTS:
         return ordered
     best, others = ordered[: MOST_RESULTS // 2], ordered[MOST_RESULTS // 2 :]

@@ -1,4 +1,4 @@
-"""What the agent of a trial's job says to the access point; docs/trial-jobs.md has the protocol."""
+"""Messages of a trial's job's agent to the access point; docs/trial-jobs.md has the protocol."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 Say = Literal["begun", "ask", "saved", "told"]
 Over = Literal["memory", "time", "disk"]
-_NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no words
+_NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no message
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Words of an agent that want an answer.
+    """The id of an agent's message that wants an answer.
 
     Attributes:
         token: names the agent's process.
-        number: of its words.
+        number: of its message.
     """
 
     token: str
@@ -30,7 +30,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a trial ended, as its agent says it: in its package, and in its words.
+    """The end of a trial, as its agent reports it, in its package and in its message.
 
     Attributes:
         code: the exit code, below 0 the signal's number.
@@ -45,8 +45,8 @@ class Ended:
     over: Over | None
 
     @staticmethod
-    def of(plain: dict[str, Any]) -> Ended:
-        """Return it from what is JSON; raises what `read_ended` passes over."""
+    def from_json(plain: dict[str, Any]) -> Ended:
+        """Return the end in a JSON object; raise what `read_ended` ignores."""
         return Ended(
             code=int(plain.get("code") or 0),
             cpu_seconds=_number(plain.get("cpu_seconds")),
@@ -57,11 +57,11 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """An agent's last words.
+    """An agent's last message.
 
     Attributes:
         job: the HTCondor job, such as 12.0.
-        turn: names the agent's process, and these words of it that want an answer.
+        turn: names the agent's process and this message, which wants an answer.
         say: what they are: that a trial has begun, or saved a checkpoint, or ended; or a question
             for a trial.
         trial: its name; empty in a question.
@@ -79,12 +79,12 @@ class Said:
     time: float
 
     def tells_of(self, name: str) -> bool:
-        """Return whether they tell the end of a trial."""
+        """Return whether the message reports the end of a trial."""
         return self.say == "told" and self.trial == name
 
 
 def read_said(place: TrialFolder) -> Said | None:
-    """Return what the agent of a trial's job said last; None where it has said nothing."""
+    """Return the last message of a trial's job's agent; None if there is none."""
     try:
         plain = job_files.read_json(place.said, job_files.MOST_ORDER, place.node_root)
         return Said(
@@ -92,7 +92,7 @@ def read_said(place: TrialFolder) -> Said | None:
             turn=Turn(str(plain["token"]), int(plain["turn"])),
             say=_one_of(Say, plain["say"]),
             trial=str(plain.get("trial") or ""),
-            ended=Ended.of(plain),
+            ended=Ended.from_json(plain),
             wants=plain.get("wants") is not False,
             time=_number(plain.get("time")) or 0.0,
         )
@@ -101,19 +101,19 @@ def read_said(place: TrialFolder) -> Said | None:
 
 
 def read_ended(place: TrialFolder) -> Ended | None:
-    """Return how a trial ended, by its package or else by its agent's words; None: it has not.
+    """Return the end of a trial, by its package or its agent's message; None: not ended.
 
-    What has come of it is in its folder already.
+    Its files are in its folder already.
     """
     try:
-        return Ended.of(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
+        return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
     except _NONE:
         said = read_said(place)
         return said.ended if said and said.tells_of(place.root.name) else None
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order of a job's agent; None where there is none."""
+    """Return the last order for a job's agent; None if there is none."""
     stamp = job_files.stamp_of(place.order)
     return _order(place, stamp) if stamp[0] else None
 
@@ -127,12 +127,12 @@ def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
 
 
 def is_answered(said: Said, order: Order) -> bool:
-    """Return whether an order answers an agent's words."""
+    """Return whether an order answers an agent's message."""
     return said.turn == Turn(order.token, order.turn)
 
 
 def asked_since(place: TrialFolder) -> float | None:
-    """Return since when an agent has waited for an answer, in Unix seconds; None if it doesn't."""
+    """Return since when an agent has waited for an answer, in Unix seconds; None if it hasn't."""
     if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)

@@ -1,16 +1,16 @@
-"""The rule for trials that get nowhere although nothing has failed. Pure: facts in, troubles out.
+"""The rule for hopeless trials, although nothing failed. Pure: facts in, troubles out.
 
-HTCondor starts an evicted job again, for ever. That is right for an interruption that saved a
-checkpoint, and wrong where every start ends in the same way. Two kinds of trouble are told:
+HTCondor restarts an evicted job forever. That is right after an interruption that saved a
+checkpoint, and wrong if every start ends in the same way. Two kinds of trouble are reported:
 
 evictions   the job is evicted again and again for one reason, or has lost more work than it kept;
-            `MOST_VAIN` starts in a row that kept no work are an attempt that failed
+            `MOST_WASTED` starts in a row that kept no work are an attempt that failed
 stuck       a job, or a script of its node, stays in a state longer than that state ever takes, or a
             job's agent has no answer to its question;
             a job that stays `STUCK_TIMES` as long is an attempt that failed
 
-An attempt is bounded by its starts without work kept, not by its starts: a trial on spot instances
-may be interrupted as often as it likes, so long as a checkpoint takes it further.
+An attempt is limited by its starts that keep no work, not by all starts: a trial on spot instances
+may be interrupted any number of times if checkpoints save its work.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from trialfleet.workflows.formatting import rough_duration
 
 # How the error of an attempt begins that ended at a bound.
 EVICTED, STUCK = "evicted too often", "stuck"
-MOST_VAIN = 5  # starts in a row that kept no work
+MOST_WASTED = 5  # starts in a row that kept no work
 STUCK_TIMES = 3
-_ALIKE, _WITHIN = 3, 600.0  # so many evictions for one reason within so many seconds
-_LEAST_LOST = 60.0  # seconds of lost work that are worth telling
+_ALIKE, _WITHIN = 3, 600.0  # evictions for one reason, within these seconds
+_LEAST_LOST = 60.0  # seconds of lost work that are worth reporting
 _MB_PER_SECOND = 1.0  # a slower transfer is no transfer
 _ANSWER_SECONDS = 30.0  # an answer takes milliseconds; a suggestion in a large study, seconds
 _COMPLETED_SECONDS, _SCRIPT_SECONDS = 120.0, 300.0
@@ -43,14 +43,14 @@ Kind = Literal["evictions", "stuck"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobTrouble:
-    """A trial that gets nowhere.
+    """A hopeless trial.
 
     Attributes:
         region: the slug of its region.
         node: its DAG node.
         kind: how it gets nowhere.
         what: in words.
-        job: the id of its job; empty where a script is at fault.
+        job: the id of its job; empty if a script is at fault.
         machine: where its last start was.
         reason: why that ended, in HTCondor's words.
         log: the path of the log that says more.
@@ -69,7 +69,7 @@ class JobTrouble:
 
     @property
     def cause(self) -> str:
-        """What stays the same of it from look to look, but for figures."""
+        """The key of the trouble, the same at each look but for numbers."""
         return f"{self.kind} {self.reason or self.what}"
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class JobTrouble:
 def job_troubles(
     jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
 ) -> list[JobTrouble]:
-    """Return which of a run's trials get nowhere, by its jobs in the queue and nodes' scripts."""
+    """Return a run's hopeless trials, by its jobs in the queue and its nodes' scripts."""
     of_jobs = (_unanswered(job, now) or _stuck(job, now) or _evicted(job, now) for job in jobs)
     return [*filter(None, of_jobs), *_of_scripts(scripts, now)]
 
@@ -88,8 +88,8 @@ def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
     if job.asked is None or job.status != JobStatus.RUNNING or now - job.asked <= _ANSWER_SECONDS:
         return None
     what = (
-        f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: that, "
-        "its storage or room on its disk is away"
+        f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: the "
+        "service or its storage does not respond, or its disk is full"
     )
     return _trouble(job, "stuck", what)
 
@@ -110,11 +110,11 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
     if job.status in GONE or not (cuts := job.cuts):
         return None
     last, alike = cuts[-1], _alike(cuts)
-    vain = _vain(job, now)
+    wasted = _wasted_starts(job, now)
     is_often = len(alike) >= _ALIKE and now - alike[-_ALIKE].ended <= _WITHIN
     lost, kept = _lost(job, cuts), _kept(job, cuts, now)
     is_wasteful = len(alike) > 1 and lost > max(kept, _LEAST_LOST)
-    is_over = vain >= MOST_VAIN and not job.is_rank
+    is_over = wasted >= MOST_WASTED and not job.is_rank
     if not (is_often or is_wasteful or is_over):
         return None
     reason = last.reason or last.ended_by
@@ -124,9 +124,13 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
     if lost:
         saved = sum(map(job.kept, cuts))
         words.append(f"it lost {lost:.0f} s of work and kept {saved:.0f} s")
-    if vain and not job.is_rank:
-        words.append(f"{vain} start(s) in a row kept no work; after {MOST_VAIN} the attempt fails")
-    error = f"{EVICTED}: {vain} starts in a row kept no work, the last one ended {where}: {reason}"
+    if wasted and not job.is_rank:
+        words.append(
+            f"{wasted} start(s) in a row kept no work; after {MOST_WASTED} the attempt fails"
+        )
+    error = (
+        f"{EVICTED}: {wasted} starts in a row kept no work, the last one ended {where}: {reason}"
+    )
     return _trouble(
         job,
         "evictions",
@@ -138,22 +142,22 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _alike(cuts: Sequence[Execution]) -> list[Execution]:
-    """The evictions for the reason of the last one."""
+    """Return the evictions with the reason of the last one."""
     kind = _FIGURES.sub("#", cuts[-1].reason)
     return [cut for cut in cuts if _FIGURES.sub("#", cut.reason) == kind]
 
 
-def _vain(job: JobFacts, now: float) -> int:
-    """Return how many starts in a row kept no work; none once an execution has outlived them."""
-    vain: list[Execution] = []
+def _wasted_starts(job: JobFacts, now: float) -> int:
+    """Return the number of starts in a row without kept work, unless one has outlived them."""
+    wasted: list[Execution] = []
     for cut in reversed(job.cuts):
         if job.kept(cut):
             break
-        vain.append(cut)
-    longest = max((cut.seconds for cut in vain), default=0.0)
+        wasted.append(cut)
+    longest = max((cut.seconds for cut in wasted), default=0.0)
     executing = job.executing
     has_outlived = executing is not None and now - executing.began > max(longest, _LEAST_LOST)
-    return 0 if has_outlived else len(vain)
+    return 0 if has_outlived else len(wasted)
 
 
 def _lost(job: JobFacts, cuts: Iterable[Execution]) -> float:
@@ -161,7 +165,7 @@ def _lost(job: JobFacts, cuts: Iterable[Execution]) -> float:
 
 
 def _kept(job: JobFacts, cuts: Iterable[Execution], now: float) -> float:
-    """Seconds of work that were saved, or go on."""
+    """Return the seconds of work that were saved or continue."""
     executing = max(0.0, now - job.executing.began) if job.executing else 0.0
     return executing + sum(map(job.kept, cuts))
 
@@ -186,7 +190,7 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:
-    """The state of a job that is about to pass, and how many seconds it may take."""
+    """Return a job's temporary state, and the seconds that it may take."""
     of_input = LONG + job.input_mb / _MB_PER_SECOND
     states: dict[int, tuple[str, float]] = {
         JobStatus.REMOVED: ("removed and still in the queue", LONG),
@@ -205,6 +209,6 @@ def _clock(moment: float) -> str:
 
 
 def _trouble(job: JobFacts, kind: Kind, what: str, **more: str) -> JobTrouble:
-    """Return what is told of a job."""
+    """Return the trouble of a job."""
     of = {"region": job.region, "node": job.node, "job": job.job, "log": job.log}
     return JobTrouble(kind=kind, what=what, **of, **more)

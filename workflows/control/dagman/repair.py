@@ -1,4 +1,4 @@
-"""Mending a run: its DAGMans replaced or submitted again, one hand at a time.
+"""Repair of a run: its DAGMans are replaced or submitted again, by one process at a time.
 
 All of it raises PoolError where HTCondor is out of reach or refuses.
 """
@@ -30,29 +30,29 @@ from trialfleet.workflows.status.health import Fault, Remedy, Submission, dag_fi
 REMOVAL_SECONDS = 120.0  # for jobs to leave the queue: a trial has 60 to save its checkpoint
 ENDING_SECONDS = 20.0  # for a DAGMan's process to end after its job
 START_SECONDS = 30.0  # for a service to answer
-KEPT = 100  # mends that a run remembers
+KEPT_REPAIRS = 100  # the newest repairs, which a run remembers
 
 
 class BusyError(Exception):
-    """Somebody else stops, submits or mends the run at this moment, or has done so just before."""
+    """Another process stops, submits or repairs the run, or has just done so."""
 
 
 @contextmanager
-def alone(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
-    """Keep everybody else from stopping, submitting or mending a run meanwhile.
+def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
+    """Keep other processes from stopping, submitting or repairing a run meanwhile.
 
     Raises:
-        BusyError: somebody does, and `wait` is not set.
+        BusyError: another process does, and `wait` is not set.
     """
-    with locked(folder.hand, wait=wait) as ours:
+    with locked(folder.run_lock, wait=wait) as ours:
         if not ours:
-            raise BusyError("somebody sees to it")
+            raise BusyError("another process is changing this run")
         with closed_to_others():
             yield
 
 
-def mend(folder: RunFolder, fault: Fault) -> None:
-    """Do what mends a fault, and note it in the run's folder. To be called `alone`."""
+def repair(folder: RunFolder, fault: Fault) -> None:
+    """Repair a fault and note it in the run's folder. Call it with `run_locked`."""
     _note(folder, fault)
     if fault.remedy is Remedy.SUBMIT:
         submit(folder, fault.region)
@@ -72,10 +72,10 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def copy_files(fault: Fault) -> None:
-    """Have a job start that waits for its region's files in vain: they are sent with it.
+    """Start a job that waits for its region's files in vain, by sending the files with it.
 
-    A hold takes the job from its machine. If this is cut off before the release, `health` finds the
-    hold by its reason.
+    A hold removes the job from its machine. If this is interrupted before the release, `health`
+    finds the hold by its reason.
     """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
@@ -85,7 +85,7 @@ def copy_files(fault: Fault) -> None:
 
 
 def serve(folder: RunFolder, fault: Fault) -> None:
-    """Have the run's client find no service, and start one.
+    """Let the run's client find that no service runs, and start one.
 
     Raises:
         PoolError: it can't, or not soon; the run's service.trouble.json says why.
@@ -96,16 +96,16 @@ def serve(folder: RunFolder, fault: Fault) -> None:
             words, capture_output=True, text=True, timeout=START_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise PoolError(f"no service after {START_SECONDS:.0f} s") from error
+        raise PoolError(f"the service did not answer within {START_SECONDS:.0f} s") from error
     if done.returncode:
         raise PoolError(done.stdout.strip() or done.stderr.strip())
 
 
 def replace(folder: RunFolder, fault: Fault) -> None:
-    """Put another DAGMan, which recovers nothing, in the place of the one at fault.
+    """Replace the faulty DAGMan by another one, which recovers nothing.
 
-    The whole graph's DAGMan starts another one of a region, as its scripts say, when that of the
-    region is removed; where nothing waits for the one at fault, it is submitted again from here.
+    When a region's DAGMan is removed, the whole graph's DAGMan starts another one. A DAGMan without
+    such a parent is submitted again from here.
     """
     if fault.has_parent:
         _replace_region(folder, fault)
@@ -133,10 +133,10 @@ def _remove(fault: Fault) -> int:
 
 
 def submit(folder: RunFolder, region: str | None = None) -> str:
-    """Hand a run's graph, or a region's alone, to HTCondor as if no DAGMan had run it before.
+    """Submit a run's graph, or only a region's, as if no DAGMan had run it before.
 
-    The study knows what is finished. What is noted first has the supervisor do it again, should
-    this be cut off anywhere. Returns the job's id.
+    The study knows which trials are finished. The submission is noted first, so that the supervisor
+    repeats it if it is interrupted. Returns the job's id.
 
     Raises:
         PoolError: a DAGMan of the run doesn't end.
@@ -158,18 +158,18 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 
 
 def _clear(dags: Iterable[DagFiles]) -> None:
-    """Set aside what DAGMans without a job left, once their processes have ended, too."""
+    """Set aside the files of DAGMans without a job, once their processes have ended."""
     deadline = time.monotonic() + ENDING_SECONDS
     for files in dags:
         while is_locked(files):
             if time.monotonic() > deadline:
-                raise PoolError(f"a DAGMan that no queue knows still runs {str(files.dag)!r}")
+                raise PoolError(f"a DAGMan that is in no job queue still runs {str(files.dag)!r}")
             time.sleep(0.2)
         set_aside(files)
 
 
 def stop(folder: RunFolder) -> None:
-    """Remove a run's jobs and wait until they are gone; nothing is left that would be recovered.
+    """Remove a run's jobs and wait until they are gone; nothing is left to recover.
 
     Raises:
         PoolError: jobs are still there after two minutes.
@@ -207,4 +207,4 @@ def _note(folder: RunFolder, fault: Fault) -> None:
         "what": fault.what,
         "remedy": str(fault.remedy),
     }
-    write_json(folder.mends, [*mends(folder), noted][-KEPT:])
+    write_json(folder.repairs, [*mends(folder), noted][-KEPT_REPAIRS:])

@@ -1,7 +1,7 @@
-"""Ending the attempts that get nowhere: HTCondor would start or keep them for ever.
+"""Removal of hopeless jobs, which HTCondor would start or keep forever.
 
-The pool's supervisor decides that by the job's event log, not the submit file by an expression: no
-attribute of a job tells a start that a checkpoint took further from one that kept nothing.
+The pool's supervisor decides by the job's event log. An expression in the submit file can't: no
+attribute of a job distinguishes a start that saved a checkpoint from one that kept nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from trialfleet.infra.pool import schedd
 from trialfleet.workflows.facts.dagman.job_queue import Ad
 from trialfleet.workflows.facts.jobs.job_facts import may_fail, read_jobs
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.rules.vain_attempts import job_troubles
+from trialfleet.workflows.rules.hopeless_attempts import job_troubles
 
 log = logging.getLogger(__name__)
 
 
-def fail_vain_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
-    """Remove the jobs whose attempts are to fail, with the reason that their POST scripts read."""
+def fail_hopeless_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
+    """Remove the jobs whose attempts must fail, with the reason for their POST scripts."""
     known = {run.root: run for run in runs}
     for ad in ads:
         run = known.get(Path(ad["TrialfleetFolder"]))

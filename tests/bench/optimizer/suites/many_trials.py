@@ -1,0 +1,115 @@
+"""Compare the model of some results with that of all of them.
+
+    python -m tests.bench.optimizer.suites.many_trials
+
+
+Beyond a few hundred results the model is made of the best ones and of some that cover the space
+(`gp/subset.py`). Here each task is tuned so until a number of trials; from there on it goes two
+ways, with the same results at first: as before, and with a model of all results. Regret is as in
+the other benches; the ratio is that of the subset by that of all results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import as_completed
+from copy import deepcopy
+from unittest.mock import patch
+
+import numpy as np
+
+from tests.bench.optimizer.families import Task, task
+from tests.bench.optimizer.rivals import Ours
+from tests.bench.optimizer.runs import interval, single_threaded
+from tests.bench.optimizer.suites.problems import problem
+from trialfleet.optimizer.sampling.gp import subset
+from trialfleet.optimizer.space import SearchSpace
+
+_LEAST = 1e-9  # a regret below that is none
+PARALLEL = 8
+
+
+def main() -> int:
+    """Print a line for each task, and the ratio over all."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=400, help="before the two ways part")
+    parser.add_argument("--more", type=int, default=80, help="trials of each way")
+    parser.add_argument("--seeds", type=int, default=2, help="tasks of each kind")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    given = parser.parse_args()
+    names = ("hartmann6", "network", "learner", "f9", "f15", "f17")
+    jobs = [(name, seed) for seed in range(1, 1 + given.seeds) for name in names]
+    logs = []
+    with single_threaded(given.processes) as pool:
+        asked = [pool.submit(both_ways, *job, given.trials, given.more) for job in jobs]
+        for future in as_completed(asked):
+            name, before, (some, some_s), (every, every_s) = future.result()
+            print(
+                f"{name}: regret {before:.1e} after {given.trials} trials, then "
+                f"{some:.1e} with some results ({some_s:.2f} s an ask), "
+                f"{every:.1e} with all ({every_s:.2f} s)",
+                flush=True,
+            )
+            logs.append(np.log(max(some, _LEAST)) - np.log(max(every, _LEAST)))
+    print(
+        f"regret with some results by that with all, {len(logs)} tasks: {interval(np.array(logs))}"
+    )
+    return 0
+
+
+def both_ways(
+    name: str, seed: int, trials: int, more: int
+) -> tuple[str, float, tuple[float, float], tuple[float, float]]:
+    """Return a task's regret where the ways part, and what each leads to: regret, seconds an ask."""
+    given = (
+        problem("bbob-mixint-5", name[1:], seed, noisy=False)
+        if name[0] == "f"
+        else problem("tuned", name, seed, noisy=False)
+        if name == "learner"
+        else task(name, seed, noisy=False)
+    )
+    rival = Ours(SearchSpace.model_validate(given.space), seed, trials)
+    regrets, _ = followed_on(rival, given, trials)
+    there = deepcopy(rival)
+    some, some_seconds = followed_on(rival, given, more)
+    with patch.object(subset, "MOST", sys.maxsize):
+        every, every_seconds = followed_on(there, given, more)
+    before = min(regrets)
+    return (
+        f"{name} {seed}",
+        before,
+        (min(before, *some), float(np.median(some_seconds))),
+        (min(before, *every), float(np.median(every_seconds))),
+    )
+
+
+def followed_on(rival: Ours, given: Task, trials: int) -> tuple[Sequence[float], Sequence[float]]:
+    """Ask and tell so many trials, eight pending at a time; return regrets, and seconds of asks."""
+    regrets: list[float] = []
+    seconds: list[float] = []
+    pending: list[tuple[int, dict[str, object]]] = []
+
+    def finish() -> None:
+        handle, params = pending.pop(0)
+        rival.tell(handle, given.loss(params))
+        regrets.append(given.regret(params))
+
+    for _ in range(trials):
+        if len(pending) == PARALLEL:
+            finish()
+        begun = time.perf_counter()
+        pending.append(rival.ask())
+        seconds.append(time.perf_counter() - begun)
+    while pending:
+        finish()
+    return regrets, seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())
