@@ -91,11 +91,11 @@ CAUSES: dict[str, Cause] = {
     "autoscaler": Cause(A, "the autoscaler is killed", K.AUTOSCALER, POOL),
     "node booting": Cause(A, "a node was just launched", K.BOOTING, NOBODY),
     # nodes
-    "booting": Cause(A, "asked about a node that boots", K.BOOTING, NOBODY, "it boots"),
+    "booting": Cause(A, "asked about a node that boots", K.BOOTING, NOBODY, "it is booting"),
     "boot failed": Cause(A, "a node doesn't join in 25 minutes", K.BOOT_FAILED, NODE),
     "sick": Cause(A, "a GPU fails its probe", K.SICK, NODE, "Xid 79"),
     "eats jobs": Cause(A, "three jobs fail within a minute", K.EATS_JOBS, NODE, "3 jobs failed"),
-    "lease": Cause(A, "a lease isn't renewed", K.LEASE, POOL, "nobody renewed it"),
+    "lease": Cause(A, "a lease isn't renewed", K.LEASE, POOL, "without renewal"),
     "spot": Cause(A, "a spot interruption's notice", K.SPOT, SPOT, "spot interruption"),
     "spot ended": Cause(A, "AWS has ended a spot instance", K.SPOT, SPOT, "SpotInstance"),
     "ended": Cause(A, "a person terminates it", K.ENDED, PERSON, "User initiated"),

@@ -39,7 +39,7 @@ def test_a_studys_folder_is_not_taken_for_a_run(tmp_path: Path, command: str) ->
     result = result_of(command, tmp_path)
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: '{tmp_path}' is no run's folder ({study} is a study, and no run of it); "
+        f"error: '{tmp_path}' is no run's folder ({study} is a study, not a run); "
         "make one with: trialfleet plan STUDY, or see those in ./runs\n"
     )
 
@@ -194,6 +194,6 @@ def test_what_commands_say_of_names_in_the_file_system_is_escaped(tmp_path: Path
 
 def test_a_resume_of_what_runs_resumed_nothing() -> None:
     assert _resumed("519.0", "519.0") == (
-        "the run goes on already, as job 519.0: nothing was resumed"
+        "the run is already running as job 519.0: nothing was resumed"
     )
     assert _resumed("519.0", "520.0") == _resumed(None, "520.0") == "resumed as job 520.0"

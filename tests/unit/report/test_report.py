@@ -171,8 +171,8 @@ def test_tuned_settings_that_are_worse_than_default_are_said_to_be() -> None:
     assert (only(better).worse, better.advice) == (None, "")
     value = json.loads(report_of(region_facts("A", trials)).to_json())
     assert value["regions"][0]["worse"] == (
-        "By test, tuned settings reach 0.7000 against 0.7100 with default ones (−0.0100), "  # noqa: RUF001
-        "though they gained +0.1 by auc, which chose them."
+        "By test, tuned settings reach 0.7000 and default ones 0.7100 (−0.0100), "  # noqa: RUF001
+        "although tuned ones gained +0.1 by auc, which chose them."
     )
     assert value["advice"].startswith("auc, which chose the settings, and test disagree.")
     assert "Don't choose settings by the test rows" in value["advice"]
@@ -195,7 +195,7 @@ def test_a_report_metric_that_no_trial_tells_is_said() -> None:
     ]
     report = report_of(region_facts("A", trials), notice="Money is short.")
     expected = (
-        "no trial reported the report_metric 'test' (did you mean 'tset'?); they reported: tset."
+        "no trial reported the report_metric 'test' (did you mean 'tset'?); reported metrics: tset."
     )
     assert report.notice == f"Money is short. Nothing is compared: {expected}"
     assert expected in " ".join(str(summary_table(report).caption).split())

@@ -116,7 +116,7 @@ def test_why_of_a_run_that_is_done_tells_what_the_gate_kept_out_or_let_pass(
         }
         write_json(files.region(name).verdict, verdict)
     lines = CliRunner().invoke(main, ["why", "--run", str(run.folder)]).output.splitlines()
-    assert lines[0].endswith("nothing is wrong: the run is done")
+    assert lines[0].endswith("no problem: the run is done")
     assert lines[1].startswith("A: the gate let a model pass that measured worse")
     assert (
         lines[2] == "B: the gate kept the former model (run r0), not this one: loss 9, champion 0.1"

@@ -23,7 +23,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.node_rules import why_node
 from trialfleet.workflows.views.why.region_rules import why_region
-from trialfleet.workflows.views.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 
 def failed(folder: Path, program: str) -> Path:
@@ -131,7 +131,7 @@ def test_status_and_why_tell_what_mends_a_missing_module(make_run: MakeRun) -> N
     terminal.print(run_view(run.status()))
     assert isinstance(terminal.file, io.StringIO)
     assert "-m pip install nowhere" in terminal.file.getvalue()
-    graph, witnesses = graph_of(run.study).regions[0], RunWitnesses(run.folder)
+    graph, witnesses = graph_of(run.study).regions[0], RunFactsReader(run.folder)
     whole = witnesses.run()
     region = replace(witnesses.region(graph), stage=Stage.FAILED)
     assert "-m pip install nowhere" in why_region(whole, region).advice
