@@ -94,7 +94,7 @@ CAUSES: dict[str, Cause] = {
     "booting": Cause(A, "asked about a node that boots", K.BOOTING, NOBODY, "it is booting"),
     "boot failed": Cause(A, "a node doesn't join in 25 minutes", K.BOOT_FAILED, NODE),
     "sick": Cause(A, "a GPU fails its probe", K.SICK, NODE, "Xid 79"),
-    "eats jobs": Cause(A, "three jobs fail within a minute", K.EATS_JOBS, NODE, "3 jobs failed"),
+    "eats jobs": Cause(A, "three jobs fail within a minute", K.FAILING_JOBS, NODE, "3 jobs failed"),
     "lease": Cause(A, "a lease isn't renewed", K.LEASE, POOL, "without renewal"),
     "spot": Cause(A, "a spot interruption's notice", K.SPOT, SPOT, "spot interruption"),
     "spot ended": Cause(A, "AWS has ended a spot instance", K.SPOT, SPOT, "SpotInstance"),

@@ -54,7 +54,7 @@ def _server(value: Any) -> str:
 
 
 class Keep(Section):
-    """Which of a region's published models are kept: newest, youngest, and the current model."""
+    """Retention of a region's published models: the newest, the youngest, and the current one."""
 
     count: int | None = Field(None, ge=1, description="Number of the newest models to keep.")
     days: float | None = Field(None, gt=0, description="Maximum age in days of models to keep.")

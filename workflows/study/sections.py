@@ -217,7 +217,7 @@ class Gate(Section):
 
 
 class EarlyStopping(Section):
-    """When a trial that won't become its region's best is stopped; docs/early-stopping.md."""
+    """The rule that stops trials that won't become their region's best; docs/early-stopping.md."""
 
     min_steps: int | None = Field(
         None,

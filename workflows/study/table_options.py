@@ -109,7 +109,7 @@ class Split(Section):
 
 
 class TableOptions(Section):
-    """How the regions' CSV and Parquet files are read."""
+    """Options for reading the regions' CSV and Parquet files."""
 
     task: Literal["auto", "classification", "regression"] = Field(
         "auto",

@@ -197,7 +197,7 @@ def test_a_report_metric_that_no_trial_tells_is_said() -> None:
     expected = (
         "no trial reported the report_metric 'test' (did you mean 'tset'?); reported metrics: tset."
     )
-    assert report.notice == f"Money is short. Nothing is compared: {expected}"
+    assert report.notice == f"Money is short. No comparison: {expected}"
     assert expected in " ".join(str(summary_table(report).caption).split())
     assert "told" not in report_of(region_facts("B", trials), report_metric="tset").notice
     assert report_of(region_facts("C", [trial(DEFAULTS, None, at=0)])).notice == ""

@@ -390,7 +390,7 @@ EVICTED = Execution(
         ),
         (
             {"queued": QUEUED, "last": EVICTED, "leaving": "3 jobs failed here within 60 s"},
-            Kind.EATS_JOBS,
+            Kind.FAILING_JOBS,
             Blame.NODE,
         ),
         (
@@ -505,7 +505,7 @@ def test_an_autoscaler_that_says_nothing_any_more() -> None:
         ("spot interruption: terminate at 2026", Kind.SPOT),
         ("rebalance recommendation of 2026", Kind.SPOT),
         ("lease expired at 2026: the manager has not renewed it", Kind.LEASE),
-        ("3 jobs failed here within 60 s: 7.0 exit code 1", Kind.EATS_JOBS),
+        ("3 jobs failed here within 60 s: 7.0 exit code 1", Kind.FAILING_JOBS),
         ("idle for 10 minutes", Kind.IDLE),
         ("its GPU failed the probe: Xid 79", Kind.SICK),
         ("a new disk", None),

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Blame(StrEnum):
-    """Who or what is responsible."""
+    """The responsible person, machine or service."""
 
     NOBODY = "nobody"  # there is no problem, or it passes by itself
     USER = "user"  # the trainer, the study or the data: only this uses up `retries`
@@ -96,7 +96,7 @@ class Kind(StrEnum):
     BOOTING = "booting"
     BOOT_FAILED = "boot-failed"
     SICK = "sick"
-    EATS_JOBS = "eats-jobs"
+    FAILING_JOBS = "eats-jobs"
     FENCE = "fence"
     LEASE = "lease"
     SPOT = "spot"

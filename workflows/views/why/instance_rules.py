@@ -13,7 +13,7 @@ _LEAVING: tuple[tuple[str, Kind], ...] = (
     (r"spot interruption|SpotInstanceTermination|Server\.Spot", Kind.SPOT),
     (r"rebalance recommendation", Kind.SPOT),
     (r"lease expired", Kind.LEASE),
-    (r"jobs failed here within", Kind.EATS_JOBS),
+    (r"jobs failed here within", Kind.FAILING_JOBS),
     (r"metadata|fence", Kind.FENCE),
     (r"failed the probe|has not been probed", Kind.SICK),
     (r"idle for ", Kind.IDLE),
@@ -23,7 +23,7 @@ _LEAVING: tuple[tuple[str, Kind], ...] = (
 _BLAME = {
     Kind.SPOT: Blame.SPOT,
     Kind.LEASE: Blame.POOL,
-    Kind.EATS_JOBS: Blame.NODE,
+    Kind.FAILING_JOBS: Blame.NODE,
     Kind.FENCE: Blame.NODE,
     Kind.SICK: Blame.NODE,
     Kind.IDLE: Blame.NOBODY,
@@ -36,7 +36,7 @@ _BLAME = {
 _ADVICE = {
     Kind.SPOT: "no action is needed: its trials continue elsewhere and cost no retry",
     Kind.LEASE: "check that the autoscaler runs: it renews leases",
-    Kind.EATS_JOBS: "inspect it before it terminates; trials lose no retry",
+    Kind.FAILING_JOBS: "inspect it before it terminates; trials lose no retry",
     Kind.FENCE: "inspect it before it terminates",
     Kind.SICK: "the autoscaler replaces it once it is idle; to terminate it now",
     Kind.IDLE: "no action is needed",
