@@ -129,7 +129,7 @@ def load_frozen(path: Path) -> FrozenStudy:
         )
     if "study" not in tree and "search_space" in tree:
         raise NoRunError(f"{path} is a study, not a run")
-    with suppress(LookupError, AttributeError, TypeError):  # what is no study is told below
+    with suppress(LookupError, AttributeError, TypeError):  # validation reports it below
         # before there was such a key, each trial was a job
         tree["study"]["budget"].setdefault("trials_per_job", 1)
     frozen = validated(FrozenStudy, path, tree)

@@ -23,7 +23,7 @@ from trialfleet.workflows.study.daily import DATE
 Keys = tuple[str | int, ...]
 Part = TypeVar("Part", bound=Section)
 PLACEHOLDER = "{region}"
-MOST_REGIONS = 10_000  # each is a DAGMan of its own and a folder per trial
+MOST_REGIONS = 10_000  # each has its own DAGMan and a folder per trial
 _URL_MARKS = "%/:?#[]@!&'()*+;=~"
 
 
@@ -227,7 +227,7 @@ def writable_folder(name: str, folder: Path, keys: Keys) -> str:
     """
     path = (folder / name).absolute()
     try:
-        near = next(p for p in (path, *path.parents) if _lies_there(p))
+        near = next(p for p in (path, *path.parents) if _exists(p))
         usable = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
     except OSError as error:
         raise UnusableStudyError(Problem(keys, str(error))) from error
@@ -240,7 +240,7 @@ def writable_folder(name: str, folder: Path, keys: Keys) -> str:
     return str(path)
 
 
-def _lies_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

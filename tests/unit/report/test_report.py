@@ -86,7 +86,7 @@ def test_a_parameter_that_few_trials_had_has_no_importance() -> None:
     region = only(report_of(region_facts("A", some_sgd(sgd=3, of=30))))
     assert {item.parameter for item in region.importance} == {"rate", "solver"}
     assert region.importance_note == (
-        "too few trials tell of momentum, which 3 of 30 trials had, 2 of the best 10"
+        "too few trials for momentum, which 3 of 30 trials had, 2 of the best 10"
     )
     assert "momentum, which 3 of 30" in text_of(report_of(region_facts("B", some_sgd(3, 30))))
 
@@ -122,8 +122,8 @@ def test_importance_follows_the_direction_of_the_study() -> None:
 @pytest.mark.parametrize(
     ("trials", "reason"),
     [
-        ([], "too few trials: 0 of"),
-        (tuned_trials(9), "too few trials: 8 of"),
+        ([], "too few completed trials: 0 of"),
+        (tuned_trials(9), "too few completed trials: 8 of"),
         ([trial(DEFAULTS, 0.5, at=at) for at in range(12)], "every trial reached the same value"),
         ([trial({}, at / 10, at=at) for at in range(12)], "the study has no parameters"),
     ],

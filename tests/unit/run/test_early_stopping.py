@@ -320,8 +320,8 @@ def test_plan_says_what_it_will_do_and_warns_of_a_trainer_that_never_reports(
     rule = {"min_steps": 3, "confidence": 0.9, "max_stopped": 0.5}
     budget = {"trials": 20}
     text = plan_text(make_run(early_stopping=rule, budget=budget))
-    rule = "a trial early if it will end worse than its region's best with 90% confidence"
-    assert f"stops    {rule}" in text
+    words = "a trial early if it will end worse than its region's best with 90% confidence"
+    assert f"stops    {words}" in text
     assert "from step 3, after 4 complete trials; at most 50% of a region's" in text
     assert "never stopped early" not in text  # the trainer mentions progress.jsonl
     (work / "mute.py").write_text("print('nothing')\n")

@@ -289,7 +289,7 @@ class Report(Head):
         compute_seconds: sum over the regions.
         usd: likewise; None where no region's is known.
         complete: trials completed.
-        failed: trials failed for good.
+        failed: trials failed permanently.
         budget_trials: trials that the regions may spend.
         regions: in the study's order.
     """

@@ -95,7 +95,7 @@ def script_json(value: Any) -> Markup:
 
 def _policy(scripts: list[str]) -> str:
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    # each plot has a style element of its own, so styles can't be pinned by hash
+    # each plot has its own style element, so styles can't be pinned by hash
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
