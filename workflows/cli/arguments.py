@@ -22,7 +22,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 Names = Callable[[click.Context, str], Iterable[str]]
 
 
-def run_called(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
+def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
     """Return the run of this name, or the newest; see `lookup.find_run`.
 
     Args:
@@ -71,7 +71,7 @@ def _runs(_: click.Context, __: str) -> list[str]:
 
 
 def _regions(ctx: click.Context, _: str) -> Iterable[str]:
-    return run_called(ctx.params.get("run")).study.region_table
+    return find_named_run(ctx.params.get("run")).study.region_table
 
 
 def _models(ctx: click.Context, _: str) -> Iterable[str]:
@@ -125,8 +125,8 @@ def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
 
     before, slash, _region = incomplete.partition("/")
     if slash and not ctx.params.get("run"):
-        return [f"{before}/{region}" for region in run_called(before).study.region_table]
-    run = run_called(ctx.params.get("run"))
+        return [f"{before}/{region}" for region in find_named_run(before).study.region_table]
+    run = find_named_run(ctx.params.get("run"))
     regions = graph_of(run.study).regions
     nodes = (node for region in regions for node in (*region.trial_nodes, *region.ends))
     begun = (path.name for path in RunFolder(run.folder).regions.glob("*/trials/*"))

@@ -46,13 +46,13 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "done": lines, "problems": problems})
     elif problems:
-        tell_unexported(problems)
+        print_unexported(problems)
     elif not lines:
         say("everything is exported")
     sys.exit(1 if problems else 0)
 
 
-def tell_unexported(problems: dict[str, str]) -> None:
+def print_unexported(problems: dict[str, str]) -> None:
     """Print the models that are not exported yet, and how to retry."""
     for title, problem in problems.items():
         say(f"not exported yet to {title}: {problem}", err=True)

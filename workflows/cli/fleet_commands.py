@@ -253,7 +253,7 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
             say(line, err=True)
 
     aws, spec = _opened(file)
-    _tell_of_runs(spec.called, yes)
+    _confirm_with_runs(spec.called, yes)
     note_down(spec.called)
     costs: list[float] = []
     began = datetime.now(UTC) - timedelta(seconds=5)  # AWS's clock is its own
@@ -269,7 +269,7 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
     say(f"everything is deleted; the fleet has cost about {usd(costs[-1])} USD")
 
 
-def _tell_of_runs(name: str, yes: bool) -> None:
+def _confirm_with_runs(name: str, yes: bool) -> None:
     """List the runs that use a fleet, and ask whether to take it down."""
     from trialfleet.errors import PoolError
     from trialfleet.files import shell_quoted

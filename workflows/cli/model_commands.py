@@ -13,7 +13,7 @@ from trialfleet.workflows.cli.arguments import (
     model_argument,
     models_of_runs,
 )
-from trialfleet.workflows.cli.export_command import tell_unexported
+from trialfleet.workflows.cli.export_command import print_unexported
 from trialfleet.workflows.facts.models.folders import called
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
@@ -110,7 +110,7 @@ def rollback(region: str, to: str | None, study: str | None, why: str) -> None:
 
     switch = go_back(region, study, to, why)
     say(str(switch))
-    tell_unexported(follow([switch.folder], say))
+    print_unexported(follow([switch.folder], say))
 
 
 @click.command()
@@ -129,7 +129,7 @@ def promote(models: tuple[str, ...], why: str) -> None:
     done, left = promote_each(models, why)
     for switch in done:
         say(str(switch))
-    tell_unexported(follow([switch.folder for switch in done], say))
+    print_unexported(follow([switch.folder for switch in done], say))
     for line in left:
         say(f"not promoted: {line}", err=True)
     if left:

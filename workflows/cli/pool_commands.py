@@ -29,18 +29,18 @@ pool_option = click.option(
 )
 
 
-def _meant(folder: Path | None) -> Pool:
+def _chosen_pool(folder: Path | None) -> Pool:
     """Return the pool in a folder; without one, the pool of this shell's variables."""
     from trialfleet.infra.pool.embedded import Pool, meant_folder
 
     return Pool(folder or meant_folder())
 
 
-def _meant_or_told(folder: Path | None) -> Pool:
+def _chosen_with_notice(folder: Path | None) -> Pool:
     """Return the same pool, with a notice if `plan` and `run` would use another one."""
     from trialfleet.infra.pool.connection import named_configuration
 
-    chosen, config = _meant(folder), named_configuration()
+    chosen, config = _chosen_pool(folder), named_configuration()
     if folder is None and config and config != str(chosen.condor_config):
         say(
             f"CONDOR_CONFIG names {config}, and plan and run use its pool; this command uses the"
@@ -57,7 +57,7 @@ def pool_up(folder: Path | None) -> None:
     from trialfleet.infra.pool.connection import what_to_export
     from trialfleet.workflows.cli.printing.pool_view import pool_view
 
-    named = _meant(folder)
+    named = _chosen_pool(folder)
     show(pool_view(named.up(say)))
     if line := what_to_export(named):
         say(f"next, for commands in this shell: {line}")
@@ -68,14 +68,14 @@ def pool_up(folder: Path | None) -> None:
 @click.option("--yes", is_flag=True, help="Don't ask, even if a run is in progress.")
 def pool_down(folder: Path | None, yes: bool) -> None:
     """Stop the pool; its job queue is kept, and runs continue at the next start."""
-    named = _meant_or_told(folder)
+    named = _chosen_with_notice(folder)
     if named.is_up():
-        _tell_of_runs(named, yes)
+        _confirm_with_runs(named, yes)
     named.down(say)
     say("down")
 
 
-def _tell_of_runs(named: Pool, yes: bool) -> None:
+def _confirm_with_runs(named: Pool, yes: bool) -> None:
     """List the runs in progress on a pool, and ask whether to stop it."""
     from trialfleet.workflows.facts.dagman.job_queue import runs_in_progress
 
@@ -108,7 +108,7 @@ def pool_status(folder: Path | None, as_json: bool) -> None:
     """
     from trialfleet.workflows.cli.printing.pool_view import pool_view
 
-    current = _meant_or_told(folder).status()
+    current = _chosen_with_notice(folder).status()
     if as_json:
         print_json(current.to_json())
     else:
@@ -121,11 +121,11 @@ def pool_status(folder: Path | None, as_json: bool) -> None:
 @pool_option
 def pool_shell(folder: Path | None) -> NoReturn:
     """Open a shell with condor_q, condor_status and HTCondor's other tools on its PATH."""
-    _meant(folder).shell()
+    _chosen_pool(folder).shell()
 
 
 @pool.command("env")
 @pool_option
 def pool_env(folder: Path | None) -> None:
     """Print the variables for HTCondor's tools in a shell: eval "$(trialfleet pool env)"."""
-    click.echo(_meant(folder).shell_exports(), nl=False)
+    click.echo(_chosen_pool(folder).shell_exports(), nl=False)

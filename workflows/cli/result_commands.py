@@ -19,10 +19,10 @@ from trialfleet.files import replacing
 from trialfleet.workflows.cli.arguments import (
     completed_by_cost_keys,
     completed_by_runs,
+    find_named_run,
     model_argument,
     region_option,
     run_argument,
-    run_called,
 )
 from trialfleet.workflows.views.output import console, json_option, print_json, say, show
 
@@ -39,7 +39,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
     from trialfleet.workflows.rules.states import Stage
     from trialfleet.workflows.views.terminal.trial_tables import best_table
 
-    opened = run_called(run, quiet=as_json or as_csv)
+    opened = find_named_run(run, quiet=as_json or as_csv)
     found = opened.best()
     if as_json:
         print_json([asdict(entry) for entry in found])
@@ -65,7 +65,7 @@ def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> 
     from trialfleet.workflows.cli.printing.csv_rows import write_csv
     from trialfleet.workflows.views.terminal.trial_tables import trials_table
 
-    opened = run_called(run, quiet=as_json or as_csv)
+    opened = find_named_run(run, quiet=as_json or as_csv)
     records = opened.trials(region)
     if as_json:
         print_json([asdict(record) for record in records])
@@ -118,7 +118,7 @@ def report(run: str | None) -> None:
     from trialfleet.workflows.status.run_status import UNDER_WAY
     from trialfleet.workflows.views.report.summary import fitted_summary
 
-    opened = run_called(run, quiet=False)
+    opened = find_named_run(run, quiet=False)
     folder = open_run(opened.folder)
     is_under_way = StatusReader(folder).state() in UNDER_WAY
     finished = None if is_under_way else last_finished(folder)
@@ -139,7 +139,7 @@ def dashboard(run: str | None, port: int) -> None:
     """
     from trialfleet.workflows.cli.dashboard import show
 
-    show(run_called(run), port, lambda url: say(f"{url}   (Ctrl-C ends it)"))
+    show(find_named_run(run), port, lambda url: say(f"{url}   (Ctrl-C ends it)"))
 
 
 @click.command()

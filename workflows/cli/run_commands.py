@@ -15,8 +15,8 @@ from trialfleet.workflows.cli.arguments import (
     anyway_option,
     completed_by_runs,
     completed_by_subjects,
+    find_named_run,
     run_argument,
-    run_called,
     run_to_name,
 )
 from trialfleet.workflows.cli.watching import submit_run, watch_to_the_end
@@ -68,7 +68,7 @@ def runs(show_all: bool, as_json: bool) -> None:
 @anyway_option
 def submit(run: str | None, anyway: bool) -> None:
     """Submit a planned RUN to HTCondor."""
-    planned = run_called(run, planned=True)
+    planned = find_named_run(run, planned=True)
     say(f"submitted as job {submit_run(planned, partial(planned.submit, anyway=anyway))}")
     say(f"next: trialfleet status {shell_quoted(planned.folder)} --watch")
 
@@ -81,7 +81,7 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
     """Show the state of RUN (default: the newest in ./runs)."""
     from trialfleet.workflows.views.terminal.status_view import run_view
 
-    opened = run_called(run)
+    opened = find_named_run(run)
     if keep_watching and not as_json:
         watch_to_the_end(opened)
     for current in opened.watch() if keep_watching else [opened.status()]:
@@ -184,7 +184,7 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
     if place.root in {files.best.root, files.gate.root}:
         place = end_place(files, place)
     name = place.root.name if place.root.parent == files.trials else subject.node
-    opened = run_called(str(subject.folder))
+    opened = find_named_run(str(subject.folder))
 
     def state() -> TrialState | None:
         return next((one.state for one in opened.trials(region) if one.node == name), None)
@@ -206,7 +206,7 @@ def stop(run: str | None) -> None:
     """Stop RUN; finished trials are kept, and resume continues with the others."""
     from trialfleet.workflows.views.terminal.status_view import money_lines, next_steps
 
-    opened = run_called(run)
+    opened = find_named_run(run)
     stopped = opened.stop()
     say(stopped.state)
     for line, _ in money_lines(stopped):
@@ -268,7 +268,7 @@ def resume(run: str | None, keep_watching: bool) -> None:
     """Continue a RUN that was stopped or has failed."""
     from trialfleet.workflows.control.run.reopening import what_records_it
 
-    opened = run_called(run)
+    opened = find_named_run(run)
     before = opened.status().root
     say(_resumed(before, submit_run(opened, opened.resume)))
     if line := what_records_it(opened.folder):

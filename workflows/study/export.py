@@ -60,7 +60,7 @@ class Keep(Section):
     days: float | None = Field(None, gt=0, description="Maximum age in days of models to keep.")
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _has_a_key(self) -> Self:
         if self.count is None and self.days is None:
             refuse("Keep", [((), "needs count, days or both", {})])
         return self
@@ -119,7 +119,7 @@ class Export(Section):
     mlflow: Mlflow | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _has_a_key(self) -> Self:
         if self.s3 is None and self.mlflow is None:
             refuse("Export", [((), "needs s3, mlflow or both", {})])
         return self

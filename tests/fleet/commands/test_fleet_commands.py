@@ -61,7 +61,7 @@ def test_plan_tells_prices_what_would_be_made_and_the_next_command(cloud: Accoun
     assert result.exit_code == 0, result.output
     assert "g4dn.xlarge" in result.output
     assert f"S3 bucket trialfleet-f-{ACCOUNT}, prefix fleet/f/" in result.output
-    assert "at the most 0.70 USD per hour" in result.output
+    assert "maximum 0.70 USD per hour" in result.output
     assert "next: trialfleet fleet up" in result.output
     assert cloud.instances() == []
 

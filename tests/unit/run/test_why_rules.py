@@ -43,9 +43,9 @@ from trialfleet.workflows.views.why.facts import (
 )
 from trialfleet.workflows.views.why.instance_rules import kind_of_leaving, why_instance
 from trialfleet.workflows.views.why.node_rules import why_node
-from trialfleet.workflows.views.why.region_rules import what_else, why_region
+from trialfleet.workflows.views.why.region_rules import notes_on, why_region
 from trialfleet.workflows.views.why.run_rules import blocked
-from trialfleet.workflows.views.why.waiting_rules import kind_of_refusal, waits
+from trialfleet.workflows.views.why.waiting_rules import explain_wait, kind_of_refusal
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 STUDY = Study.model_validate(
@@ -237,8 +237,8 @@ def test_who_waits_for_a_busy_slot_is_sent_to_the_runs_status() -> None:
     assert region(waiting=QUEUED).lines()[1] == (
         "next: no action is needed; to watch: trialfleet status /r/r1 --watch"
     )
-    foreign = waits("7.0", None, QUEUED)
-    unfit = waits("7.0", None, replace(QUEUED, prospects=replace(FITS, fit=0, willing=0)))
+    foreign = explain_wait("7.0", None, QUEUED)
+    unfit = explain_wait("7.0", None, replace(QUEUED, prospects=replace(FITS, fit=0, willing=0)))
     assert unfit.command == "condor_q -better-analyze 7.0"
     assert foreign.lines()[1] == "next: to see the running jobs: condor_q -all"
 
@@ -293,7 +293,7 @@ def test_what_ended_well() -> None:
     assert region(**published).kind is Kind.WELL
     assert region(**published, records=RegionRecords(verdict=kept)).kind is Kind.GATE_KEPT
     facts = replace(REGION, **published, records=RegionRecords(verdict=kept))
-    assert what_else(facts, why_region(RUN, facts)) == [
+    assert notes_on(facts, why_region(RUN, facts)) == [
         "A: the gate kept the former model (run r0), not this one: loss 0.4, champion 0.1"
     ]
     unmeasured = kept_for("the gate's job failed: exit code 1")
@@ -438,7 +438,7 @@ def test_what_came_of_a_gates_job_is_what_the_region_says() -> None:
 
 
 def test_a_job_that_waits_for_shared_files_waits_for_no_slot() -> None:
-    answer = waits("A.l1.t01", RUN, Queued(job="7.0", seconds=60, blocked=True))
+    answer = explain_wait("A.l1.t01", RUN, Queued(job="7.0", seconds=60, blocked=True))
     assert (answer.kind, answer.blame) == (Kind.SOON, Blame.NOBODY)
     assert answer.why == "its job (job 7.0) has a slot and is receiving the files that jobs share"
     assert answer.evidence == ("job 7.0 has waited for files for 60 s",)
@@ -455,10 +455,10 @@ def test_a_job_that_waits_for_files_in_vain_is_no_fault_of_its_run() -> None:
         node="A.l1.t01",
     )
     run = a_run(faults=(fault,))
-    answer = waits("A.l1.t01", run, Queued(job="7.0", seconds=60, blocked=True))
+    answer = explain_wait("A.l1.t01", run, Queued(job="7.0", seconds=60, blocked=True))
     assert (answer.kind, answer.blame, answer.why) == (Kind.FILES, Blame.POOL, fault.what)
     assert answer.command == run.resume
-    other = waits("A.l2.t01", run, Queued(job="77.0", seconds=60, blocked=True))
+    other = explain_wait("A.l2.t01", run, Queued(job="77.0", seconds=60, blocked=True))
     assert other.kind is Kind.SOON
     assert blocked(run, run.look.faults) is None
 
@@ -488,7 +488,7 @@ def test_what_the_autoscaler_says(line: str, kind: Kind | None) -> None:
     report = {"state": "scaling", "at": NOW.isoformat(), "step": {"notes": [line], "nodes": {}}}
     run = a_run(scaling=Scaling(report, wanted=True))
     none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
-    assert waits("A", run, none).kind is (kind or Kind.NO_SLOTS)
+    assert explain_wait("A", run, none).kind is (kind or Kind.NO_SLOTS)
 
 
 def test_an_autoscaler_that_says_nothing_any_more() -> None:
@@ -496,7 +496,7 @@ def test_an_autoscaler_that_says_nothing_any_more() -> None:
     old = {"state": "scaling", "at": (NOW - timedelta(minutes=9)).isoformat(), "step": {}}
     for report in (None, old, {"state": "ended", "at": NOW.isoformat()}):
         run = a_run(scaling=Scaling(report, wanted=True))
-        assert waits("A", run, none).kind is Kind.AUTOSCALER
+        assert explain_wait("A", run, none).kind is Kind.AUTOSCALER
 
 
 @pytest.mark.parametrize(

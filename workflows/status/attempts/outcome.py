@@ -66,7 +66,7 @@ def outcome_of(
     return Failed(error=error, final=never_began, never_began=never_began, by_machine=by_machine)
 
 
-def told_to_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
+def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
     """Return the stop order of a trial with its results; None if it has no order."""
     order = read_stop(folder)
     if order is None:

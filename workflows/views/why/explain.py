@@ -21,14 +21,14 @@ from trialfleet.workflows.views.why.instance_witnesses import instance_facts
 from trialfleet.workflows.views.why.node_rules import why_node
 from trialfleet.workflows.views.why.region_rules import (
     NOT_CURRENT,
+    notes_on,
     of_its_day,
-    what_else,
     why_region,
 )
 from trialfleet.workflows.views.why.run_rules import blocked
 from trialfleet.workflows.views.why.slot_witnesses import job_ad, waiting_job
 from trialfleet.workflows.views.why.subject import Subject, find_subject
-from trialfleet.workflows.views.why.waiting_rules import waits
+from trialfleet.workflows.views.why.waiting_rules import explain_wait
 from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 _SHOWN_NOTES = 10
@@ -88,7 +88,7 @@ def _why_run(reader: RunFactsReader) -> Answer:
         line
         for region, answer in zip(regions, answers, strict=False)  # behind these: those left out
         if answer not in unwell[:1]  # it is the answer
-        for line in what_else(region, answer)
+        for line in notes_on(region, answer)
     ]
     if not unwell:
         why = f"no problem: the run is {run.state}"
@@ -169,4 +169,4 @@ def _foreign(subject: Subject) -> Answer:
     if ad.get("JobStatus") not in {JobStatus.IDLE, JobStatus.BLOCKED}:
         why = "no problem: it is running; it is not a job of trialfleet"
         return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=why)
-    return waits(name, None, waiting_job(ad, ""))
+    return explain_wait(name, None, waiting_job(ad, ""))

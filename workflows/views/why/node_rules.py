@@ -15,7 +15,7 @@ from trialfleet.workflows.views.why.facts import NodeFacts, RegionFacts, RunFact
 from trialfleet.workflows.views.why.instance_rules import kind_of_leaving
 from trialfleet.workflows.views.why.region_rules import why_region
 from trialfleet.workflows.views.why.run_rules import blocked
-from trialfleet.workflows.views.why.waiting_rules import gets_nowhere, waits
+from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
 
 _GONE = {"SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_DISCONNECTED"}
 _BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")
@@ -26,14 +26,14 @@ def why_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _over(run, node),
         lambda: _held(node),
-        lambda: _gets_nowhere(run, node),
+        lambda: _no_progress(run, node),
         lambda: _lacks_slots(run, node),
         lambda: _runs(node),
         lambda: _interrupted(run, region, node),
         lambda: _blocked(run, region, node),
-        lambda: _came_back(run, node),
+        lambda: _waits_again(run, node),
         lambda: _failed_before(run, node),
-        lambda: waits(node.node, run, node.queued) if node.queued else None,
+        lambda: explain_wait(node.node, run, node.queued) if node.queued else None,
         lambda: _not_begun(node),
     )
     answer = None
@@ -94,16 +94,16 @@ def _held(node: NodeFacts) -> Answer | None:
     return _answer(node, Kind.HELD, Blame.PERSON, why, command=f"condor_release {node.job}")
 
 
-def _gets_nowhere(run: RunFacts, node: NodeFacts) -> Answer | None:
+def _no_progress(run: RunFacts, node: NodeFacts) -> Answer | None:
     own = (each for each in run.look.status.job_troubles if each.node == node.in_graph)
-    return next((gets_nowhere(node.node, trouble) for trouble in own), None)
+    return next((explain_no_progress(node.node, trouble) for trouble in own), None)
 
 
 def _lacks_slots(run: RunFacts, node: NodeFacts) -> Answer | None:
     """Return the answer for a gang of which too few jobs have a slot."""
     if not node.lacks_slots or node.queued is None:
         return None
-    waiting = waits(node.node, run, node.queued)
+    waiting = explain_wait(node.node, run, node.queued)
     return replace(waiting, why=f"{node.gang}: {waiting.why}")
 
 
@@ -131,7 +131,7 @@ def _blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | No
     return found.of(node.node) if found else None
 
 
-def _came_back(run: RunFacts, node: NodeFacts) -> Answer | None:
+def _waits_again(run: RunFacts, node: NodeFacts) -> Answer | None:
     """Return the answer for an interrupted job that waits for another slot."""
     last = node.last
     if last is None or not (last.is_over and last.ended_by) or node.queued is None:
@@ -142,19 +142,19 @@ def _came_back(run: RunFacts, node: NodeFacts) -> Answer | None:
     leaving = kind_of_leaving(node.leaving)
     if leaving is Kind.SPOT:
         why = f"AWS took its spot node ({node.leaving}); it continues elsewhere and costs no retry"
-        return _waiting_beneath(run, node, Kind.SPOT, Blame.SPOT, why)
+        return _with_wait(run, node, Kind.SPOT, Blame.SPOT, why)
     if leaving is not None:
         why = f"its node {last.machine} evicted it: {node.leaving}; it continues elsewhere"
-        return _waiting_beneath(run, node, leaving, Blame.NODE, why)
+        return _with_wait(run, node, leaving, Blame.NODE, why)
     if last.ended_by in _GONE:
         why = f"its node {last.machine} was lost: {last.reason}; it continues and costs no retry"
-        return _waiting_beneath(run, node, Kind.LOST, Blame.NODE, why)
+        return _with_wait(run, node, Kind.LOST, Blame.NODE, why)
     return None
 
 
-def _waiting_beneath(run: RunFacts, node: NodeFacts, kind: Kind, blame: Blame, why: str) -> Answer:
+def _with_wait(run: RunFacts, node: NodeFacts, kind: Kind, blame: Blame, why: str) -> Answer:
     assert node.queued is not None, "an interrupted job waits"
-    waiting = waits(node.node, run, node.queued)
+    waiting = explain_wait(node.node, run, node.queued)
     answer = _answer(node, kind, blame, why, waiting.advice, waiting.command)
     return answer.with_evidence(waiting.why, *waiting.evidence)
 

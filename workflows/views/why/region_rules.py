@@ -29,7 +29,7 @@ from trialfleet.workflows.views.why.attempt_causes import (
 )
 from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts
 from trialfleet.workflows.views.why.run_rules import blocked, owned_elsewhere
-from trialfleet.workflows.views.why.waiting_rules import gets_nowhere, waits
+from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
 
 _NO_MONEY = re.compile(r"no money is left")
 _DEADLINE = re.compile(r"deadline\b.* (is|was) over")
@@ -55,11 +55,11 @@ def why_region(run: RunFacts, region: RegionFacts) -> Answer:
         lambda: _removed(run, region),
         lambda: _blocked(run, region),
         lambda: _held(region),
-        lambda: _gets_nowhere(run, region),
-        lambda: _turn(run, region),
+        lambda: _no_progress(run, region),
+        lambda: _waits_for_regions(run, region),
         lambda: _all_attempts_fail(run, region),
-        lambda: _waits(run, region),
-        lambda: _goes_on(run, region),
+        lambda: _waits_for_slot(run, region),
+        lambda: _continues(run, region),
     )
     found = next(answer for rule in rules if (answer := rule()))
     also = filter(None, (region.changed, region.checks, _no_more_trials(region)))
@@ -162,7 +162,7 @@ def _had_kept(region: RegionFacts) -> str:
     return f"; the gate had {kept_words(verdict.former)}: {verdict.why}"
 
 
-def what_else(region: RegionFacts, answer: Answer) -> list[str]:
+def notes_on(region: RegionFacts, answer: Answer) -> list[str]:
     """Return notes on a region without a problem, such as one of a done run.
 
     Args:
@@ -305,12 +305,14 @@ def _held(region: RegionFacts) -> Answer | None:
     return Answer(region.name, Kind.HELD, Blame.PERSON, why, command=f"condor_release {held.job}")
 
 
-def _gets_nowhere(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _no_progress(run: RunFacts, region: RegionFacts) -> Answer | None:
     own = [each for each in run.look.status.job_troubles if each.region == region.slug]
-    return gets_nowhere(region.name, own[0]).with_evidence(*map(str, own[1:])) if own else None
+    return (
+        explain_no_progress(region.name, own[0]).with_evidence(*map(str, own[1:])) if own else None
+    )
 
 
-def _turn(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _waits_for_regions(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.WAITING or run.state is not RunState.RUNNING:
         return None
     at_a_time = run.frozen.study.parallel_regions
@@ -329,13 +331,13 @@ def _all_attempts_fail(run: RunFacts, region: RegionFacts) -> Answer | None:
     return _by_cause(run, region, "no trial has completed yet")
 
 
-def _waits(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _waits_for_slot(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.waiting is None or region.running_trials:
         return None
-    return waits(region.name, run, region.waiting)
+    return explain_wait(region.name, run, region.waiting)
 
 
-def _goes_on(run: RunFacts, region: RegionFacts) -> Answer:
+def _continues(run: RunFacts, region: RegionFacts) -> Answer:
     trials = f"{region.finished} of {region.budget} trials have ended"
     over = ""
     deadline = run.frozen.day.deadline if run.frozen.day else None

@@ -48,7 +48,7 @@ _FIXES: dict[Kind, tuple[Blame, str, str]] = {
 }
 
 
-def gets_nowhere(subject: str, trouble: JobTrouble) -> Answer:
+def explain_no_progress(subject: str, trouble: JobTrouble) -> Answer:
     """Return why a trial makes no progress: its job is evicted repeatedly, or stays in a state.
 
     Args:
@@ -71,7 +71,7 @@ def gets_nowhere(subject: str, trouble: JobTrouble) -> Answer:
     ).with_evidence(trouble.reason, trouble.error)
 
 
-def waits(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
+def explain_wait(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
     """Return why a job in the queue waits.
 
     Args:
