@@ -216,7 +216,7 @@ def test_a_region_says_what_its_model_learned_from() -> None:
     report = report_of(region_facts("R", trials))
     assert only(report).taught == {"s/r0/A": 0.7, "s/r0/<b>B</b>": 0.125}
     page = text_of(report)
-    assert "weighed so: s/r0/A 0.70, s/r0/&lt;b&gt;B&lt;/b&gt; 0.12. 1 takes" in page
+    assert "at the last trial: s/r0/A 0.70, s/r0/&lt;b&gt;B&lt;/b&gt; 0.12. 1 uses" in page
     assert "Learned from" not in text_of(report_of(region_facts("Q", trials[:1])))
 
 

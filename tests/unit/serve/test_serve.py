@@ -158,7 +158,7 @@ def test_the_end_of_a_log_is_shown_and_links_in_a_trials_folder_lead_nowhere(
     assert "&lt;b&gt;the last word&lt;/b&gt;" in text
     assert "the secret" not in text
     assert len(text) < 40_000
-    assert "7,254 bytes before that" in text
+    assert "7,254 earlier bytes are in" in text
 
 
 def test_beyond_this_machine_a_token_is_asked_for(run: StoredRun, work: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_port_that_is_taken_is_told(run: StoredRun, server: Server) -> None:
     result = CliRunner().invoke(main, ["serve", str(run.run.folder), "--port", port])
     assert result.exit_code == 2
     assert f"port {port} of 127.0.0.1 can't be used" in result.stderr
-    assert "--port 0 takes one that is free" in result.stderr
+    assert "--port 0 takes a free one" in result.stderr
 
 
 def test_a_page_without_runs_says_how_to_make_one(work: Path) -> None:
