@@ -1,5 +1,4 @@
-// What the live page alone has: it keeps what the reader did when it is renewed; the filter of
-// regions, the keyboard.
+// Only on the live page: updates that keep the reader's state, the filter of regions, the keyboard.
 
 // ---- Renewal ----
 
@@ -8,7 +7,7 @@ const PATIENCE = 20000; // … until an answer
 const lost = document.getElementById("lost");
 const waiting = new Map(); // figures that the pointer is at, and the data that they were drawn of
 
-// Nobody looks at a hidden page, so it asks for nothing.
+// A hidden page makes no requests.
 async function renew() {
   const live = document.getElementById("live");
   if (!live?.dataset.next) return;
@@ -17,7 +16,7 @@ async function renew() {
   setTimeout(renew, EVERY);
 }
 
-// The page's part as it is now; nothing where that is as it was, or nobody answers.
+// The page's present part; nothing if it is unchanged, or without an answer.
 async function ask(address) {
   try {
     const answer = await fetch(address, { signal: AbortSignal.timeout(PATIENCE) });
@@ -29,7 +28,7 @@ async function ask(address) {
   }
 }
 
-// What the reader opened, sorted, pressed and typed stays so, and so does what is in focus.
+// Keeps what the reader opened, sorted, pressed and typed, and the focus.
 function replace(live, text) {
   const all = (selector) => [...document.querySelectorAll(selector)];
   const open = new Map(all("details[id]").map((each) => [each.id, each.open]));
@@ -77,8 +76,8 @@ function drawnOf(figure) {
   };
 }
 
-// Looks after what is on the page now. A picture that was drawn stays as it is while its data do;
-// one that the pointer is at is drawn anew when it has left.
+// Sets up the content of the page. A drawn chart is kept while its data are unchanged;
+// one under the pointer is redrawn when the pointer has left.
 function begin(pictures = new Map()) {
   blocks.clear();
   drawn.clear();

@@ -3,7 +3,7 @@
     python -m tests.pool.ctrl_c FOLDER [--times 150] [--seconds 8] [--seed 1] [--at-once 2]
 
 Each attempt is a run in a terminal of its own on one pool. It is right when the command ends with
-130 and says that the run goes on exactly if the job queue has the run.
+130 and says that the run continues exactly if the job queue has the run.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def remove(pool: Pool, out: Path) -> None:
 
 def verdict(code: int, screen: str, *, submitted: bool) -> str:
     """Return what an interrupted command did, in words; one of RIGHT if that is as it should be."""
-    if code == 130 and ("the run goes on" in screen) == submitted:
+    if code == 130 and ("the run continues" in screen) == submitted:
         if submitted:
             return "goes on"
         if "nothing was submitted" in screen:

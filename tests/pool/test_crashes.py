@@ -202,7 +202,7 @@ def test_a_dagman_that_can_not_recover_is_replaced(chains: Gated, wait_for: Wait
     with files.nodes_log.open("a") as log:
         log.write(COLLISION)
     chains.dagman_of_region().kill()
-    wait_for(lambda: "ended by itself" in str(chains.run.status().troubles))
+    wait_for(lambda: "ended with exit code" in str(chains.run.status().troubles))
     wait_for(lambda: chains.run.status().mends)
     assert chains.run.status().state is RunState.RUNNING
     chains.go_on()
@@ -250,7 +250,7 @@ def test_resume_mends_at_once_what_no_supervisor_looks_after(
         with chains.folder.region("A").dag_files.nodes_log.open("a") as log:
             log.write(COLLISION)
         chains.dagman_of_region().kill()
-        wait_for(lambda: "ended by itself" in str(chains.run.status().troubles))
+        wait_for(lambda: "ended with exit code" in str(chains.run.status().troubles))
         chains.run.resume()
         assert [mend["remedy"] for mend in chains.run.status().mends] == ["replace"]
         chains.go_on()
@@ -336,7 +336,7 @@ def test_a_dagman_that_was_never_told_of_a_jobs_end_is_replaced(
     wait_for(lambda: not job_queue.look_up(chains.folder).running)
     os.truncate(files.nodes_log, length)  # as if the disk had been full when the jobs ended
     region.resume()
-    wait_for(lambda: "no queue has" in str(chains.run.status().mends))
+    wait_for(lambda: "not in the queue" in str(chains.run.status().mends))
     chains.go_on()
 
 
@@ -359,7 +359,7 @@ def test_a_dagman_that_passes_over_the_end_of_a_script_is_started_again(
     put_before_client(gated.run, RETRY_CUT_OFF)
     gated.until("trials")
     gated.open(TRIALS[0])
-    wait_for(lambda: "passed over" in str(gated.run.status().troubles))
+    wait_for(lambda: "missed the end" in str(gated.run.status().troubles))
     wait_for(lambda: gated.run.status().mends)
     gated.go_on()
     assert [mend["remedy"] for mend in gated.run.status().mends] == ["kick"]

@@ -117,7 +117,7 @@ def test_a_stopped_run_goes_on_where_it_was(begin: Callable[..., Run]) -> None:
     with pytest.raises(InputError, match="submitted before"):
         run.submit()
     resumed = CliRunner().invoke(main, ["resume", str(run.folder), "--no-watch"])
-    assert resumed.output.startswith("the run goes on already, as job "), resumed.output
+    assert resumed.output.startswith("the run is already running as job "), resumed.output
     stopped = run.stop()
     before = {r.node: (r.trial, r.params) for r in run.trials()}
     assert stopped.state is RunState.STOPPED

@@ -59,7 +59,7 @@ def test_a_nodes_full_disk_costs_no_retry(make_run: MakeRun, work: Path) -> None
     assert run.wait().state is RunState.DONE
     assert run.trials()[0].attempts == 4
     log = (run.folder / "regions/A/scripts.log").read_text()
-    assert "attempt 1 failed by the fault of" in log
+    assert "attempt 1 failed because of" in log
 
 
 @pytest.mark.thorough

@@ -60,5 +60,5 @@ def test_what_a_trial_prints_is_followed_to_its_end(
     assert (ended.stdout, ended.stderr) == ("line 7\n", "the end\n")
     assert "line 7" in logs(run, "A.best").stdout
     refused = logs(run, "A")
-    assert (refused.exit_code, "name a trial, such as" in refused.stderr) == (2, True)
-    assert "'B.l1.t01' is no region or node" in logs(run, "B.l1.t01").stderr
+    assert (refused.exit_code, "name a trial such as" in refused.stderr) == (2, True)
+    assert "'B.l1.t01' is not a region or node" in logs(run, "B.l1.t01").stderr

@@ -56,18 +56,18 @@ def test_a_lane_a_held_job_and_what_no_slot_can_run(
     wait_for(lambda: run.status().regions[0].running == 2)
     assert asked(run, "A").kind == "well"
     assert output_of("--run", str(run.folder)).splitlines() == [
-        "r1: nothing is wrong: the run is running",
+        "r1: no problem: the run is running",
         f"next: trialfleet status {shell_quoted(run.folder)} --watch",
     ]
-    assert asked(run, "A.l1.t01").why.startswith("nothing is wrong: it runs in slot1")
+    assert asked(run, "A.l1.t01").why.startswith("no problem: it is running in slot1")
     lane = asked(run, "A.l1.t02")
     assert (lane.kind, lane.command) == ("lane", "trialfleet why A.l1.t01")
-    assert lane.why == "it waits for its lane: A.l1.t01 comes before it and is not over"
+    assert lane.why == "it waits for its lane: A.l1.t01 is before it and has not ended"
 
     wait_for(lambda: asked(too_large, "A").kind == "match")
     match = asked(too_large, "A")
     assert match.why.startswith("no slot of the pool can run them: memory: needs 900 GB")
-    (waiting,) = [line for line in match.evidence if "waits for a slot since" in line]
+    (waiting,) = [line for line in match.evidence if "has waited for a slot for" in line]
     job = waiting.split()[1]
     assert asked(too_large, job).kind == "match"  # also by the job's id
 
@@ -153,7 +153,7 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
     answer = asked(run, "A")
     assert (answer.kind, answer.blame) == ("crash", "user")
     assert "exit code 1: I always fail" in answer.why
-    assert answer.lines()[1] == "next: mend the trainer: trialfleet run STUDY --check"
+    assert answer.lines()[1] == "next: fix the trainer: trialfleet run STUDY --check"
     log = run.folder / "regions/A/trials/A.l1.t01/err"
     assert f"see {log}" in answer.evidence
     assert asked(run, None).kind == asked(run, "A.l1.t01").kind == "crash"
@@ -163,6 +163,6 @@ def test_what_nothing_is_called_is_refused_with_what_there_is(make_run: MakeRun)
     run = make_run(regions=["north", "south"])
     done = CliRunner().invoke(main, ["why", "nort", "--run", str(run.folder)])
     assert done.exit_code == 2
-    assert "'nort' is no region or node of the run 'r1', no job and no instance" in done.stderr
+    assert "'nort' is not a region or node of the run 'r1', a job or an instance" in done.stderr
     assert "did you mean 'north'" in done.stderr
     assert "regions: north, south; a node, for example: north.l1" in done.stderr

@@ -361,5 +361,5 @@ def test_slots_that_refuse_and_an_access_point_that_starts_nothing(
 
 def test_nothing_is_called_so(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
-    with pytest.raises(InputError, match="no run has a region or node"):
+    with pytest.raises(InputError, match="is not a region, node, job or instance"):
         why("nowhere")

@@ -16,7 +16,7 @@ from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.job_queue import is_dagman
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.health import faults, mends
+from trialfleet.workflows.status.health import faults, read_repairs
 
 TOLD = "SELECT count(*) FROM trials WHERE state IN ('COMPLETE', 'FAIL', 'PRUNED')"
 
@@ -71,7 +71,7 @@ def progress(run: Run, before: Progress) -> Progress:
 def seen(run: Run, before: Progress) -> Seen:
     """Return how a run stands; what can't be read now is as it was before."""
     now = progress(run, before)
-    mended = len(mends(RunFolder(run.folder)))
+    mended = len(read_repairs(RunFolder(run.folder)))
     try:
         status = run.status()
     except TrialfleetError as error:

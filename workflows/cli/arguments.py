@@ -1,4 +1,4 @@
-"""Arguments that name a run, a model or a region: found by name, and completed by the shell."""
+"""Arguments that name a run, a model or a region, with completion in the shell."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 Names = Callable[[click.Context, str], Iterable[str]]
 
 
-def run_called(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
+def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
     """Return the run of this name, or the newest; see `lookup.find_run`.
 
     Args:
-        name: what was typed, if anything.
-        planned: whether a run that is not submitted yet is meant.
-        quiet: else the run is named on standard error where nobody has named it.
+        name: the argument, if given.
+        planned: whether to find a run that is not submitted yet.
+        quiet: whether to leave out a line on standard error with the run found without a name.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -40,7 +40,7 @@ def run_called(name: str | None, *, planned: bool = False, quiet: bool = True) -
 
 
 def _completed_by(names: Names) -> Complete:
-    """What completes a word by names, else by files, whose names the shell knows itself."""
+    """Return a completion of a word by names, or by files if no name matches."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
@@ -49,7 +49,7 @@ def _completed_by(names: Names) -> Complete:
                 for name in names(ctx, incomplete)
                 if name.startswith(incomplete)
             ]
-        except (TrialfleetError, OSError):  # nothing is said into the line that is being typed
+        except (TrialfleetError, OSError):  # no message into the line that is being typed
             words = []
         return words or [CompletionItem(incomplete, type="file")]
 
@@ -71,11 +71,11 @@ def _runs(_: click.Context, __: str) -> list[str]:
 
 
 def _regions(ctx: click.Context, _: str) -> Iterable[str]:
-    return run_called(ctx.params.get("run")).study.region_table
+    return find_named_run(ctx.params.get("run")).study.region_table
 
 
 def _models(ctx: click.Context, _: str) -> Iterable[str]:
-    """Regions that have models: those here, and those of the newest run that published any."""
+    """Return regions with models: those here, and those of the newest run that published any."""
     from trialfleet.workflows.facts.runs.lookup import region_names_here, runs_here
 
     study = ctx.params.get("study")
@@ -87,7 +87,7 @@ def _models(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _published_by(folder: Path) -> list[str]:
-    """The regions whose models a run published; none where it can't be read."""
+    """Return the regions whose models a run published; empty if it can't be read."""
     from trialfleet.workflows.facts.runs.lookup import published_models
 
     try:
@@ -97,7 +97,7 @@ def _published_by(folder: Path) -> list[str]:
 
 
 def _models_of_runs(_: click.Context, incomplete: str) -> Iterable[str]:
-    """Runs, and RUN/REGION once there is a slash behind a run."""
+    """Return runs, or RUN/REGION after a run and a slash."""
     from trialfleet.workflows.facts.runs.lookup import find_run
 
     ids = _run_ids()
@@ -111,7 +111,7 @@ def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
     from trialfleet.workflows.facts.models.listing import models_on
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
-    # what stands before an option without its value is left where it was
+    # arguments before an option without its value are still in ctx.args
     region = ctx.params.get("region") or next(iter(ctx.args), None)
     if region is None:
         return []
@@ -119,14 +119,14 @@ def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
-    """The regions of a run, their nodes and trials; STUDY/REGION behind a study's name."""
+    """Return the regions of a run, their nodes and trials; STUDY/REGION after a study's name."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.run_folder.graph import graph_of
 
     before, slash, _region = incomplete.partition("/")
     if slash and not ctx.params.get("run"):
-        return [f"{before}/{region}" for region in run_called(before).study.region_table]
-    run = run_called(ctx.params.get("run"))
+        return [f"{before}/{region}" for region in find_named_run(before).study.region_table]
+    run = find_named_run(ctx.params.get("run"))
     regions = graph_of(run.study).regions
     nodes = (node for region in regions for node in (*region.trial_nodes, *region.ends))
     begun = (path.name for path in RunFolder(run.folder).regions.glob("*/trials/*"))
@@ -134,7 +134,7 @@ def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def _cost_keys(_: click.Context, incomplete: str) -> list[str]:
-    """What costs are added up by, also behind others and a comma."""
+    """Return the keys of --by, also after other keys and a comma."""
     from trialfleet.workflows.rules.cost_sums import BY
 
     before, comma, _last = incomplete.rpartition(",")
@@ -147,14 +147,14 @@ completed_by_runs = _completed_by(_runs)
 completed_by_runs_of_region = _completed_by(_runs_of_region)
 
 
-# A RUN that may be left out: the newest then.
+# An optional RUN (default: the newest).
 run_argument = click.argument("run", required=False, shell_complete=completed_by_runs)
 run_to_name = click.argument("run", shell_complete=completed_by_runs)
 # One region of the command's RUN.
 region_option = click.option(
-    "--region", help="Only this region.", shell_complete=_completed_by(_regions)
+    "--region", help="Show only this region.", shell_complete=_completed_by(_regions)
 )
-# Models of runs: all of a run's, or one by RUN/REGION.
+# Models of runs: RUN for all of its models, or RUN/REGION for one.
 models_of_runs = click.argument(
     "models",
     nargs=-1,
@@ -165,12 +165,12 @@ models_of_runs = click.argument(
 
 
 def model_argument(name: str, **more: Any) -> Callable[[Command], Command]:
-    """A region whose published model is meant."""
+    """Return an argument that names a region with a published model."""
     return click.argument(name, shell_complete=_completed_by(_models), **more)
 
 
 anyway_option = click.option(
-    "--anyway", is_flag=True, help="Submit it also where no slot of the pool can run its trials."
+    "--anyway", is_flag=True, help="Submit even if no slot of the pool can run the trials."
 )
 
 
@@ -180,17 +180,17 @@ class _Day(click.ParamType[date]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
         if isinstance(value, date):
             return value
-        like = f"DATE is like {date.today()}"
+        like = f"write DATE like {date.today()}"
         if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
-            self.fail(f"{value!r} is no date; {like}", param, ctx)
+            self.fail(f"{value!r} is not a date; {like}", param, ctx)
         try:
             return date.fromisoformat(value)
         except ValueError:
-            self.fail(f"there is no day {value!r}; {like}", param, ctx)
+            self.fail(f"the day {value!r} does not exist; {like}", param, ctx)
 
 
 def day_option(*names: str, **more: Any) -> Callable[[Command], Command]:
-    """An option that takes a date such as 2026-11-22."""
+    """Return an option for a date such as 2026-11-22."""
     return click.option(*names, type=_Day(), **more)
 
 
@@ -198,6 +198,6 @@ date_option = day_option(
     "--date",
     "day",
     metavar="DATE",
-    help="The day that {date} stands for, and that the run's models are of: they don't go live over"
-    " those of a later day (default: today).",
+    help="Date substituted for {date}, and the day of the run's models: they don't replace models"
+    " of a later day (default: today).",
 )

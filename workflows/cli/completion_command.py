@@ -1,4 +1,4 @@
-"""`trialfleet completion SHELL`: what makes a shell complete commands, options and names."""
+"""`trialfleet completion SHELL`: completion scripts for shells."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import click
 from click.shell_completion import BashComplete, get_completion_class
 
 VARIABLE = "_TRIALFLEET_COMPLETE"  # by which click answers a shell's question
-# What click prints needs zsh's own completion, which a bare .zshrc doesn't begin.
+# Click's script needs zsh's own completion, which an empty .zshrc doesn't load.
 _FIRST = {"zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }\n"}
 
 
 class _Bash(BashComplete):
-    """Click's, with names quoted: bash puts them into the command line as they are."""
+    """Click's completion for bash, with quoted names: bash inserts them unchanged."""
 
     source_template = r"""
 %(complete_func)s() {
@@ -43,7 +43,7 @@ _OURS = {"bash": _Bash}
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete commands, options, and the names of runs and regions.
+    """Print a completion script for SHELL: commands, options, and names of runs and regions.
 
     bash: eval "$(trialfleet completion bash)" in ~/.bashrc; zsh: the same, with zsh, in ~/.zshrc;
     fish: trialfleet completion fish > ~/.config/fish/completions/trialfleet.fish

@@ -1,4 +1,4 @@
-"""The commands that have a study run each day, and say what became of its days."""
+"""The commands that run a study each day and show the results of its days."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ study_argument: Callable[[Any], Any] = click.argument("study", type=click.Path(p
 
 @click.group()
 def daily() -> None:
-    """Run a study each day, with nobody watching."""
+    """Run a study each day unattended."""
 
 
 @daily.command()
 @study_argument
-@click.option("--system", is_flag=True, help="By the machine's systemd; needs root.")
+@click.option(
+    "--system", is_flag=True, help="Use the machine's systemd instead of the user's; needs root."
+)
 def install(study: Path, system: bool) -> None:
-    """Have the days of STUDY started by systemd, or by HTCondor where systemd does not run."""
+    """Schedule STUDY with systemd, or with HTCondor where systemd does not run."""
     from trialfleet.workflows.control.daily.clock import install as install_clock
 
     install_clock(study, say, system=system)
@@ -41,7 +43,7 @@ def install(study: Path, system: bool) -> None:
 @daily.command()
 @study_argument
 def remove(study: Path) -> None:
-    """Have the days of STUDY started no more; a day that runs goes on."""
+    """Stop scheduling STUDY; a running day continues."""
     from trialfleet.workflows.control.daily.clock import remove as remove_clock
 
     remove_clock(study, say)
@@ -51,13 +53,13 @@ def remove(study: Path) -> None:
 @study_argument
 @date_option
 def run(study: Path, day: date | None) -> None:
-    """Bring a day's run of STUDY to its end; begun or not, killed or not, it is one run.
+    """Start or resume the day's run of STUDY and wait for its end; safe to repeat.
 
-    Any scheduler may start this, at the study's time of day or after it.
+    Any scheduler may call this, at the study's time of day or later.
     """
     from trialfleet.workflows.control.daily.days import Days
 
-    ctrl_c.say("the day's run, if it has begun, goes on; trialfleet daily run joins it again")
+    ctrl_c.say("a started run continues; to watch it again: trialfleet daily run")
     days = Days(study, say=say)
     done = days.run(day)
     _show_and_leave(days, done)
@@ -70,14 +72,15 @@ def run(study: Path, day: date | None) -> None:
 @click.option(
     "--only",
     type=click.Choice(["missing"]),
-    help="Only what has no outcome or failed; without it, nothing of those days may have ended.",
+    help="Only regions without a result, or with a failed one; without it, none of those days may"
+    " have a result.",
 )
-@click.option("--yes", is_flag=True, help="Also for more than 100 days.")
+@click.option("--yes", is_flag=True, help="Allow more than 100 days.")
 def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) -> None:
-    """Make up for days of STUDY, oldest first; `latest` never goes back to an older day."""
+    """Run missed days of STUDY, oldest first; `latest` never moves to an older day."""
     from trialfleet.workflows.control.daily.days import Days
 
-    ctrl_c.say("the day's run, if it has begun, goes on; the same command joins it again")
+    ctrl_c.say("a started run continues; to watch it again, repeat the command")
     days = Days(study, say=say)
     done = days.backfill(first, last, only_missing=only == "missing", however_many=yes)
     if not done:
@@ -86,7 +89,7 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
 
 
 def _show_and_leave(days: Any, done: list[date]) -> None:
-    """Say how the regions of some days ended; exit 1 if one failed."""
+    """Print the results of regions on some days; exit with 1 if one failed."""
     from trialfleet.workflows.facts.journal.journal import Ending
     from trialfleet.workflows.status.day_outcomes import outcomes_now
     from trialfleet.workflows.views.terminal.short_commands import shortened
@@ -112,11 +115,11 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
     type=click.IntRange(min=1),
     default=_SHOWN_DAYS,
     show_default=True,
-    help="So many days, the newest.",
+    help="Number of days to show, newest first.",
 )
 @json_option
 def status(study: Path, most: int, as_json: bool) -> None:
-    """Show what became of the days of STUDY, and of each region on the newest."""
+    """Show the results of the days of STUDY, and of each region on the newest day."""
     from trialfleet.wall_clock import real_time
     from trialfleet.workflows.control.daily.missed import (
         next_start_text,
@@ -140,8 +143,8 @@ def status(study: Path, most: int, as_json: bool) -> None:
         show(days_table(shown))
         show(newest_table(shown))
     else:
-        say(f"no day of {shown.study} has begun in {folder.root}")
-        say("a study's days lie below the folder in which they are run: is this the right one?")
+        say(f"no day of {shown.study} has started in {folder.root}")
+        say("days are stored under the folder in which they run: change to the right folder")
     if reasons := reasons_table(shown):
         show(reasons)
     for region, words in (shown.days[0].checks if shown.days else {}).items():
@@ -157,19 +160,19 @@ def status(study: Path, most: int, as_json: bool) -> None:
 
 
 def _say_what_comes(study: Path, begins: str, clock: str | None, folder: DailyFolder) -> None:
-    """Say when the next day begins and what starts it; an empty time: none does any more."""
+    """Print when the next day starts and by which scheduler; an empty time: there is none."""
     if not begins:
-        say("no further day begins: the study has no daily: table any more")
+        say("no further day starts: the study has no daily: table any more")
         if clock:
-            say(f"{clock} goes on all the same; to end it: trialfleet daily remove {study}")
+            say(f"{clock} is still installed; to remove it: trialfleet daily remove {study}")
     elif clock:
-        say(f"next day begins {begins}")
+        say(f"next day starts {begins}")
         say(f"started by {clock}")
-    elif folder.start.exists():  # what a clock starts; removed with it
+    elif folder.start.exists():  # a schedule's start script; removed with it
         from trialfleet.infra.pool.connection import start_command
 
-        say(f"next day begins {begins}")
-        say(f"HTCondor, which was to start it, can't be asked: {start_command()}")
+        say(f"next day starts {begins}")
+        say(f"HTCondor, which starts it, is unreachable: {start_command()}")
     else:
-        say("no clock of ours is installed: nothing will start by itself")
-        say(f"to have it start, first at {begins}: trialfleet daily install {shell_quoted(study)}")
+        say("no schedule is installed: no day will start automatically")
+        say(f"to install it, first at {begins}: trialfleet daily install {shell_quoted(study)}")

@@ -1,4 +1,4 @@
-"""A run's studies in optuna-dashboard: always a copy, which may be edited without harm."""
+"""optuna-dashboard on a copy of a run's studies, which may be edited without harm."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ HOST = "127.0.0.1"
 
 
 def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
-    """Serve the dashboard of a run at a port of 127.0.0.1, 0 for one that is free, until Ctrl-C.
+    """Serve the dashboard of a run on a port of 127.0.0.1 (0: any free one) until Ctrl-C.
 
-    `tell` is called with where it is, once it listens.
+    `tell` is called with its URL once it listens.
 
     Raises:
         InputError: optuna-dashboard isn't installed, the port is taken, or the run has no trials.
         OptimizerError: the storage can't be read.
     """
-    pressed = Event()  # while the copy is made, which nothing cuts off
+    pressed = Event()  # Ctrl-C during the copy, which is not interrupted
     with (
         taken_by(lambda *_: pressed.set()),
         optuna_routes(run.folder) as routes,

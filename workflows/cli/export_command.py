@@ -1,4 +1,4 @@
-"""The command that exports models now."""
+"""The command that exports published models."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 @click.argument("run_or_study", required=False)
 @json_option
 def export(run_or_study: str | None, as_json: bool) -> None:
-    """Copy published models where a study's `export:` wants them, now; exit 1 if that fails.
+    """Copy published models to the destinations in a study's `export:`.
 
-    Of a study's file, or of a run's study (default: the newest run). What is there already isn't
-    copied again, so this may be repeated. While a run goes on, its models are exported without it.
+    The argument is a study's file, or a run (default: the newest). Existing copies are skipped, so
+    the command can be repeated. During a run, models are exported without this command. The exit
+    code is 1 if an export fails.
     """
     from trialfleet.workflows.control.export.passes import export_settled
     from trialfleet.workflows.control.export.switching import enter
@@ -31,7 +32,7 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     study, variables = _study_of(run_or_study)
     targets = of_study(study, variables)
     if targets is None:
-        raise InputError(f"the study {study.name!r} has no export:; docs/exports.md shows one")
+        raise InputError(f"the study {study.name!r} has no export: table; see docs/exports.md")
     folder, lines = ExportFolder.for_study(study), []
 
     def tell(line: str) -> None:
@@ -45,22 +46,22 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "done": lines, "problems": problems})
     elif problems:
-        tell_unexported(problems)
+        print_unexported(problems)
     elif not lines:
         say("everything is exported")
     sys.exit(1 if problems else 0)
 
 
-def tell_unexported(problems: dict[str, str]) -> None:
-    """Say what can't be exported yet, and how it is tried again."""
+def print_unexported(problems: dict[str, str]) -> None:
+    """Print the models that are not exported yet, and how to retry."""
     for title, problem in problems.items():
         say(f"not exported yet to {title}: {problem}", err=True)
     if problems:
-        say("again: trialfleet export RUN-OR-STUDY, or with the study's next run", err=True)
+        say("to retry: trialfleet export RUN-OR-STUDY; the study's next run also retries", err=True)
 
 
 def _study_of(name: str | None) -> tuple[Study, dict[str, str]]:
-    """A study with absolute places of its models, and the variables by which it reaches AWS."""
+    """Return a study with absolute paths of its models, and its variables for access to AWS."""
     from trialfleet.workflows.facts.models.export_folder import read_variables
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.lookup import find_run

@@ -1,4 +1,4 @@
-"""`trialfleet fleet …`, `trialfleet manager …`: each calls one function, shows what came back."""
+"""`trialfleet fleet …`, `trialfleet manager …`: each command calls one function."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 FILES = ("study.yaml", "fleet.yaml")
 Command = TypeVar("Command", bound=Callable[..., Any])
 ALL_POLICIES = "all"
-POLL = 2.0  # seconds between two looks at a fleet that comes up
+POLL = 2.0  # seconds between two queries of a fleet that starts
 
 file_argument = click.argument("file", type=click.Path(path_type=Path), required=False)
 
 
 @click.group()
 def fleet() -> None:
-    """GPU nodes on EC2: made, watched, scaled, removed.
+    """Create, watch, scale and remove GPU nodes on EC2.
 
-    FILE is a study with a fleet: table, or a file that holds a fleet alone; without one, study.yaml
-    or fleet.yaml here.
+    FILE is a study with a fleet: table, or a file with only a fleet (default: study.yaml or
+    fleet.yaml here).
     """
 
 
@@ -47,17 +47,19 @@ def fleet() -> None:
     is_flag=False,
     flag_value=ALL_POLICIES,
     metavar="[NAME]",
-    help="Print the IAM policies alone, as JSON; or one: caller, daily, node, reap.",
+    help="Print only the IAM policies as JSON, or one of them: caller, daily, node, reap.",
 )
-@click.option("--account", help="With --policy: of this AWS account; no credentials are needed.")
-@click.option("--refresh-prices", is_flag=True, help="Ask AWS for on-demand prices first.")
+@click.option(
+    "--account", help="With --policy: the AWS account's number, without a need for credentials."
+)
+@click.option("--refresh-prices", is_flag=True, help="First get on-demand prices from AWS.")
 @json_option
 def fleet_plan(
     file: Path | None, policy: str | None, account: str | None, refresh_prices: bool, as_json: bool
 ) -> None:
-    """Show what `up` would make and what it would cost; changes nothing.
+    """Show what `up` would create and its cost, without changes.
 
-    Prices of spot, quotas and images are asked of AWS, so it needs credentials.
+    Spot prices, quotas and images come from AWS, so the command needs credentials.
     """
     from trialfleet.infra.fleet.commands.plan import fleet_plan as planned
     from trialfleet.infra.fleet.commands.plan import refresh_prices as refresh
@@ -65,9 +67,9 @@ def fleet_plan(
     from trialfleet.workflows.control.gang.fleet_needs import load_gang_needs
 
     if account and not policy:
-        raise InputError("--account goes with --policy; all else asks AWS, by your credentials")
+        raise InputError("--account requires --policy; otherwise your credentials name the account")
     if account and not re.fullmatch(r"[0-9]{12}", account):
-        raise InputError(f"--account {account!r}: an AWS account's number has 12 digits")
+        raise InputError(f"--account {account!r}: write the AWS account's number of 12 digits")
     if policy:
         _print_policies(policy, file, account)
         return
@@ -91,14 +93,14 @@ def fleet_plan(
     "--aws-region",
     "aws_regions",
     multiple=True,
-    help="Where to look (default: the fleet's); without FILE all types with GPUs are listed.",
+    help="AWS region to search (default: the fleet's); without FILE, all types with GPUs.",
 )
 @json_option
 def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -> None:
-    """List instance types with GPUs: what they have, what they cost, which AWS regions have them.
+    """List instance types with GPUs: hardware, prices, and AWS regions that offer them.
 
-    With FILE those that its fleet allows, by instance_types or needs. Without credentials what the
-    price table that trialfleet comes with knows.
+    With FILE, only the types that its fleet allows by instance_types or needs. Without credentials,
+    the data of trialfleet's own price table.
     """
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.gpu_types import gpu_types
@@ -117,11 +119,13 @@ def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -
 
 @fleet.command("up")
 @file_argument
-@click.option("--nodes", type=click.IntRange(0), help="So many (default: nodes.min, at least 1).")
-@click.option("--run", help="The run that pays for them.")
-@click.option("--wait", is_flag=True, help="Until every node has joined the pool.")
+@click.option(
+    "--nodes", type=click.IntRange(0), help="Number of nodes (default: nodes.min, at least 1)."
+)
+@click.option("--run", help="Run that pays for the nodes.")
+@click.option("--wait", is_flag=True, help="Wait until every node has joined the pool.")
 def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) -> None:
-    """Make the fleet, or bring what is there of it up to date; harmless when it is up."""
+    """Create or update the fleet and start its nodes; safe to repeat."""
     from trialfleet.infra.fleet.commands.scale import bring_up
     from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
@@ -130,8 +134,8 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
     say(f"{len(launched.instances)} node(s)")
     if spec.autoscale == "off" and launched.instances:
         say(
-            f"they end after {spec.lease_minutes:g} minutes unless `trialfleet fleet autoscale` "
-            "runs, or up again"
+            f"they terminate after {spec.lease_minutes:g} minutes unless `trialfleet fleet "
+            "autoscale` runs, or `trialfleet fleet up` is repeated"
         )
     if wait:
         show(status_view(_show_until(aws, spec, run or "", _joined)))
@@ -140,11 +144,11 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
 
 @fleet.command("status")
 @file_argument
-@click.option("--run", help="Only this run's trials, and the cost since it began.")
-@click.option("--watch", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--run", help="Show only this run's trials, and the cost since its start.")
+@click.option("--watch", is_flag=True, help="Watch until Ctrl-C.")
 @json_option
 def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool) -> None:
-    """Show each node: joined or why not, price, age, GPU and its measured speed, trial, cost."""
+    """Show each node's stage, price, age, GPU and its measured speed, trial and cost."""
     from trialfleet.infra.fleet.commands.status import status
     from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
@@ -161,10 +165,10 @@ def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool)
 @click.argument("node")
 @file_argument
 def fleet_ssh(node: str, file: Path | None) -> None:
-    """Open a shell on NODE by AWS's session manager: no port is opened, no key is needed.
+    """Open a shell on NODE with AWS Session Manager, without an open port or a key.
 
-    NODE is an instance id, the beginning of one, or the machine's name in the pool. It takes `ssm:
-    true` in the fleet, and AWS's programs aws and session-manager-plugin on this machine.
+    NODE is an instance id, a prefix of one, or the machine's name in the pool. Needs `ssm: true` in
+    the fleet, and AWS's programs aws and session-manager-plugin on this machine.
     """
     from trialfleet.infra.fleet.commands.shell import session
 
@@ -176,9 +180,9 @@ def fleet_ssh(node: str, file: Path | None) -> None:
 @click.argument("nodes", type=click.IntRange(0))
 @file_argument
 def fleet_scale(nodes: int, file: Path | None) -> None:
-    """Bring the fleet to NODES; those that go are drained first, idle ones before busy ones.
+    """Scale the fleet to NODES; surplus nodes are drained first, idle ones before busy ones.
 
-    An autoscaler that is at work goes by its own figures, and undoes it.
+    A running autoscaler will override this.
     """
     from trialfleet.infra.fleet.commands.scale import scale
 
@@ -190,9 +194,9 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
 
 @fleet.command("autoscale")
 @file_argument
-@click.option("--run", help="The run that pays for the nodes.")
+@click.option("--run", help="Run that pays for the nodes.")
 def fleet_autoscale(file: Path | None, run: str | None) -> None:
-    """Follow the queue's demand and renew the nodes' leases, until Ctrl-C."""
+    """Scale by the job queue's demand and renew the nodes' leases until Ctrl-C."""
     from trialfleet.infra.fleet.scaling.down_note import lift
     from trialfleet.workflows.control.scripts.fleet_node import loop
 
@@ -208,11 +212,13 @@ def fleet_autoscale(file: Path | None, run: str | None) -> None:
     "form",
     type=click.Choice(["script", "image-builder"]),
     default="script",
-    help="A shell script for root, or the JSON of EC2 Image Builder's calls.",
+    help="A shell script for root, or JSON for EC2 Image Builder.",
 )
-@click.option("--architecture", type=click.Choice(["x86_64", "arm64"]), help="Of the image.")
+@click.option(
+    "--architecture", type=click.Choice(["x86_64", "arm64"]), help="Architecture of the image."
+)
 def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
-    """Print the recipe of an image on which nodes need only seconds to join."""
+    """Print the recipe of an image on which nodes join in seconds."""
     from trialfleet.infra.fleet.commands import bake
     from trialfleet.infra.fleet.lifecycle.up import gather_inputs
 
@@ -228,13 +234,13 @@ def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
 @fleet.command("down")
 @file_argument
 @click.option("--now", is_flag=True, help="Don't wait for running trials' checkpoints.")
-@click.option("--yes", is_flag=True, help="Don't ask, though runs use the fleet.")
+@click.option("--yes", is_flag=True, help="Don't ask, even if runs use the fleet.")
 def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
-    """Drain and terminate the nodes, and delete all that `up` made.
+    """Drain and terminate the nodes, and delete everything that `up` created.
 
-    Runs that use the fleet are named first. They stay, and wait: this machine's autoscalers start
-    no node until the next `fleet up`, `scale` or `autoscale`, or until a run is submitted or
-    resumed.
+    The command lists runs that use the fleet first. They remain and wait: this machine's
+    autoscalers start no node until the next `fleet up`, `scale` or `autoscale`, or until a run is
+    submitted or resumed.
     """
     from trialfleet.infra.fleet.commands.status import keep_record
     from trialfleet.infra.fleet.lifecycle.down import down
@@ -247,7 +253,7 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
             say(line, err=True)
 
     aws, spec = _opened(file)
-    _tell_of_runs(spec.called, yes)
+    _confirm_with_runs(spec.called, yes)
     note_down(spec.called)
     costs: list[float] = []
     began = datetime.now(UTC) - timedelta(seconds=5)  # AWS's clock is its own
@@ -260,11 +266,11 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
         say(line, err=True)
     if left:
         sys.exit(1)
-    say(f"nothing is left; the fleet has cost about {usd(costs[-1])} USD")
+    say(f"everything is deleted; the fleet has cost about {usd(costs[-1])} USD")
 
 
-def _tell_of_runs(name: str, yes: bool) -> None:
-    """Name the runs that use a fleet which is to go, and ask whether it may."""
+def _confirm_with_runs(name: str, yes: bool) -> None:
+    """List the runs that use a fleet, and ask whether to take it down."""
     from trialfleet.errors import PoolError
     from trialfleet.files import shell_quoted
     from trialfleet.workflows.facts.runs.fleet_use import runs_on
@@ -272,29 +278,31 @@ def _tell_of_runs(name: str, yes: bool) -> None:
     try:
         runs = [shell_quoted(run) for run in runs_on(name)]
     except PoolError as error:
-        say(f"whether a run uses the fleet is unknown: {error}", err=True)
+        say(f"runs on the fleet are unknown: {error}", err=True)
         return
     if not runs:
         return
     say(f"in progress on the fleet {name}: {', '.join(runs)}")
-    say("trials leave with their checkpoints, and wait until `trialfleet fleet up`")
+    say("their trials save checkpoints and wait until `trialfleet fleet up`")
     if yes:
         return
     if not sys.stdin.isatty():
         raise InputError(
-            "a run is in progress: nothing was done; `trialfleet fleet down --yes` takes the fleet "
-            f"down all the same, and `trialfleet stop {runs[0]}` ends the run first"
+            "a run is in progress, so the fleet was not taken down; stop the run with `trialfleet "
+            f"stop {runs[0]}`, or take the fleet down anyway with `trialfleet fleet down --yes`"
         )
     if not click.confirm("take the fleet down?"):
-        say("nothing was done")
+        say("the fleet was not taken down")
         sys.exit(1)
 
 
 @fleet.command("reap")
-@click.option("--aws-region", "aws_regions", multiple=True, required=True, help="Where to look.")
-@click.option("--dry-run", is_flag=True, help="Only show them.")
+@click.option(
+    "--aws-region", "aws_regions", multiple=True, required=True, help="AWS region to search."
+)
+@click.option("--dry-run", is_flag=True, help="Only list the nodes.")
 def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
-    """Terminate every node, of any fleet of this account, that outlived its lease."""
+    """Terminate all nodes of this AWS account's fleets whose lease has ended."""
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.lifecycle.reap import expired, reap
     from trialfleet.infra.fleet.spec.fleet import check_regions
@@ -311,7 +319,7 @@ def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
 @file_argument
 @json_option
 def fleet_doctor(file: Path | None, as_json: bool) -> None:
-    """Check credentials, permissions, quotas, ports, clock, versions; say what to do."""
+    """Check credentials, permissions, quotas, ports, clock and versions, with advice."""
     from trialfleet.infra.fleet.commands.doctor import examine
     from trialfleet.workflows.cli.printing.fleet_tables import doctor_view
 
@@ -329,11 +337,11 @@ def fleet_doctor(file: Path | None, as_json: bool) -> None:
 
 @click.group()
 def manager() -> None:
-    """This machine as central manager and access point of a fleet's pool."""
+    """Set up this machine as central manager and access point of a fleet's pool."""
 
 
 def _manager_options(command: Command) -> Command:
-    """The options that `install` and `config` share."""
+    """Add the options that `install` and `config` share."""
     for option in (
         click.option(
             "--port",
@@ -342,8 +350,8 @@ def _manager_options(command: Command) -> Command:
             show_default=True,
             help="TCP port of all daemons.",
         ),
-        click.option("--address", help="Where nodes find this machine (default: its own address)."),
-        click.option("--user", help="The account that runs studies (default: who called sudo)."),
+        click.option("--address", help="Address of this machine for nodes (default: its own)."),
+        click.option("--user", help="Account that runs studies (default: the user of sudo)."),
     ):
         command = option(command)
     return command
@@ -351,9 +359,9 @@ def _manager_options(command: Command) -> Command:
 
 @manager.command("install")
 @_manager_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show the steps.")
 def manager_install(user: str | None, address: str | None, port: int, dry_run: bool) -> None:
-    """Make this Debian or Ubuntu machine the manager of a pool; harmless when it is one."""
+    """Make this Debian or Ubuntu machine the manager of a pool; safe to repeat."""
     from trialfleet.infra.manager.install import install, settings_for
 
     install(settings_for(user, address, port), dry_run=dry_run, progress=say)
@@ -373,17 +381,17 @@ def manager_config(user: str | None, address: str | None, port: int) -> None:
 
 @manager.command("token")
 def manager_token() -> None:
-    """Make a new token for nodes; `fleet up` hands it to those that come."""
+    """Make a new token for nodes; `fleet up` gives it to new nodes."""
     from trialfleet.infra.manager.tokens import TOKEN_FILE, renew
 
-    say(f"{TOKEN_FILE} is good until {renew():%Y-%m-%d %H:%M} UTC")
+    say(f"{TOKEN_FILE} is valid until {renew():%Y-%m-%d %H:%M} UTC")
 
 
 # -- what the commands share ----------------------------------------------------------------------
 
 
 def _print_policies(wanted: str, file: Path | None, account: str | None) -> None:
-    """Print all policies or one; a file that stands behind `--policy` is the fleet's, of all."""
+    """Print all policies or one; a file after `--policy` is the fleet's file."""
     from trialfleet.infra.fleet.commands.plan import POLICIES, policies
     from trialfleet.spelling import did_you_mean
 
@@ -391,7 +399,9 @@ def _print_policies(wanted: str, file: Path | None, account: str | None) -> None
     if wanted not in known:
         if file or not Path(wanted).exists():
             guess = did_you_mean(wanted, known)
-            raise InputError(f"--policy {wanted!r}: one of {', '.join(known)}, or a file{guess}")
+            raise InputError(
+                f"--policy {wanted!r}: write one of {', '.join(known)}, or a file{guess}"
+            )
         file, wanted = Path(wanted), ALL_POLICIES
     aws, spec = _opened(file)
     found = policies(spec, account or _own_account(aws, spec))
@@ -417,7 +427,7 @@ def _file_here() -> Path:
     for name in FILES:
         if Path(name).is_file():
             return Path(name)
-    raise InputError(f"no file named, and neither {' nor '.join(FILES)} in {str(Path.cwd())!r}")
+    raise InputError(f"name a file; {str(Path.cwd())!r} has neither {' nor '.join(FILES)}")
 
 
 def _file_argument(file: Path | None) -> str:
@@ -429,7 +439,7 @@ def _file_argument(file: Path | None) -> str:
 def _show_until(
     aws: Aws, spec: Fleet, run: str, done: Callable[[FleetStatus], bool]
 ) -> FleetStatus:
-    """Show the fleet's status until it is so: live on a terminal, else each change in a line."""
+    """Show the fleet's status until `done`: live on a terminal, otherwise a line per change."""
     from rich.live import Live
 
     from trialfleet.infra.fleet.commands.status import status

@@ -1,7 +1,7 @@
-"""The command line: every command, and what becomes of an error of any of them.
+"""The command line: all commands, and the handling of their errors.
 
-Each command reads its arguments, calls one function, shows what came back. What a command needs is
-imported when it is called, so that all of them start at once.
+Each command reads its arguments, calls one function and shows the result. A command imports its
+modules when it is called, so that all commands start quickly.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from trialfleet.workflows.views.output import say
 
 
 def _plain(error: click.UsageError) -> str:
-    """What is wrong with a command line, shown as all other errors are, and where to look."""
+    """Return a usage error in the form of all other errors, with the command's --help."""
     message = error.format_message()
     where = f"; see: {error.ctx.command_path} --help" if error.ctx else ""
     return f"{message[:1].lower()}{message[1:].removesuffix('.')}{where}"
 
 
 class _Group(click.Group):
-    """Prints trialfleet's own errors as one message, without a traceback."""
+    """A group of commands that prints trialfleet's own errors without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -50,10 +50,10 @@ class _Group(click.Group):
         except click.UsageError as error:
             say(f"error: {_plain(error)}", err=True)
             sys.exit(error.exit_code)
-        except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
             sys.stderr.close()
             sys.exit(1)
-        except OSError as error:  # a full disk, a folder that isn't ours, a name that is too long
+        except OSError as error:  # a full disk, a lack of permission, a name that is too long
             say(f"error: {error}", err=True)
             sys.exit(TrialfleetError.exit_code)
 
@@ -61,9 +61,9 @@ class _Group(click.Group):
 # click keeps the lines of a paragraph that begins with a backspace
 _FIRST_STEPS = """\b
 First steps:
-  trialfleet init first              a first study, ready to run
-  trialfleet pool up                 HTCondor on this machine
-  trialfleet run first/study.yaml    plan, submit, watch
+  trialfleet init first              write an example study
+  trialfleet pool up                 start HTCondor on this machine
+  trialfleet run first/study.yaml    plan, submit and watch a run
 """
 
 
@@ -74,7 +74,7 @@ First steps:
 )
 @click.version_option(package_name="trialfleet")
 def main() -> None:
-    """Tune and train one model per region on a fleet of machines that HTCondor manages."""
+    """Tune and train one model per region on machines that HTCondor manages."""
     close_to_others()
 
 

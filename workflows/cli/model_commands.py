@@ -1,4 +1,4 @@
-"""The commands for published models: what there is, and which of them is in force."""
+"""The commands that list published models and change the current one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialfleet.workflows.cli.arguments import (
     model_argument,
     models_of_runs,
 )
-from trialfleet.workflows.cli.export_command import tell_unexported
+from trialfleet.workflows.cli.export_command import print_unexported
 from trialfleet.workflows.facts.models.folders import display_name
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from trialfleet.workflows.facts.runs.models_named import RegionModels
 
 study_option = click.option("--study", help="Only models of this study.")
-_IN_FORCE = ""  # as --card's RUN
+_CURRENT = ""  # as --card's RUN
 _why_option = click.option(
     "--why",
     default="",
     metavar="TEXT",
-    help="The reason, for those who read the region's history and the day's digest.",
+    help="Reason, recorded in the region's history and the day's digest.",
 )
 
 
@@ -38,17 +38,17 @@ _why_option = click.option(
     "--card",
     "card_of",
     is_flag=False,
-    flag_value=_IN_FORCE,
+    flag_value=_CURRENT,
     metavar="[RUN]",
     shell_complete=completed_by_runs_of_region,
-    help="Show all that is known of one model (default: the one in force).",
+    help="Show all details of one model (default: the current model).",
 )
 @json_option
 def models(region: str | None, study: str | None, card_of: str | None, as_json: bool) -> None:
-    """Show the published models here, or all those of REGION, oldest first.
+    """Show the published models here, or all models of REGION, oldest first.
 
-    REGION is a region's name, STUDY/REGION, or the folder of its models; a study's name, the
-    folder of its models, or a publish folder stands for all regions there.
+    REGION is a region's name, STUDY/REGION, or the folder of its models. A study's name, the
+    folder of its models, or a publish folder means all regions in it.
     """
     from trialfleet.workflows.facts.runs.models_named import models as models_named
     from trialfleet.workflows.views.terminal.model_tables import (
@@ -58,11 +58,11 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     )
 
     if region is None and card_of is not None:
-        raise InputError("--card is of one region: trialfleet models REGION --card [RUN]")
+        raise InputError("--card needs a region: trialfleet models REGION --card [RUN]")
     found = models_named(region, study=study)
     is_one = region is not None and len(found) == 1
     if card_of is not None and not is_one:
-        raise InputError(f"--card is of one region, and {region!r} is a study: STUDY/REGION")
+        raise InputError(f"--card needs one region, but {region!r} is a study: write STUDY/REGION")
     if card_of is not None:
         model = _chosen(found[0], card_of)
         print_json(model.to_json()) if as_json else show(card_text(model))
@@ -70,8 +70,8 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
         print_json([each.to_json() for each in found])
     elif not found:
         say(
-            "no models here; a run publishes them beside its study's file, into models/ unless the "
-            "study says otherwise: go to that folder, or name the folder of a region's models"
+            "no models here; a run publishes them beside its study's file, by default into "
+            "models/: change to that folder, or name the folder of a region's models"
         )
     elif is_one:
         say(display_name(found[0].folder))
@@ -81,12 +81,12 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
 
 
 def _chosen(region: RegionModels, run: str) -> PublishedModel:
-    """The model of a run, or the one in force."""
+    """Return the model of a run, or the current model."""
     for model in region.models:
-        if model.run == run or (run == _IN_FORCE and model.in_force):
+        if model.run == run or (run == _CURRENT and model.in_force):
             return model
     there = ", ".join(model.run for model in region.models) or "none"
-    wanted = f"model of the run {run!r}" if run else "model in force"
+    wanted = f"model of the run {run!r}" if run else "current model"
     raise InputError(f"{region.region} has no {wanted}; its models: {there}")
 
 
@@ -95,41 +95,41 @@ def _chosen(region: RegionModels, run: str) -> PublishedModel:
 @click.option(
     "--to",
     metavar="RUN",
-    help="Go back to this run's model.",
+    help="Run whose model to use.",
     shell_complete=completed_by_runs_of_region,
 )
 @study_option
 @_why_option
 def rollback(region: str, to: str | None, study: str | None, why: str) -> None:
-    """Make the model the latest of REGION that was in force before the present one.
+    """Make REGION's previous model its latest again.
 
-    Once more goes one further back. REGION is a region's name, STUDY/REGION, or the folder of its
-    models.
+    Repeat the command to go back further. REGION is a region's name, STUDY/REGION, or the folder of
+    its models.
     """
     from trialfleet.workflows.control.export.switching import follow, go_back
 
     switch = go_back(region, study, to, why)
     say(str(switch))
-    tell_unexported(follow([switch.folder], say))
+    print_unexported(follow([switch.folder], say))
 
 
 @click.command()
 @models_of_runs
 @_why_option
 def promote(models: tuple[str, ...], why: str) -> None:
-    """Make each MODEL the latest of its region, older ones too.
+    """Make each MODEL the latest of its region, even an older one.
 
     MODEL is a run's id, for the models of all its regions; RUN/REGION for one of them; or a model's
-    folder. A run leaves latest alone when the model of a later one is published; this is how a
-    person moves it, back or forth. Where some of several can't be promoted the others are; those
-    are named, and the exit code is 1.
+    folder. A run never replaces the model of a later run; this command does, in both directions. If
+    some of several models can't be promoted, the others are; the command names the failed ones and
+    exits with 1.
     """
     from trialfleet.workflows.control.export.switching import follow, promote_each
 
     done, left = promote_each(models, why)
     for switch in done:
         say(str(switch))
-    tell_unexported(follow([switch.folder for switch in done], say))
+    print_unexported(follow([switch.folder for switch in done], say))
     for line in left:
         say(f"not promoted: {line}", err=True)
     if left:

@@ -1,4 +1,4 @@
-"""The commands for alerts: whether they arrive, and which there were."""
+"""The commands that test and list alerts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @click.group()
 def notify() -> None:
-    """Who hears of a study's events: try it, and see what was sent."""
+    """Test and list alerts."""
 
 
 @notify.command()
 @click.argument("study", type=click.Path(path_type=Path))
 @json_option
 def test(study: Path, as_json: bool) -> None:
-    """Send a test to each channel of STUDY's `notify:`; exit 1 if one does not take it."""
+    """Send a test event to each channel of STUDY's `notify:`; exit with 1 if one fails."""
     from trialfleet.workflows.control.notify.senders import SendError, send
     from trialfleet.workflows.facts.journal.event import TEST, Event, event_id
     from trialfleet.workflows.study.error_lines import errors_with_lines
@@ -36,15 +36,15 @@ def test(study: Path, as_json: bool) -> None:
 
     whole = load_whole(study)
     if not whole.notify:
-        raise InputError(f"{study}: the study has no notify: list; docs/alerts.md shows one")
+        raise InputError(f"{study}: the study has no notify: list; see docs/alerts.md")
     with errors_with_lines(study):
         channels = whole.channels(study.absolute().parent)
     event = Event(
-        id=event_id("test", study.absolute(), time.time_ns()),  # a receiver drops what it has had
+        id=event_id("test", study.absolute(), time.time_ns()),  # receivers drop a repeated id
         kind=TEST,
         study=whole.name,
-        title=f"test: {whole.name}: its alerts arrive",
-        text="test: nothing is wrong; trialfleet notify test sent this.",
+        title=f"test: {whole.name}: alerts arrive",
+        text="test: there is no problem; trialfleet notify test sent this.",
     )
     results = []
     for channel in channels:
@@ -65,7 +65,7 @@ def test(study: Path, as_json: bool) -> None:
 @click.argument("run_or_study", required=False)
 @json_option
 def list_(run_or_study: str | None, as_json: bool) -> None:
-    """List the events of a run, or of the days of a study's file; else both of the newest run."""
+    """List the alerts of a run, or of a study's days (default: both of the newest run)."""
     from trialfleet.workflows.facts.journal.outbox import Outbox
 
     folders = _outboxes_of(run_or_study)
@@ -91,10 +91,10 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
 @notify.command("send")
 @click.argument("study", type=click.Path(path_type=Path))
 def send_waiting(study: Path) -> None:
-    """Send the events of STUDY's days that wait, until none does.
+    """Send the waiting alerts of STUDY's days.
 
-    HTCondor runs this by itself where something could not be sent at the end of a day. A person
-    runs it to try again at once, once a channel is repaired.
+    HTCondor runs this automatically if an alert could not be sent at the end of a day. Run it to
+    retry immediately after a channel is repaired.
     """
     from trialfleet.workflows.control.notify.delivery import deliver_all
     from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -110,8 +110,8 @@ def send_waiting(study: Path) -> None:
     outbox.hurry()
     deliver_all(outbox, lambda: load_whole(study).channels(study.absolute().parent))
     left = len(outbox.waiting())
-    say(f"{waited - left} sent or given up, {left} left")
-    say(f"what became of them: trialfleet notify list {shell_quoted(study)}")
+    say(f"{waited - left} sent or abandoned, {left} left")
+    say(f"to see the results: trialfleet notify list {shell_quoted(study)}")
 
 
 def _outboxes_of(name: str | None) -> list[Path]:
@@ -128,7 +128,7 @@ def _outboxes_of(name: str | None) -> list[Path]:
         and not runs_here()
         and (with_days := [d.alerts for d in days if d.alerts.is_dir()])
     ):
-        return with_days  # of no day could a run be made
+        return with_days  # no day has a run
     run = open_run(find_run(name))
     return [run.alerts, *([DailyFolder(run.root.parent).alerts] if name is None else [])]
 

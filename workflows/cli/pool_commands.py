@@ -1,4 +1,4 @@
-"""`trialfleet pool …`: each calls one function, shows what came back."""
+"""`trialfleet pool …`: each command calls one function and shows the result."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 @click.group()
 def pool() -> None:
-    """HTCondor on this machine, unpacked where it isn't installed."""
+    """Run HTCondor on this machine, without an installation if necessary."""
 
 
 pool_option = click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="Folder of the pool (default: that of $TRIALFLEET_POOL, else of $CONDOR_CONFIG, else one"
-    " per user).",
+    help="Folder of the pool (default: $TRIALFLEET_POOL, otherwise that of $CONDOR_CONFIG,"
+    " otherwise one per user).",
 )
 
 
-def _meant(folder: Path | None) -> Pool:
-    """Return the pool in a folder; without one, that which this shell's variables name."""
+def _chosen_pool(folder: Path | None) -> Pool:
+    """Return the pool in a folder; without one, the pool of this shell's variables."""
     from trialfleet.infra.pool.embedded import Pool, meant_folder
 
     return Pool(folder or meant_folder())
 
 
-def _meant_or_told(folder: Path | None) -> Pool:
-    """The same; tell where no folder was given and `plan` and `run` would use another pool."""
+def _chosen_with_notice(folder: Path | None) -> Pool:
+    """Return the same pool, with a notice if `plan` and `run` would use another one."""
     from trialfleet.infra.pool.connection import named_configuration
 
-    chosen, config = _meant(folder), named_configuration()
+    chosen, config = _chosen_pool(folder), named_configuration()
     if folder is None and config and config != str(chosen.condor_config):
         say(
-            f"CONDOR_CONFIG names {config}, whose pool plan and run use; this is about the pool in"
-            f" {chosen.folder}",
+            f"CONDOR_CONFIG names {config}, and plan and run use its pool; this command uses the"
+            f" pool in {chosen.folder}",
             err=True,
         )
     return chosen
@@ -53,30 +53,30 @@ def _meant_or_told(folder: Path | None) -> Pool:
 @pool.command("up")
 @pool_option
 def pool_up(folder: Path | None) -> None:
-    """Bring the pool up; harmless when it is."""
+    """Start the pool; safe to repeat."""
     from trialfleet.infra.pool.connection import what_to_export
     from trialfleet.workflows.cli.printing.pool_view import pool_view
 
-    named = _meant(folder)
+    named = _chosen_pool(folder)
     show(pool_view(named.up(say)))
     if line := what_to_export(named):
-        say(f"next, so that commands in this shell find it: {line}")
+        say(f"next, for commands in this shell: {line}")
 
 
 @pool.command("down")
 @pool_option
-@click.option("--yes", is_flag=True, help="Don't ask, even where a run is in progress.")
+@click.option("--yes", is_flag=True, help="Don't ask, even if a run is in progress.")
 def pool_down(folder: Path | None, yes: bool) -> None:
-    """End the pool; its job queue is kept for the next time, and runs go on then."""
-    named = _meant_or_told(folder)
+    """Stop the pool; its job queue is kept, and runs continue at the next start."""
+    named = _chosen_with_notice(folder)
     if named.is_up():
-        _tell_of_runs(named, yes)
+        _confirm_with_runs(named, yes)
     named.down(say)
     say("down")
 
 
-def _tell_of_runs(named: Pool, yes: bool) -> None:
-    """Name the runs in progress on a pool that is to end, and ask whether it may."""
+def _confirm_with_runs(named: Pool, yes: bool) -> None:
+    """List the runs in progress on a pool, and ask whether to stop it."""
     from trialfleet.workflows.facts.dagman.job_queue import runs_in_progress
 
     runs = runs_in_progress(named.environment())
@@ -85,16 +85,16 @@ def _tell_of_runs(named: Pool, yes: bool) -> None:
     say("in progress on this pool:")
     for run in runs:
         say(f"  {shell_quoted(run)}")
-    say(f"its trials stop now, and go on at the next `{named.command('up')}`")
+    say(f"their trials stop now and continue after the next `{named.command('up')}`")
     if yes:
         return
     if not sys.stdin.isatty():
         raise InputError(
-            f"a run is in progress: nothing was done; `{named.command('down')} --yes` ends the pool"
-            " all the same, and `trialfleet stop RUN` ends a run first"
+            f"a run is in progress, so the pool was not stopped; stop the run with `trialfleet stop"
+            f" RUN`, or stop the pool anyway with `{named.command('down')} --yes`"
         )
-    if not click.confirm("end the pool?"):
-        say("nothing was done")
+    if not click.confirm("stop the pool?"):
+        say("the pool was not stopped")
         sys.exit(1)
 
 
@@ -102,13 +102,13 @@ def _tell_of_runs(named: Pool, yes: bool) -> None:
 @pool_option
 @json_option
 def pool_status(folder: Path | None, as_json: bool) -> None:
-    """Show the pool's daemons, what its machines have in use and free, its runs and trials.
+    """Show the pool's daemons, its machines' used and free resources, its runs and trials.
 
-    Exits with 1 where the pool isn't up.
+    Exits with 1 if the pool isn't up.
     """
     from trialfleet.workflows.cli.printing.pool_view import pool_view
 
-    current = _meant_or_told(folder).status()
+    current = _chosen_with_notice(folder).status()
     if as_json:
         print_json(current.to_json())
     else:
@@ -120,12 +120,12 @@ def pool_status(folder: Path | None, as_json: bool) -> None:
 @pool.command("shell")
 @pool_option
 def pool_shell(folder: Path | None) -> NoReturn:
-    """Open a shell with condor_q, condor_status and the others on its PATH."""
-    _meant(folder).shell()
+    """Open a shell with condor_q, condor_status and HTCondor's other tools on its PATH."""
+    _chosen_pool(folder).shell()
 
 
 @pool.command("env")
 @pool_option
 def pool_env(folder: Path | None) -> None:
-    """Print what a shell needs for condor_q and the others: eval "$(trialfleet pool env)"."""
-    click.echo(_meant(folder).shell_exports(), nl=False)
+    """Print the variables for HTCondor's tools in a shell: eval "$(trialfleet pool env)"."""
+    click.echo(_chosen_pool(folder).shell_exports(), nl=False)

@@ -1,4 +1,4 @@
-"""The commands that show what a run found, and use it."""
+"""The commands that show and use the results of a run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trialfleet.files import replacing
 from trialfleet.workflows.cli.arguments import (
     completed_by_cost_keys,
     completed_by_runs,
+    find_named_run,
     model_argument,
     region_option,
     run_argument,
-    run_called,
 )
 from trialfleet.workflows.views.output import console, json_option, print_json, say, show
 
@@ -39,7 +39,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
     from trialfleet.workflows.rules.states import Stage
     from trialfleet.workflows.views.terminal.trial_tables import best_table
 
-    opened = run_called(run, quiet=as_json or as_csv)
+    opened = find_named_run(run, quiet=as_json or as_csv)
     found = opened.best()
     if as_json:
         print_json([asdict(entry) for entry in found])
@@ -49,7 +49,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
         show(best_table(found, opened.study.objective.metric))
         for entry in found:  # paths to copy: a table would fold them
             if entry.published:
-                kept = "  (not in force)" if entry.stage == Stage.KEPT else ""
+                kept = "  (not the current model)" if entry.stage == Stage.KEPT else ""
                 say(f"model  {entry.region}  {entry.published}{kept}")
     else:
         say("no trial has completed yet")
@@ -65,7 +65,7 @@ def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> 
     from trialfleet.workflows.cli.printing.csv_rows import write_csv
     from trialfleet.workflows.views.terminal.trial_tables import trials_table
 
-    opened = run_called(run, quiet=as_json or as_csv)
+    opened = find_named_run(run, quiet=as_json or as_csv)
     records = opened.trials(region)
     if as_json:
         print_json([asdict(record) for record in records])
@@ -82,16 +82,16 @@ def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> 
 @click.option(
     "--by",
     metavar="KEYS",
-    help="Add up by these, with commas between: study, run, day, team, region, kind (default: "
-    "region of one run, else run).",
+    help="Comma-separated keys to group by: study, run, day, team, region, kind (default: region "
+    "for one run, otherwise run).",
     shell_complete=completed_by_cost_keys,
 )
 @json_option
 def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
-    """Show what runs have cost: work, lost work, and nodes' time without a job.
+    """Show the costs of runs: work, lost work, and nodes' time without a job.
 
-    The name of a study stands for all of its runs. Without a name it is all runs in ./runs, and
-    all that their fleets have cost.
+    A study's name means all of its runs. Default: all runs in ./runs, and the total cost of their
+    fleets.
     """
     from trialfleet.workflows.status.costs.named import cost as cost_of
     from trialfleet.workflows.views.terminal.cost_table import costs_table
@@ -112,13 +112,13 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
 @click.command()
 @run_argument
 def report(run: str | None) -> None:
-    """Write the report of RUN as it stands now, and show its table."""
+    """Write the report of RUN in its present state, and show the table."""
     from trialfleet.workflows.control.scripts.report_node import write_report
     from trialfleet.workflows.status.reader import StatusReader, last_finished, open_run
     from trialfleet.workflows.status.run_status import UNDER_WAY
     from trialfleet.workflows.views.report.summary import fitted_summary
 
-    opened = run_called(run, quiet=False)
+    opened = find_named_run(run, quiet=False)
     folder = open_run(opened.folder)
     is_under_way = StatusReader(folder).state() in UNDER_WAY
     finished = None if is_under_way else last_finished(folder)
@@ -128,41 +128,43 @@ def report(run: str | None) -> None:
 
 @click.command()
 @run_argument
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Default: a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, help="Port (default: any free port)."
+)
 def dashboard(run: str | None, port: int) -> None:
-    """Open a copy of RUN's studies in optuna-dashboard, on this machine, until Ctrl-C.
+    """Serve a copy of RUN's studies in optuna-dashboard on this machine until Ctrl-C.
 
-    The copy follows the run; what is changed in it never gets to the run. Needs optuna-dashboard,
-    which `python3 -m pip install optuna-dashboard` gets, with the Python that trialfleet has.
+    The copy follows the run; edits in it do not change the run. Needs optuna-dashboard: `python3 -m
+    pip install optuna-dashboard`, with trialfleet's Python.
     """
     from trialfleet.workflows.cli.dashboard import show
 
-    show(run_called(run), port, lambda url: say(f"{url}   (Ctrl-C ends it)"))
+    show(find_named_run(run), port, lambda url: say(f"{url}   (Ctrl-C ends it)"))
 
 
 @click.command()
 @run_argument
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
     default=_PORT,
     show_default=True,
-    help="Its port; 0 for one that is free.",
+    help="Port; 0: any free port.",
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
-    help="Ask readers for the token in this file. Beyond this machine one is made without it.",
+    help="Require the token in this file (default: a new token, if other machines can connect).",
 )
 @click.option(
     "--allow-host",
     "allowed",
     multiple=True,
     metavar="NAME",
-    help="Another name of this machine by which browsers may ask for the page.",
+    help="Another host name of this machine that browsers may use.",
 )
-@click.option("--dashboard", is_flag=True, help="Show optuna-dashboard, too, at /dashboard.")
+@click.option("--dashboard", is_flag=True, help="Also serve optuna-dashboard at /dashboard.")
 def serve(
     run: str | None,
     host: str,
@@ -171,10 +173,10 @@ def serve(
     allowed: tuple[str, ...],
     dashboard: bool,
 ) -> None:
-    """Show runs, regions, trials and nodes in a browser, until Ctrl-C; nothing can be changed.
+    """Serve a read-only page of runs, regions, trials and nodes until Ctrl-C.
 
-    The first page is of the newest run, whichever that is at the moment; with RUN, of that one
-    alone. /metrics is for Prometheus.
+    The first page shows the newest run at any time; with RUN, all pages show only that run.
+    /metrics is for Prometheus.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.views.serve.server import serve as serve_page
@@ -192,25 +194,25 @@ def serve(
 
 @contextmanager
 def _whole_to_stdout() -> Iterator[TextIO]:
-    """What standard output gets once nothing has gone wrong."""
+    """Give a file whose content goes to standard output if there is no error."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as kept:
         yield kept
         kept.seek(0)
         shutil.copyfileobj(kept, sys.stdout)
-        sys.stdout.flush()  # here a reader that has seen enough is known as such
+        sys.stdout.flush()  # raises BrokenPipeError here if the reader has closed the pipe
 
 
 @click.command()
 @model_argument("model")
 @click.argument("rows", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write this CSV file.")
-@click.option("--study", help="MODEL is the latest of a region of this study.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="CSV file to write.")
+@click.option("--study", help="Study of the region MODEL.")
 def predict(model: str, rows: Path, output: Path | None, study: str | None) -> None:
     """Predict ROWS, a CSV or Parquet file, with a published MODEL of the reference trainer.
 
-    MODEL is a region's name, for its latest; STUDY/REGION; RUN/REGION for the model of one run; or
-    a model's folder. What is written is CSV: the rows, and a column with the prediction at the end;
-    nothing where a row can't be predicted. ROWS may be - for CSV from standard input.
+    MODEL is a region's name or STUDY/REGION, for the latest model; RUN/REGION for the model of a
+    run; or a model's folder. The output is CSV: the rows with a last column for the prediction,
+    which is empty if a row can't be predicted. ROWS may be - for CSV from standard input.
     """
     from trialfleet.workflows.control.models.predict import UnknownCategories, predict_file
     from trialfleet.workflows.facts.models.folders import LATEST, display_name, provenance_of

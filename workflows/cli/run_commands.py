@@ -1,4 +1,4 @@
-"""The commands that act on a run, or say where it stands."""
+"""The commands that change a run or show its state."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trialfleet.workflows.cli.arguments import (
     anyway_option,
     completed_by_runs,
     completed_by_subjects,
+    find_named_run,
     run_argument,
-    run_called,
     run_to_name,
 )
-from trialfleet.workflows.cli.watching import handed_over, watch_to_the_end
+from trialfleet.workflows.cli.watching import submit_run, watch_to_the_end
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ _LAST_LINES = 50
 _EXIT_CODES = """\b
 Exit codes:
   0  the run is planned, running or done
-  1  it has failed, was stopped, is held or lost; a trial of it gets
-     nowhere; or nobody knows where it stands, because HTCondor is out of
-     reach
-  2  there is no such run
-With --watch: 0 if it is done in the end, else 1.
+  1  the run has failed, was stopped, is held or lost; or one of its
+     trials makes no progress; or its state is unknown because HTCondor
+     is unreachable
+  2  the run does not exist
+With --watch: 0 if the run ends as done, otherwise 1.
 """
 
 
 @click.command()
-@click.option("--all", "show_all", is_flag=True, help=f"Older ones than the newest {_SHOWN_RUNS}.")
+@click.option("--all", "show_all", is_flag=True, help=f"Show more than the newest {_SHOWN_RUNS}.")
 @json_option
 def runs(show_all: bool, as_json: bool) -> None:
-    """List the runs in ./runs, the newest first."""
+    """List the runs in ./runs, newest first."""
     from trialfleet.workflows.facts.runs.lookup import RUNS, runs_here
     from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
 
@@ -53,7 +53,7 @@ def runs(show_all: bool, as_json: bool) -> None:
         print_json([run.to_json() for run in shown])
         return
     if not found:
-        say(f"no runs in {str(RUNS.absolute())!r}; make one with: trialfleet run STUDY")
+        say(f"no runs in {str(RUNS.absolute())!r}; start one with: trialfleet run STUDY")
         return
     show(runs_table(shown))
     for run in shown:
@@ -67,21 +67,21 @@ def runs(show_all: bool, as_json: bool) -> None:
 @run_argument
 @anyway_option
 def submit(run: str | None, anyway: bool) -> None:
-    """Hand a planned RUN to HTCondor."""
-    planned = run_called(run, planned=True)
-    say(f"submitted as job {handed_over(planned, partial(planned.submit, anyway=anyway))}")
+    """Submit a planned RUN to HTCondor."""
+    planned = find_named_run(run, planned=True)
+    say(f"submitted as job {submit_run(planned, partial(planned.submit, anyway=anyway))}")
     say(f"next: trialfleet status {shell_quoted(planned.folder)} --watch")
 
 
 @click.command(epilog=_EXIT_CODES)
 @run_argument
-@click.option("--watch", "keep_watching", is_flag=True, help="Go on until the run has ended.")
+@click.option("--watch", "keep_watching", is_flag=True, help="Watch until the run has ended.")
 @json_option
 def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
-    """Show where RUN stands (default: the newest in ./runs)."""
+    """Show the state of RUN (default: the newest in ./runs)."""
     from trialfleet.workflows.views.terminal.status_view import run_view
 
-    opened = run_called(run)
+    opened = find_named_run(run)
     if keep_watching and not as_json:
         watch_to_the_end(opened)
     for current in opened.watch() if keep_watching else [opened.status()]:
@@ -95,7 +95,7 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 
 
 def _left_out(folder: Path) -> list[str]:
-    """The regions that failed the run's day before there was a run, which doesn't have them."""
+    """Return a line for each region that failed the run's day before the run was planned."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.study.frozen import load_frozen
 
@@ -113,7 +113,7 @@ def _left_out(folder: Path) -> list[str]:
 _run_option = click.option(
     "--run",
     metavar="RUN",
-    help="The run that is meant (default: the newest in ./runs that has it).",
+    help="The run to look in (default: the newest in ./runs that has it).",
     shell_complete=completed_by_runs,
 )
 
@@ -126,14 +126,14 @@ _run_option = click.option(
     shell_complete=completed_by_subjects,
 )
 @_run_option
-@click.option("--verbose", "-v", is_flag=True, help="Also what says so, a line each.")
+@click.option("--verbose", "-v", is_flag=True, help="Show the evidence.")
 @json_option
 def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> None:
-    """Say why something stands where it stands, and what mends it.
+    """Explain why a run, region, trial or node is not progressing, and how to fix it.
 
-    A region by its name, or as STUDY/REGION or RUN/REGION; a node of its graph, such as A.l1.t01
-    or A.best; a job of HTCondor's, such as 12.0; an instance, such as i-0123456789abcdef0. Without
-    one: the run as a whole.
+    The argument is a region by its name, or as STUDY/REGION or RUN/REGION; a trial or a DAG node
+    of a region, such as A.l1.t01 or A.best; an HTCondor job, such as 12.0; or an EC2 instance,
+    such as i-0123456789abcdef0. Default: the whole run.
     """
     from trialfleet.infra.pool.connection import where_tools_work
     from trialfleet.workflows.views.why.explain import why as explain
@@ -156,20 +156,20 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
 @click.command()
 @click.argument("trial", shell_complete=completed_by_subjects)
 @_run_option
-@click.option("--follow", "-f", is_flag=True, help="Go on until it has ended, or Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the output until the trial has ended.")
 @click.option(
     "--lines",
     type=click.IntRange(1),
     default=_LAST_LINES,
     show_default=True,
-    help="So many of the last lines of each stream.",
+    help="Number of last lines to show of each stream.",
 )
 def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
-    """Show what TRIAL prints: its standard output, and its standard error as that.
+    """Show the standard output and standard error of TRIAL.
 
-    TRIAL is a trial such as A.l1.t01, a lane such as A.l1 for the trial that it is at, or A.best or
-    A.gate. What it prints comes every 2 seconds, after a minute every 10; of more than 4 MB the
-    rest comes with its result.
+    TRIAL is a trial such as A.l1.t01, a lane such as A.l1 for its current trial, or A.best or
+    A.gate. Output arrives every 2 seconds, and after a minute every 10 seconds; output beyond 4 MB
+    arrives with the result.
     """
     from trialfleet.workflows.facts.jobs.current import end_place, place_at
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -178,13 +178,13 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
 
     subject = find_subject(trial, run)
     if subject.folder is None or subject.region is None or not subject.node:
-        raise InputError(f"{trial!r} is a {subject.what}; name a trial, such as A.l1.t01")
+        raise InputError(f"{trial!r} is a {subject.what}; name a trial such as A.l1.t01")
     files, region = RunFolder(subject.folder).region(subject.region.slug), subject.region.name
     place = place_at(files, subject.node)
     if place.root in {files.best.root, files.gate.root}:
         place = end_place(files, place)
     name = place.root.name if place.root.parent == files.trials else subject.node
-    opened = run_called(str(subject.folder))
+    opened = find_named_run(str(subject.folder))
 
     def state() -> TrialState | None:
         return next((one.state for one in opened.trials(region) if one.node == name), None)
@@ -203,10 +203,10 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
 @click.command()
 @run_argument
 def stop(run: str | None) -> None:
-    """Stop RUN; what is finished stays, and resume goes on from there."""
+    """Stop RUN; finished trials are kept, and resume continues with the others."""
     from trialfleet.workflows.views.terminal.status_view import money_lines, next_steps
 
-    opened = run_called(run)
+    opened = find_named_run(run)
     stopped = opened.stop()
     say(stopped.state)
     for line, _ in money_lines(stopped):
@@ -218,19 +218,23 @@ def stop(run: str | None) -> None:
 
 @click.command()
 @click.argument("names", metavar="RUN...", nargs=-1, shell_complete=completed_by_runs)
-@click.option("--planned", is_flag=True, help="All runs in ./runs that were never submitted.")
+@click.option(
+    "--planned", is_flag=True, help="Delete all runs in ./runs that were never submitted."
+)
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
-    """Delete the folders of runs that have ended; the models that they published stay."""
+    """Delete the folders of ended runs; their published models are kept."""
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
 
     folders = [find_run(name) for name in names]
     folders += [run.folder for run in runs_here() if planned and not run.submitted]
     if not folders and not planned:
-        raise InputError("name the runs to remove, or give --planned; there are: trialfleet runs")
+        raise InputError(
+            "name the runs to remove, or give --planned; to list runs: trialfleet runs"
+        )
     opened = [Run(folder) for folder in dict.fromkeys(folders)]
-    found = [(run, run.check_removable()) for run in opened]  # before anybody is asked
+    found = [(run, run.check_removable()) for run in opened]  # before the question
     for run, status in found:
         say(f"{run.study.name}/{run.run_id}  {status.state}  {run.folder}")
     if opened and not yes:
@@ -241,7 +245,7 @@ def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
 
 
 def _ask(question: str) -> None:
-    """Go on if a person says yes."""
+    """Ask a question; abort unless the answer is yes."""
     try:
         agreed = click.confirm(question)
     except click.Abort:
@@ -249,7 +253,7 @@ def _ask(question: str) -> None:
             raise
         say("", err=True)  # behind the question
         raise InputError(
-            "nobody answered, and nothing was removed; without a terminal: --yes"
+            "there was no answer, and nothing was removed; without a terminal give --yes"
         ) from None
     if not agreed:
         raise click.Abort
@@ -257,14 +261,16 @@ def _ask(question: str) -> None:
 
 @click.command()
 @run_argument
-@click.option("--watch/--no-watch", "keep_watching", default=True, help="Watch it to its end.")
+@click.option(
+    "--watch/--no-watch", "keep_watching", default=True, help="Watch until the run has ended."
+)
 def resume(run: str | None, keep_watching: bool) -> None:
-    """Go on with a RUN that was stopped or has failed."""
+    """Continue a RUN that was stopped or has failed."""
     from trialfleet.workflows.control.run.reopening import record_command
 
-    opened = run_called(run)
+    opened = find_named_run(run)
     before = opened.status().root
-    say(_resumed(before, handed_over(opened, opened.resume)))
+    say(_resumed(before, submit_run(opened, opened.resume)))
     if line := record_command(opened.folder):
         say(line)
     if keep_watching:
@@ -272,9 +278,9 @@ def resume(run: str | None, keep_watching: bool) -> None:
 
 
 def _resumed(before: str | None, now: str) -> str:
-    """What a resume came to, by the jobs of the run's DAGMan before it and now."""
+    """Return the result of a resume, from the run's DAGMan jobs before and after it."""
     if before == now:
-        return f"the run goes on already, as job {now}: nothing was resumed"
+        return f"the run is already running as job {now}: nothing was resumed"
     return f"resumed as job {now}"
 
 
@@ -282,13 +288,13 @@ def _resumed(before: str | None, now: str) -> str:
 @click.option(
     "--state",
     type=click.Path(path_type=Path),
-    help="Folder to keep its list of runs in (default: in your state folder).",
+    help="Folder for its list of runs (default: in your state folder).",
 )
 def supervise(state: Path | None) -> None:
-    """Mend runs that stand still, until asked to stop.
+    """Repair stalled runs until stopped.
 
-    The pool of `trialfleet pool up` and a manager of `trialfleet manager install` run this by
-    themselves; with an HTCondor that you installed yourself, have systemd run it.
+    A pool of `trialfleet pool up` and a manager of `trialfleet manager install` run this command
+    automatically. With an HTCondor that you installed yourself, run it as a systemd service.
     """
     from trialfleet.workflows.control.dagman.supervisor import supervise_alone
     from trialfleet.workflows.facts.dagman.access_point import default_state
@@ -299,16 +305,16 @@ def supervise(state: Path | None) -> None:
 @click.command()
 @run_to_name
 def takeover(run: str) -> None:
-    """Let this machine, with the folder RUN, write the run's studies in place of another.
+    """Take ownership of RUN from another manager.
 
-    For a machine that is gone for good, where the study names a storage of its own, a database:
-    what is finished stays finished. Should that machine come back, its regions stop.
+    For a manager that is lost, if the study's `storage` is a database. Needs the run's folder on
+    this machine. Finished trials are kept. If the other manager comes back, its regions stop.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.facts.runs.storage import take_over
     from trialfleet.workflows.status.reader import open_run
 
     folder = open_run(find_run(run))
-    former = take_over(folder)
-    say(f"taken over from {former}" if former else "nobody else had it")
+    previous = take_over(folder)
+    say(f"taken over from {previous}" if previous else "no other manager owned it")
     say(f"next: trialfleet submit or resume {shell_quoted(folder.root)}")

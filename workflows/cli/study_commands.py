@@ -1,4 +1,4 @@
-"""The commands that a study is written, planned and run with."""
+"""The commands that write, plan and run a study."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trialfleet import ctrl_c
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.arguments import Command, anyway_option, date_option
-from trialfleet.workflows.cli.watching import handed_over, show_end, watch_to_the_end
+from trialfleet.workflows.cli.watching import show_end, submit_run, watch_to_the_end
 from trialfleet.workflows.examples import EXAMPLES, PREPARE, prepare_example, write_example
 from trialfleet.workflows.views.output import json_option, print_json, progress_lines, say
 
@@ -30,28 +30,28 @@ check_option = click.option(
     "--check",
     "checks",
     is_flag=True,
-    help="Try the trainer first, once in each of its modes, as jobs by themselves.",
+    help="First run the trainer briefly in each of its modes, as separate jobs.",
 )
 check_region_option = click.option(
     "--check-region",
     metavar="REGION",
-    help="Likewise, for this region (--check: the first).",
+    help="Region for --check (default: the first).",
 )
 
 
 def _one_name(ctx: click.Context, _: click.Parameter, out: Path | None) -> Path | None:
-    """Refuse a run's folder that has another name than the run."""
+    """Refuse an --out whose name differs from --run-id."""
     run_id = ctx.params.get("run_id")
     if out is not None and run_id and out.absolute().name != run_id:
         raise InputError(
-            f"--run-id {run_id!r} and --out {str(out)!r} give the run two names; leave one of them "
-            f"out, or write --out {str(out / run_id)!r}"
+            f"--run-id {run_id!r} and --out {str(out)!r} give the run two names; leave out one of "
+            f"them, or write --out {str(out / run_id)!r}"
         )
     return out
 
 
 def planning(command: Command) -> Command:
-    """What a study is planned with: its file, the run's folder and id, and a check."""
+    """Add the options of planning: the study's file, the run's folder and id, and a check."""
     for option in (
         check_option,
         check_region_option,
@@ -59,13 +59,13 @@ def planning(command: Command) -> Command:
         click.option(
             "--run-id",
             is_eager=True,  # --out is compared with it
-            help="Name of the run (default: that of --out, else the time).",
+            help="Name of the run (default: the name of --out, otherwise the time).",
         ),
         click.option(
             "--out",
             type=click.Path(path_type=Path),
             callback=_one_name,
-            help="Folder of the run; its name is the run's (default: runs/STUDY/NAME).",
+            help="Folder of the run, named like the run (default: runs/STUDY/NAME).",
         ),
         click.argument("study", type=click.Path(path_type=Path)),
     ):
@@ -80,10 +80,10 @@ def planning(command: Command) -> Command:
     type=click.Choice(list(EXAMPLES)),
     default="first",
     show_default=True,
-    help="Which study to write.",
+    help="Example to write.",
 )
 def init(folder: Path, example: str) -> None:
-    """Write a commented study, with its trainer and data, into FOLDER; it runs as it is."""
+    """Write an example study with its trainer and data into FOLDER, ready to run."""
     from trialfleet.workflows.examples.needs import lines_on_needs
 
     study = write_example(example, folder)
@@ -102,7 +102,7 @@ def init(folder: Path, example: str) -> None:
 
 
 def _start_of_a_pool() -> str:
-    """What starts a pool where none is up; nothing where a run finds one (some 30 ms)."""
+    """Return the command that starts a pool; empty if a pool is up (takes about 30 ms)."""
     from trialfleet.infra.pool.connection import connect, start_command
 
     try:
@@ -124,7 +124,7 @@ def plan(
     check_region: str | None,
     as_json: bool,
 ) -> None:
-    """Write the folder of a run of STUDY and print what will run."""
+    """Write the folder of a run of STUDY and show what it will do."""
     from trialfleet.infra.pool.connection import where_tools_work
     from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 
@@ -143,7 +143,7 @@ def plan(
     if checks:
         _check(planned.check_or_remove, check_region)
     if pool_check.hopeless:
-        say(f"next: change what no slot has, and plan anew; or trialfleet submit {here} --anyway")
+        say(f"next: lower the resources and plan again; or trialfleet submit {here} --anyway")
     else:
         say(f"next: trialfleet submit {here}")
         say(f"  or by hand: condor_submit_dag {here}/study.dag{where_tools_work()}")
@@ -157,7 +157,7 @@ def _mention_other_plans(planned: Run) -> None:
         not found.submitted and found.folder.absolute() != planned.folder for found in runs_here()
     )
     if others:
-        say(f"  earlier plans in ./runs that were never submitted: {others}; to delete them and")
+        say(f"  other plans in ./runs that were never submitted: {others}; to delete them and")
         say("  this one: trialfleet remove --planned")
 
 
@@ -181,10 +181,10 @@ def run(
     check_region: str | None,
     anyway: bool,
 ) -> None:
-    """Plan a run of STUDY, submit it and watch it to its end.
+    """Plan a run of STUDY, submit it and watch it until it has ended.
 
-    With the --run-id of a run that is there already, that one is watched, or shown if it has ended:
-    nothing is trained again.
+    With the --run-id of an existing run, that run is watched, or shown if it has ended; nothing is
+    trained again.
     """
     from trialfleet.infra.pool.connection import connect
     from trialfleet.workflows.cli.printing.plan_summary import plan_text
@@ -194,14 +194,14 @@ def run(
     there = _there_already(study, out, run_id, day) if run_id else None
     if there and there.status().state is not RunState.PLANNED:
         _show_again(there)
-    connect()  # without HTCondor there is nothing to plan for
+    connect()  # fail before planning if HTCondor is unreachable
     planned = there or _planned(study, out, run_id, day)
     say(plan_text(planned, planned.check_pool()))
     if checks:
         _check(planned.check if there else planned.check_or_remove, check_region)
     try:
-        job = handed_over(planned, partial(planned.submit, anyway=anyway))
-    except InputError:  # it was made for this alone
+        job = submit_run(planned, partial(planned.submit, anyway=anyway))
+    except InputError:  # the plan was made only for this submission
         if not there:
             planned.remove()
         raise
@@ -214,14 +214,14 @@ def _check(
 ) -> None:
     from trialfleet.workflows.control.run.dry_start import SECONDS
 
-    say(f"  check    the trainer is started once in each mode, for {SECONDS:.0f} s at most …")
+    say(f"  check    starting the trainer once in each mode, for at most {SECONDS:.0f} s …")
     with progress_lines(" " * 11) as progress:
         checked = check(progress, region)
     say(indent(str(checked), " " * 11))
 
 
 def _there_already(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:
-    """The run of a study with this id, if it was planned before."""
+    """Return the study's run with this id, if it exists."""
     from trialfleet.workflows.control.plan.pool_choices import is_settled
     from trialfleet.workflows.control.plan.run_ids import default_folder
     from trialfleet.workflows.control.run.run import Run
@@ -240,17 +240,17 @@ def _there_already(study: Path, out: Path | None, run_id: str, day: date | None)
         )
     if not is_settled(there.study, loaded):
         raise InputError(
-            f"{str(place)!r} is a run of another study, or of {str(study)!r} before it was changed;"
+            f"{str(place)!r} is a run of another study, or of an older version of {str(study)!r};"
             " choose another --run-id"
         )
     return there
 
 
 def _show_again(there: Run) -> NoReturn:
-    """Watch a run that was submitted before, or show what it found."""
+    """Watch a run that was submitted before, or show its results."""
     current = there.status()
     name = shell_quoted(there.folder)
-    say(f"{name} is there already, and is {current.state}: nothing is planned or trained anew")
+    say(f"{name} already exists and is {current.state}: nothing is planned or trained again")
     if not current.ended:
         watch_to_the_end(there)
     show_end(there, current)
@@ -259,5 +259,5 @@ def _show_again(there: Run) -> NoReturn:
 def _planned(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
     from trialfleet.workflows.control.run.new_run import plan as plan_run
 
-    with ctrl_c.postponed():  # a run's folder is whole, or not there
+    with ctrl_c.postponed():  # the run's folder is complete or absent
         return plan_run(study, run=run_id, out=out, notice=partial(say, err=True), day=day)

@@ -1,4 +1,4 @@
-"""A run that a command hands over and watches to its end."""
+"""Submitting a run and watching it until it has ended."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from trialfleet.workflows.status.run_status import RunStatus
 
 
-def handed_over(run: Run, hand_over: Callable[[], str]) -> str:
-    """Give a run to HTCondor and return its job; from then on Ctrl-C leaves it alone."""
+def submit_run(run: Run, submit: Callable[[], str]) -> str:
+    """Submit a run and return its job; after that, Ctrl-C does not stop the run."""
     with ctrl_c.postponed():
-        job = hand_over()
-        ctrl_c.say(_goes_on(run))
+        job = submit()
+        ctrl_c.say(_after_ctrl_c(run))
     return job
 
 
-def _goes_on(run: Run) -> str:
+def _after_ctrl_c(run: Run) -> str:
     name = shell_quoted(run.folder)
     return (
-        f"the run goes on\n  watch it: trialfleet status {name} --watch\n"
+        f"the run continues\n  watch it: trialfleet status {name} --watch\n"
         f"  stop it:  trialfleet stop {name}"
     )
 
 
 def watch_to_the_end(run: Run) -> NoReturn:
-    """Show where a run stands until it has ended, and then what it found; exit 1 if it failed."""
+    """Show a run's state until it has ended, then its results; exit with 1 if it failed."""
     from trialfleet.workflows.views.terminal.status_view import watch
 
-    ctrl_c.say(_goes_on(run))
+    ctrl_c.say(_after_ctrl_c(run))
     ended = watch(run.wait, console())
     ctrl_c.say("the run has ended")
     show_end(run, ended)
 
 
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
-    """Show what an ended run found, and where it is; exit 1 if the run failed."""
+    """Show the results of an ended run and their paths; exit with 1 if the run failed."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.spending import has_autoscaler_ended
     from trialfleet.workflows.rules.states import RunState
@@ -53,7 +53,7 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
 
     terminal = console()
     if ended.money and has_autoscaler_ended(RunFolder(run.folder)):
-        ended = run.status()  # with its last word
+        ended = run.status()  # with its last report
     if run.report.exists():
         terminal.print(fitted_summary(read_report(RunFolder(run.folder))))
     if ended.state is not RunState.DONE:

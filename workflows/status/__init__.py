@@ -1,1 +1,1 @@
-"""Where a run stands, with its trials, attempts and costs: facts, joined by the rules."""
+"""The status of a run, with its trials, attempts and costs, from facts and rules."""

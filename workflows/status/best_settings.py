@@ -1,4 +1,4 @@
-"""The best settings that a run found, a record for each region."""
+"""The best settings of a run, one record per region."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class BestSettings:
     """The best settings of a region.
 
     Attributes:
-        stage: where the region stands.
-        value: the objective's metric of the trial that had them.
-        final: the metrics of their full training; None until it is done.
-        published: the folder of the published model; None until it is.
+        stage: the region's stage.
+        value: the objective's metric of their trial.
+        final: the metrics of their full training; None before its end.
+        published: the folder of the published model; None before that.
     """
 
     region: str
@@ -33,7 +33,7 @@ class BestSettings:
 
 
 def best_of(files: RunFolder, status: RegionStatus, trial: Trial) -> BestSettings:
-    """Return the best settings of a region, which are those of a trial."""
+    """Return the best settings of a region, from their trial."""
     assert trial.value is not None, "the best trial is complete"
     return BestSettings(
         region=trial.region,

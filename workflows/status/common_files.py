@@ -1,6 +1,6 @@
-"""Jobs that HTCondor doesn't start although nobody sends the files that they wait for.
+"""Jobs that HTCondor doesn't start because the files that they wait for are not being sent.
 
-`docs/htcondor-findings.md`, "Common files", says why there are such jobs.
+`docs/htcondor-findings.md`, "Common files", explains them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.jobs.executions import events_of
 from trialfleet.workflows.facts.jobs.job_facts import place_of
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
-REPAIR = "HTCondor doesn't start it although no files are on their way; it gets a copy of its own"
+REPAIR = "HTCondor doesn't start it although no files are on their way; it gets its own copy"
 OWN_COPY = "TrialfleetOwnCopy"
 _GRACE = 10.0  # seconds until a transfer has begun, or a job runs whose files have arrived
 _STARTED = "TransferStarted"
@@ -24,11 +24,11 @@ Ad = dict[str, Any]
 
 
 class Transfer(NamedTuple):
-    """The last that a job's log says of the common files that HTCondor sent because of it.
+    """The last event in a job's log on the common files that HTCondor transfers for it.
 
     Attributes:
         is_over: whether they have arrived.
-        time: when that was written, in unix seconds.
+        time: the event's time in Unix seconds.
     """
 
     is_over: bool
@@ -36,7 +36,7 @@ class Transfer(NamedTuple):
 
 
 def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
-    """Return the jobs of a run that wait for common files in vain, or whose repair was cut off.
+    """Return the jobs of a run without the files that they wait for, or with a broken-off repair.
 
     Its jobs' `ads` have the attributes of `health.PROJECTION`.
     """
@@ -47,16 +47,16 @@ def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
         elif ad["JobStatus"] == JobStatus.BLOCKED and "TrialfleetNode" in ad:
             last = _last_transfer(place_of(folder, ad).log, ad["ClusterId"])
             waiting[ad["TrialfleetRegion"]].append((ad, last))
-    return cut_off + [ad for jobs in waiting.values() for ad in in_vain(jobs, now)]
+    return cut_off + [ad for jobs in waiting.values() for ad in without_transfer(jobs, now)]
 
 
-def in_vain(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
-    """Return those of a region's jobs that wait for common files although nobody sends them.
+def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
+    """Return those of a region's jobs that wait for common files without a transfer.
 
-    A job in state B waits for the files that it had sent itself, its last transfer, or for those of
-    another job of its region.
+    A job in state B waits for the files of its own last transfer, or for those of another job of
+    its region.
     """
-    is_sending = any(  # what began before its job waited was cut off
+    is_sending = any(  # a transfer from before its job's wait was interrupted
         last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]
         for ad, last in waiting
     )

@@ -1,4 +1,4 @@
-"""How the regions of a study's days have ended at this moment, recorded in the journal or not."""
+"""The present outcomes of regions on a study's days, even before the journal has them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from trialfleet.workflows.names import region_slug
 def outcomes_now(
     journal: Journal, first: date | None = None, last: date | None = None
 ) -> dict[tuple[date, str], Outcome]:
-    """Return the outcomes that count at this moment, by day and region, between two days.
+    """Return the valid outcomes at this moment, by day and region, between two days.
 
-    A region that is worked on again has none, until its new model is there: that counts at once,
-    recorded or not.
+    A region in a new attempt has none until its new model exists, which counts immediately, even
+    before it is recorded.
     """
     again = {
         (attempt.date, region): attempt
@@ -48,9 +48,9 @@ def outcomes_now(
 
 
 def left_out(run: Path, day: date) -> list[Outcome]:
-    """Return the regions that failed a run's day and are in no run of it, if it is a day's run.
+    """Return the regions that failed a run's day without a run, if the run has a day.
 
-    Those of another attempt count too where that came to no run, as where data never came.
+    Regions of another attempt count, too, if that has no run, for example if data never arrived.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():
@@ -69,7 +69,7 @@ def left_out(run: Path, day: date) -> list[Outcome]:
 
 
 def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:
-    """Return what the checks of regions' tables warn of, by region, of days' outcomes."""
+    """Return the warnings of the checks of regions' tables, by region, for days' outcomes."""
     found = {
         one.region: warnings_of(RunFolder(folder.run(one.run)).region(region_slug(one.region)))
         for one in outcomes
@@ -79,7 +79,7 @@ def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[st
 
 
 def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
-    """How a region ends an attempt that nobody has recorded yet, if its model is there."""
+    """Return the outcome of a region whose model exists but is not recorded yet."""
     run = RunFolder(DailyFolder(journal.file.parent).run(attempt.run))
     files = run.region(region_slug(region))
     if not files.published.exists():

@@ -1,4 +1,4 @@
-"""A region's new model beside the one before it, as far as both were measured."""
+"""A region's new model compared with its previous one, if both were measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class BesideEarlier(NamedTuple):
-    """A model's value of a metric, and that of the region's model before it; None: not measured."""
+    """A model's value of a metric, and that of the previous model; None: not measured."""
 
     metric: str
     direction: Direction
@@ -23,10 +23,10 @@ class BesideEarlier(NamedTuple):
 
 
 def beside_earlier(published: Path, study: Study) -> BesideEarlier:
-    """Return a published model's value beside that of the region's model before it.
+    """Return a published model's value and that of the region's previous model.
 
-    A gate measured both on the same rows, which counts. Without one their full trainings are
-    compared, each by the rows that it had.
+    A gate's values come first, because it measured both on the same rows. Without a gate, their
+    full trainings are compared, each on its own rows.
 
     Raises:
         OSError: the folder of the region's models can't be read.
@@ -47,7 +47,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
 
 
 def better_before(published: Path, study: Study) -> Path | None:
-    """Return the region's model before this one, if it measured better; None if not, or unknown.
+    """Return the region's previous model if it measured better; None if not, or if unknown.
 
     Raises:
         OSError: the folder of the region's models can't be read.

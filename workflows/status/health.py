@@ -1,7 +1,7 @@
-"""What keeps a run from going on although nobody stopped it, seen from outside of its DAGMans.
+"""Faults that block a run that nobody stopped, seen from outside its DAGMans.
 
-A look at one run: the ads of its jobs and the files of its DAGMans give the faults of this moment.
-Some pass by themselves, so each has a patience; `supervisor` mends what outlasts it.
+The ads of a run's jobs and the files of its DAGMans show the faults of this moment. Some pass by
+themselves, so each has a patience; `supervisor` repairs a fault that outlasts it.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.status.common_files import REPAIR, overdue
 
 LONG_COOL_DOWN = 60.0  # seconds
-SHORT_PATIENCE = 15.0  # seconds; of such a fault as may have passed at the next look
-ABSENT_PATIENCE = 5.0  # seconds: two looks; the queue may have been read before a submission
-FILES_PATIENCE = 10.0  # seconds; two looks that agree
-LOST_PATIENCE = 20.0  # seconds; queue and files are not read in one moment
-FRESH = 15.0  # seconds; a node status file that is older says nothing of this moment
-SILENT = 45.0  # seconds without a word in a node status file that is written every 5
-SILENT_PATIENCE = 150.0  # seconds; a disk that is full, or busy, has it say nothing, too
+SHORT_PATIENCE = 15.0  # seconds; for faults that may pass before the next check
+ABSENT_PATIENCE = 5.0  # seconds: two checks; the queue may have been read before a submission
+FILES_PATIENCE = 10.0  # seconds; two checks that agree
+LOST_PATIENCE = 20.0  # seconds; queue and files are not read at the same moment
+FRESH = 15.0  # seconds; an older node status file doesn't describe this moment
+SILENT = 45.0  # seconds without an update of a node status file that is written every 5
+SILENT_PATIENCE = 150.0  # seconds; a full or busy disk delays updates, too
 
 
 class Remedy(StrEnum):
-    """What mends a fault."""
+    """The repair of a fault."""
 
-    NONE = "none"  # it passes by itself, or a person must see to it
-    RELEASE = "release"  # the DAGMan job from its hold
-    KICK = "kick"  # the DAGMan process: the schedd starts it again
-    REPLACE = "replace"  # the DAGMan job by another that recovers nothing
-    END = "end"  # the DAGMan process: no job of the queue is it any more
-    SUBMIT = "submit"  # the DAG again: no job of the queue runs it
-    COPY = "copy"  # the region's files are sent with the job
-    SERVE = "serve"  # the optimiser's service is started
+    NONE = "none"  # it passes by itself, or needs a person
+    RELEASE = "release"  # release the DAGMan job from its hold
+    KICK = "kick"  # kill the DAGMan process: the schedd restarts it
+    REPLACE = "replace"  # replace the DAGMan job by one without recovery
+    END = "end"  # end the DAGMan process, which has no job in the queue any more
+    SUBMIT = "submit"  # submit the DAG again, which has no job in the queue
+    COPY = "copy"  # transfer the region's files with the job
+    SERVE = "serve"  # start the optimiser's service
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +62,13 @@ class Fault:
     """A fault of one DAGMan of a run, or of the job of one trial.
 
     Attributes:
-        region: the slug of the region whose DAGMan or trial it is; None for the whole graph's.
-        job: its cluster id; None where there is none.
-        what: in words, without changing figures: the same fault reads the same at every look.
-        remedy: what mends it.
+        region: the slug of the DAGMan's or trial's region; None for the whole graph's DAGMan.
+        job: its cluster id; None without a job.
+        what: the fault in words, equal at every check: without changing figures.
+        remedy: its repair.
         patience: seconds that it may last.
-        is_sure: whether one look shows it; else queue and files may only differ by a moment.
-        has_parent: whether the whole graph's DAGMan waits for this one, a region's.
+        is_sure: whether one check proves it; otherwise queue and files may be of different times.
+        has_parent: whether it is a region's DAGMan, which the whole graph's DAGMan waits for.
         node: the trial's node in the region's graph; None for a DAGMan.
     """
 
@@ -82,7 +82,7 @@ class Fault:
     node: str | None = None
 
     def by_person(self) -> Fault:
-        """The same for a person who asks that it be mended: a hold of a person's is released."""
+        """Return the fault with the repair that a person requests: a person's hold is released."""
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
 
@@ -91,9 +91,9 @@ class Fault:
 
 
 def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
-    """Return what is wrong with a run at this moment.
+    """Return the faults of a run at this moment.
 
-    Its jobs' `ads` have the attributes of `PROJECTION`, as the queue had them just now.
+    Its jobs' `ads` have the attributes of `PROJECTION` and come from a recent query.
     """
     ads = list(ads)
     with_jobs = _nodes_with_jobs(ads)
@@ -108,7 +108,7 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
 
 
 def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
-    """The trials whose jobs wait for files that nobody sends; of a gang's jobs, one."""
+    """Return faults of trials whose jobs wait for files without a transfer; one per gang."""
     return [
         Fault(
             region=ad["TrialfleetRegion"],
@@ -124,9 +124,9 @@ def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
 
 
 def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
-    """Agents that ask while no service runs: no script begins meanwhile, which would start one."""
+    """Return a fault if agents ask while no service runs, and no script starts one."""
     running = (ad for ad in ads if ad["JobStatus"] == JobStatus.RUNNING and "TrialfleetNode" in ad)
-    if is_served(str(folder.root)):  # first: a thousand jobs' words are two thousand files
+    if is_served(str(folder.root)):  # first: a thousand jobs have two thousand message files
         return []
     asks = next((ad for ad in running if asked_since(place_of(folder, ad)) is not None), None)
     if asks is None:
@@ -143,12 +143,12 @@ def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
 
 
 def dag_files(folder: RunFolder, region: str | None) -> DagFiles:
-    """The files of a region's DAG; those of the whole graph's for None."""
+    """Return the files of a region's DAG; for None those of the whole graph's."""
     return folder.dag_files if region is None else folder.region(region).dag_files
 
 
 def _nodes_with_jobs(ads: list[Ad]) -> defaultdict[int, set[str]]:
-    """The names of the nodes that have a job, by the cluster id of their DAGMan."""
+    """Return the names of the nodes that have a job, by the cluster id of their DAGMan."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for ad in ads:
         if "DAGManJobId" in ad and "DAGNodeName" in ad:
@@ -166,13 +166,13 @@ class _Dagman:
         self._nodes_with_jobs = nodes_with_jobs
 
     def fault(self, now: float) -> Fault | None:
-        """What is wrong with it, if anything is."""
+        """Return its fault; None without one."""
         if self.ad["JobStatus"] == JobStatus.HELD:
             return self._on_hold()
         if self.ad["JobStatus"] == JobStatus.IDLE:
             return self._cooling_down(now)
         if self.ad["JobStatus"] == JobStatus.RUNNING:
-            return self._silent(now) or self._waiting_in_vain(now)
+            return self._silent(now) or self._missed_ends(now)
         return None
 
     def _fault(self, what: str, remedy: Remedy, patience: float) -> Fault:
@@ -185,7 +185,7 @@ class _Dagman:
             has_parent="DAGManJobId" in self.ad,
         )
 
-    def _last_word(self) -> float:
+    def _last_update(self) -> float:
         return job_files.stamp_of(self._files.node_status)[1] / 1e9
 
     def _on_hold(self) -> Fault:
@@ -197,56 +197,56 @@ class _Dagman:
         left = self.ad.get("JobCoolDownExpiration", 0) - now
         if left <= 0:
             return None
-        code = self.ad.get("ExitCode")  # the end of a process that was killed has none
-        how = "was killed" if code is None else f"ended by itself with exit code {code}"
-        reason = f"its DAGMan {how} and is to start again"
+        code = self.ad.get("ExitCode")  # a killed process has none
+        how = "was killed" if code is None else f"ended with exit code {code}"
+        reason = f"its DAGMan {how} and will be restarted"
         return self._fault(reason, Remedy.REPLACE, 0.0 if left > LONG_COOL_DOWN else SHORT_PATIENCE)
 
     def _silent(self, now: float) -> Fault | None:
-        """DAGMan writes its node status file every 5 s, whether anything happens or not."""
+        """Return a fault if DAGMan no longer writes its node status file, normally every 5 s."""
         if _between(now, self.ad["EnteredCurrentStatus"]) < SILENT:
             return None
-        if _between(now, self._last_word()) < SILENT:
+        if _between(now, self._last_update()) < SILENT:
             return None
-        what = f"its DAGMan has said nothing for more than {SILENT:.0f} s"
+        what = f"its DAGMan has not written its status for more than {SILENT:.0f} s"
         return self._fault(what, Remedy.KICK, SILENT_PATIENCE)
 
-    def _waiting_in_vain(self, now: float) -> Fault | None:
-        """A node whose end DAGMan will never hear of.
+    def _missed_ends(self, now: float) -> Fault | None:
+        """Return a fault if DAGMan missed a node's end.
 
-        What DAGMan wrote before it stood still, or was started again, says nothing of this moment.
+        A status file from before DAGMan stalled, or was restarted, doesn't count.
         """
-        written = self._last_word()
+        written = self._last_update()
         if written < self.ad["EnteredCurrentStatus"] or _between(now, written) > FRESH:
             return None
         nodes = read_node_status(self._files.node_status)
         return self._without_jobs(nodes) or self._passed_over(nodes)
 
     def _without_jobs(self, nodes: dict[str, NodeStatus]) -> Fault | None:
-        """A job's end that DAGMan was never told, because the disk was full, say."""
+        """Return a fault if DAGMan missed a job's end, for example because of a full disk."""
         waited = {name for name, node in nodes.items() if node.submitted}
         if not (lost := sorted(waited - self._nodes_with_jobs)):
             return None
-        reason = f"DAGMan waits for jobs that no queue has: {first_of(lost, 3)}"
+        reason = f"DAGMan waits for jobs that are not in the queue: {first_of(lost, 3)}"
         return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
 
     def _passed_over(self, nodes: dict[str, NodeStatus]) -> Fault | None:
-        """A script's end that DAGMan did nothing with; its recovery does."""
+        """Return a fault if DAGMan ignored a script's end, which its recovery handles."""
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
             return None
         ended = passed_over(self._files.nodes_log, self.ad["EnteredCurrentStatus"])
         if not (left := sorted(waited & ended)):
             return None
-        reason = f"DAGMan passed over the end of a script: {first_of(left, 3)}"
+        reason = f"DAGMan missed the end of a script: {first_of(left, 3)}"
         return self._fault(reason, Remedy.KICK, ABSENT_PATIENCE)
 
 
 def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
-    """DAGMan processes that outlived their schedd: they submit nothing, and keep others out."""
+    """Return faults of DAGMan processes that outlived their schedd and block new ones."""
     waits = {JobStatus.IDLE, JobStatus.HELD}
     served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in waits}
-    what = "a DAGMan runs it that no job of the queue is"
+    what = "its DAGMan has no job in the queue"
     return [
         Fault(region=region, what=what, remedy=Remedy.END, patience=LOST_PATIENCE, is_sure=False)
         for files, region in _graphs(folder)
@@ -255,13 +255,13 @@ def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
 
 
 def _between(now: float, then: float) -> float:
-    """Seconds between two moments, should the clock have been set back meanwhile, too."""
+    """Return the seconds between two moments, even if the clock was set back in between."""
     return abs(now - then)
 
 
 def _of_absence(folder: RunFolder) -> list[Fault]:
-    """A graph that no job of the queue runs, although nobody stopped it and it isn't over."""
-    if _is_over(folder):  # but for the report, perhaps
+    """Return a fault for a graph without a job in the queue that has not ended or been stopped."""
+    if _is_over(folder):  # except for the report, perhaps
         left = None if folder.report_page.exists() else _cut_off(folder) or _before_report(folder)
         found = left or _lost([(folder.dag_files, None)])
     else:
@@ -273,17 +273,17 @@ def _of_absence(folder: RunFolder) -> list[Fault]:
 
 
 def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
-    """A submission that was begun and whose DAGMan never came to life."""
+    """Return the region of a submission whose DAGMan never started, and the fault in words."""
     noted = read_submission(folder)
     if noted is None:
         return None
     if noted.handed_over and dag_files(folder, noted.region).node_status.exists():
-        return None  # moved away before each submission: this is of the new DAGMan
-    return noted.region, "its submission was cut off"
+        return None  # removed before each submission: this is the new DAGMan's
+    return noted.region, "its submission was interrupted"
 
 
 def _lost(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] | None:
-    """A DAGMan that came to no end of its own: it removes its lock then."""
+    """Return the region of a DAGMan that did not end regularly, and the fault in words."""
     for files, region in graphs:
         if files.lock.exists() and not is_locked(files) and removal(files) is None:
             return region, "HTCondor's queue has lost its DAGMan"
@@ -292,13 +292,13 @@ def _lost(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] |
 
 def _gave_up(folder: RunFolder) -> tuple[str | None, str] | None:
     if ended_by_error(folder.dag_files):
-        return None, "its DAGMan gave up"
+        return None, "its DAGMan ended with an error"
     left = _untaken(folder) if ended_by_node(folder.dag_files) else []
-    return (None, f"HTCondor did not take the DAGMan of {first_of(left, 3)}") if left else None
+    return (None, f"HTCondor refused the DAGMan of {first_of(left, 3)}") if left else None
 
 
 def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:
-    """A graph that ended before its last node, though its regions came to their end without it."""
+    """Return the fault of a graph that ended before its last node, after its regions' ends."""
     files = folder.dag_files
     report = read_node_status(files.node_status).get("report")
     is_tried = report is not None and report.failed
@@ -308,7 +308,7 @@ def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:
 
 
 def _untaken(folder: RunFolder) -> list[str]:
-    """The regions whose DAGMan HTCondor did not take when it was to be submitted last."""
+    """Return the regions whose DAGMan HTCondor refused at the last submission."""
     return [
         files.root.name
         for files in _left(folder)
@@ -318,11 +318,11 @@ def _untaken(folder: RunFolder) -> list[str]:
 
 @dataclass(frozen=True)
 class Submission:
-    """A run that is to be in the queue.
+    """The last submission of a run.
 
     Attributes:
-        region: the region whose graph alone it is; None for the whole graph.
-        handed_over: whether HTCondor has it.
+        region: the region, if only its graph was submitted; None for the whole graph.
+        handed_over: whether HTCondor has accepted it.
     """
 
     region: str | None
@@ -330,7 +330,7 @@ class Submission:
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return what is noted of a run's last submission; None if it was stopped since."""
+    """Return the record of a run's last submission; None after a stop."""
     return unless_damaged(lambda: Submission(**read_json(folder.submission)), None)
 
 
@@ -344,14 +344,14 @@ def _is_over(folder: RunFolder) -> bool:
 
 
 def _left(folder: RunFolder) -> Iterator[RegionFolder]:
-    """The regions that are not over, by name."""
+    """Yield the regions that have not ended, by name."""
     for path in sorted(folder.regions.iterdir()):
         files = folder.region(path.name)
         if not (files.is_done or files.stopped.exists()):
             yield files
 
 
-def mends(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return what was mended, oldest first: `{"time", "region", "what", "remedy"}` each."""
+def read_repairs(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the repairs, oldest first: `{"time", "region", "what", "remedy"}` each."""
     noted: list[dict[str, Any]] = unless_damaged(lambda: read_json(folder.repairs), [])
     return noted

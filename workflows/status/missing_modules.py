@@ -1,4 +1,4 @@
-"""Modules that a trainer imports and its Python doesn't have, and what installs them."""
+"""Modules that a trainer imports and its Python lacks, and how to install them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def how_to_install(words: str, study: Study) -> str:
-    """Return what to do about a module that the trainer's Python doesn't have; empty: nothing.
+    """Return how to install a module that the trainer's Python lacks; empty without such an error.
 
-    Names the other modules that its files import and that Python doesn't have either, where that is
-    a Python of this machine.
+    If that Python is on this machine, it names the other missing modules, too.
     """
     found = _NO_MODULE.search(words)
     if found is None or not isinstance(study.trainer, Trainer):
@@ -49,34 +48,33 @@ def how_to_install(words: str, study: Study) -> str:
     python, other = word, ""
     if word in PYTHONS:
         python = study.python or word
-        other = "; or name a Python that has it with `python:` in the study"
+        other = "; or set `python:` in the study to a Python that has it"
     files = [Path(file) for file in study.trainer.files]
-    where = "install it where trials run, with the Python that they have"
+    where = "install it on the machines of trials with their Python"
     if study.image:
-        where, other = f"build the image {study.image} anew with it, by the Python in it", ""
-        files = []  # no Python of this machine is asked
+        where, other = f"add it to the image {study.image} with the image's Python", ""
+        files = []  # no Python on this machine is asked
     missing = missing_of(python, tuple(imports_of(files)))
     names = [name, *(each for each in missing if each != name)] if name in missing else [name]
     quoted = shell_quoted(Path(python)) if "/" in python else python
     is_known = {*names} <= {*_PACKAGES} | _ALIKE
-    doubt = "" if is_known else " (a package may have another name than its module)"
+    doubt = "" if is_known else " (the name of the package may differ)"
     return (
-        f"if {name!r} is a file of yours, name it under trainer.files; else {where}: "
+        f"if {name!r} is your own file, add it to trainer.files; otherwise {where}: "
         f"{quoted} -m pip install {' '.join(packages_of(names))}{doubt}{other}"
     )
 
 
 def packages_of(modules: Sequence[str]) -> list[str]:
-    """Return the packages that have modules, without those that others of them bring along."""
+    """Return the packages of modules, without those that other packages include."""
     needed = [name for name in modules if _COMES_WITH.get(name) not in modules]
     return [_PACKAGES.get(name, name) for name in needed]
 
 
 def imports_of(files: Iterable[Path]) -> list[str]:
-    """Return the modules that a trainer's Python files import first of all, by name.
+    """Return the modules that a trainer's Python files import at their top level, by name.
 
-    Those of Python itself, of the trainer's own files and what stands in a function or behind
-    `try` are left out.
+    Without Python's own modules, the trainer's own files, and imports in functions or in `try`.
     """
     sent = list(files)
     own = {*_SENT, *(file.stem for file in sent)}
@@ -108,7 +106,7 @@ def _imports(file: Path) -> Iterator[str]:
 
 @lru_cache(maxsize=16)
 def missing_of(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Return which modules a Python of this machine doesn't have; none if it can't be asked."""
+    """Return the modules that a Python on this machine lacks; empty if it can't be run."""
     program = shutil.which(python)
     if program is None or not modules:
         return ()

@@ -1,6 +1,6 @@
-"""When a run was paused: its own DAGMan did not execute.
+"""The pauses of a run, in which its own DAGMan did not execute.
 
-A run that is stopped and resumed later is paused; its wall time leaves that out.
+A run that is stopped and later resumed was paused; its wall time excludes that.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from pathlib import Path
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.jobs.job_log import read_executions, read_removals, stays_of
 
-SHORTEST = 60.0  # seconds: a DAGMan that crashed is back within less, and that is no pause
-BLINK = 1.0  # … of a pause that somebody made: less is not worth telling
+SHORTEST = 60.0  # seconds: a crashed DAGMan restarts sooner, which is not a pause
+BLINK = 1.0  # … after a stop: a shorter pause is ignored
 
 Span = tuple[float, float]  # from and to, in Unix seconds
 
 
 def pauses_so_far(log: Path, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
-    """The gaps in which a run's own DAGMan did not execute.
+    """Return the gaps in which a run's own DAGMan did not execute.
 
     Args:
         log: that DAGMan's event log.
-        trials: of the run; how they ran is the sign of life that counts where its end is not noted.
+        trials: the run's trials; their executions are signs of life if an end is not recorded.
     """
     active = read_executions(log)
     if len(active) < 2:
@@ -37,14 +37,14 @@ def pauses_of(
     signs: Collection[float],
     stops: Collection[float] = (),
 ) -> tuple[Span, ...]:
-    """The gaps in which no DAGMan of a run executed, oldest first.
+    """Return the gaps in which no DAGMan of a run executed, oldest first.
 
-    A gap after a stop counts however short it is; any other, from a minute on.
+    A gap after a stop counts from a second on; any other, from a minute on.
 
     Args:
-        active: when its DAGMans executed, as `job_log.read_executions` has it: the end is None
-            where nobody saw it. Then it is the last sign of life before the next DAGMan began.
-        signs: when something happened to a job of the run, in Unix seconds.
+        active: when its DAGMans executed, as in `job_log.read_executions`: an unknown end is None;
+            the last sign of life before the next DAGMan's start then counts as its end.
+        signs: the times of events of the run's jobs, in Unix seconds.
         stops: when the run's own DAGMan was removed, in Unix seconds.
     """
     begins = sorted(begin for begin, _ in active)
@@ -69,5 +69,5 @@ def _end(
 
 
 def paused_within(pauses: Iterable[Span], begin: float, end: float) -> float:
-    """How many seconds of the time from `begin` to `end`, in Unix seconds, were pauses."""
+    """Return the seconds of pauses between `begin` and `end`, in Unix seconds."""
     return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in pauses)

@@ -1,8 +1,8 @@
-"""Where a run stands: DAGMan's word, the job queue's and the study's, joined.
+"""The status of a run, combined from three sources: the study, the job queue and DAGMan.
 
-Each says what it alone knows. The study: which trials are finished, with which values. The queue:
-which run, wait for a slot or are on hold. DAGMan: whether the graph is under way, and how it ended.
-None of the three has to be reachable, so that a run can be read after its pool has gone.
+The study has the finished trials with their values. The queue has the jobs that run, wait for a
+slot or are on hold. DAGMan has the state of the graph, and how it ended. None of them has to be
+reachable, so that a run can be read after its pool is removed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from trialfleet.workflows.rules.region_state import (
     why_over,
 )
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState, stage_of
-from trialfleet.workflows.status.health import Fault, faults, mends
+from trialfleet.workflows.status.health import Fault, faults, read_repairs
 from trialfleet.workflows.status.holdout import holdout_warning
 from trialfleet.workflows.status.missing_modules import how_to_install
 from trialfleet.workflows.status.pauses import Span, pauses_so_far
@@ -82,10 +82,10 @@ from trialfleet.workflows.status.work import Work, WorkReader
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
 from trialfleet.workflows.study.spec import Study
 
-_ENDS = {"best", "gate", "publish"}  # phases of which files tell that are read each time
-_DECIDED_SECONDS = 30.0  # for which what is decided of a region stands at least
-_ADDED_SECONDS = 10.0  # likewise of what its jobs have executed while nothing else happens
-_HEAD = 65_536  # bytes of a report's data: it begins with what is of the whole run
+_ENDS = {"best", "gate", "publish"}  # phases whose files are read each time
+_DECIDED_SECONDS = 30.0  # minimum time for which a region's status is cached
+_ADDED_SECONDS = 10.0  # minimum time for which the sums of its jobs' executions are cached
+_HEAD = 65_536  # bytes of a report's data, which begins with the data of the whole run
 _FINISHED = re.compile(rb'(?<!\\)"finished": ?"(\d{4}-\d\d-\d\dT[\d:.]+[+-]\d\d:\d\d)"')
 
 
@@ -94,16 +94,16 @@ class Look:
     """A run at one moment.
 
     Attributes:
-        status: where it stands.
-        unfinished: the words for trials that are asked and not told: by region, then by name.
+        status: its status.
+        unfinished: the states of trials that are asked and not told: by region, then by name.
         trials: all of its trials, by region.
-        records: what its regions' folders say, by their slugs.
-        queued: what the job queue has of it; None where that is out of reach.
-        queue_away: why it is.
-        storage_away: why its trials are those that were seen last.
-        faults: what is wrong with its DAGMans.
+        records: the records in its regions' folders, by slug.
+        queued: its jobs in the queue; None if the queue is unreachable.
+        queue_away: why the queue is unreachable.
+        storage_away: why its trials are those of an older read.
+        faults: the faults of its DAGMans.
         service_away: why the optimiser's service does not answer.
-        no_space: why nothing may begin until the disk has more room; empty where it may.
+        no_space: why nothing starts until the disk has more free space; empty if it has.
     """
 
     status: RunStatus
@@ -120,14 +120,14 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sources:
-    """What a region's status is decided by, beside its own files.
+    """The sources of a region's status, beside its own files.
 
     Attributes:
-        state: where the region stands.
-        node: of the region in the whole run's graph.
-        records: what its folder says.
-        queued: what the job queue has of the run; None where that is out of reach.
-        ads: of that, what is of the region.
+        state: the region's state.
+        node: the region's node in the whole run's graph.
+        records: the records in its folder.
+        queued: the run's jobs in the queue; None if the queue is unreachable.
+        ads: the region's jobs among them.
         trouble: why the optimiser's service does not answer; empty: it does.
         by_stop: whether a person stopped the run.
     """
@@ -145,19 +145,19 @@ class _Sources:
 
 @dataclass(kw_only=True)
 class _Decided:
-    """What was decided of a region, which stands while its sources stay as they were.
+    """A region's cached status, valid while its sources are unchanged.
 
     Attributes:
-        stamp: what changes with the sources.
-        reports: what changes with the reports of trials that run.
-        until: when all is decided anew, by the monotonic clock: a stamp doesn't tell everything.
-        jobs: of its nodes, in the queue.
-        unfinished: the words for its trials that are asked and not told, by name.
-        status: where it stands, but for what it costs and the time that is left.
-        first: when the first of its trials was asked for, in Unix seconds.
-        work: what its jobs have executed.
-        usd: what that cost; None without any price.
-        added: until when both stand, by the monotonic clock.
+        stamp: a value that changes with the sources.
+        reports: a value that changes with the reports of running trials.
+        until: when the cache expires, on the monotonic clock: a stamp doesn't cover everything.
+        jobs: the jobs of its nodes in the queue.
+        unfinished: the states of its trials that are asked and not told, by name.
+        status: its status without costs and remaining time.
+        first: when the first of its trials was asked, in Unix seconds.
+        work: the work of its jobs.
+        usd: the cost of that; None without any price.
+        added: when both expire, on the monotonic clock.
     """
 
     stamp: object
@@ -173,13 +173,13 @@ class _Decided:
 
 
 class StatusReader:
-    """Reads a run's status again and again; finished trials are fetched from the storage once.
+    """Repeated reader of a run's status that fetches finished trials from the storage only once.
 
-    Reads only: any number of readers may look at a run while it runs.
+    It only reads: any number of readers may read a run while it runs.
 
     Args:
-        folder: the run's.
-        brief: whether the trials of a look lack their curves, parameters and metrics.
+        folder: the run's folder.
+        brief: whether to leave out the trials' curves, parameters and metrics.
     """
 
     def __init__(self, folder: RunFolder, *, brief: bool = False) -> None:
@@ -200,11 +200,11 @@ class StatusReader:
         self._hours = {name: self._frozen.study.budget_of(name).hours for name in self.regions}
 
     def read(self) -> RunStatus:
-        """Return where the run stands now; what can't be reached is said in the notice."""
+        """Return the run's status now; its notice names unreachable sources."""
         return self.look().status
 
     def look(self) -> Look:
-        """Return where the run and its unfinished trials stand at one moment."""
+        """Return the run and its unfinished trials at one moment."""
         queued, queue_away = self._look_up()
         queue_notice = f"the job queue can't be read: {queue_away}" if queue_away else ""
         trials, study_notice = self._trials.all()
@@ -304,7 +304,7 @@ class StatusReader:
         )
 
     def state(self) -> RunState:
-        """Return where the run as a whole stands now, without a look at its trials."""
+        """Return the state of the whole run now, without reading its trials."""
         queued, _ = self._look_up()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
         is_lost = any(fault.job is None for fault in found)
@@ -323,11 +323,11 @@ class StatusReader:
     def _failing(
         self, regions: Iterable[RegionStatus], trouble: str
     ) -> tuple[list[str], list[str]]:
-        """Return the errors of scripts and of their service, and what other scripts wait for."""
+        """Return errors of scripts and of their service, and what other scripts wait for."""
         errors = [str(each) for each in failing_scripts(self._folder.failing)]
         under_way = [region for region in regions if region.state in {*UNDER_WAY, RunState.WAITING}]
         if trouble and under_way:
-            errors.append(f"{trouble}; it will be tried again")
+            errors.append(f"{trouble}; it will be retried")
         awaited: list[str] = []
         for region in under_way:
             for script in region.failing:
@@ -336,17 +336,17 @@ class StatusReader:
         return errors, awaited
 
     def _mends(self) -> Iterator[dict[str, Any]]:
-        for mend in mends(self._folder):
+        for mend in read_repairs(self._folder):
             yield mend | {"region": mend["region"] and self._names[mend["region"]]}
 
     def _of(self, slug: str | None, what: str) -> str:
-        """Words on a region, or on the whole run, as people read them."""
+        """Return a text on a region, or on the whole run, with the region's name."""
         return f"{self._names[slug]}: {what}" if slug else what
 
     def _all_fail(
         self, trials: dict[str, list[StoredTrial]], records: Mapping[str, RegionRecords]
     ) -> str | None:
-        """Why no trial can succeed, until regions are given up for it and say so themselves."""
+        """Return why no trial can succeed; None once an abandoned region says so itself."""
         if any(own.stopped is not None for own in records.values()):
             return None
         if any(trial.state is StoredState.COMPLETE for own in trials.values() for trial in own):
@@ -372,18 +372,18 @@ class StatusReader:
         return RunState.STOPPED if is_removed or self._was_stopped() else RunState.FAILED
 
     def _was_stopped(self) -> bool:
-        """Return whether a person ended the run: it is recorded, or HTCondor says so."""
+        """Return whether a person stopped the run, by its record or by HTCondor."""
         whole, *regions = self._folder.all_dags()
         dags = [whole] if whole.submit.exists() else regions
         return self._folder.stopped.exists() or any(removal(files) is not None for files in dags)
 
     def _ended_by_itself(self) -> bool:
-        """Whether the last DAGMan came to its end: it removes its lock then."""
+        """Return whether the last DAGMan ended regularly: it then removes its lock."""
         files = self._folder.dag_files
         return exit_code(files) is not None and not files.lock.exists()
 
     def _decided_of(self, sources: _Sources) -> _Decided:
-        """What is decided of a region: as before while its sources are as they were then."""
+        """Return a region's status, from the cache if its sources are unchanged."""
         region, stamp, now = sources.region, self._stamp(sources), time.monotonic()
         reports = [job_files.stamp_of(self._words[node].reports) for node in _nodes_of(sources)]
         known = self._decided.get(region.slug)
@@ -403,7 +403,7 @@ class StatusReader:
             status=self._region(sources, unfinished),
             first=first_start(sources.trials),
         )
-        if known.status.phase in _ENDS or region.gangs:  # files of theirs have no stamp there
+        if known.status.phase in _ENDS or region.gangs:  # some of their files have no stamp
             self._decided.pop(region.slug, None)
         else:
             self._decided[region.slug] = known
@@ -417,7 +417,7 @@ class StatusReader:
         queued: QueuedRun | None,
         now: float,
     ) -> None:
-        """Add up what a region's jobs have executed: after a change, else every few seconds."""
+        """Add up the executions of a region's jobs: after a change, otherwise every few seconds."""
         if time.monotonic() < decided.added:
             return
         names = {region.name: trials}
@@ -426,7 +426,7 @@ class StatusReader:
         decided.added = time.monotonic() + _ADDED_SECONDS * (1 + random.random())  # noqa: S311
 
     def _stamp(self, sources: _Sources) -> object:
-        """What changes with anything that is decided of a region."""
+        """Return a value that changes with the sources of a region's status."""
         records, files = sources.records, self._folder.region(sources.region.slug)
         return (
             sources.state,
@@ -448,7 +448,7 @@ class StatusReader:
         )
 
     def _stamp_of_job(self, files: RegionFolder, ad: Mapping[str, Any]) -> object:
-        """What changes with the words between a node's job and the access point, and its log."""
+        """Return a value that changes with a job's log and its messages to the access point."""
         node, is_telling = ad["TrialfleetNode"], may_fail(ad)
         place = self._words.get(node)
         if place is None:
@@ -464,7 +464,7 @@ class StatusReader:
         return seconds_left(decided.first, region.finished, region.budget, hours, pauses)
 
     def _region(self, sources: _Sources, unfinished: Mapping[str, TrialState]) -> RegionStatus:
-        """Where a region stands, but for what it costs and what changes with the clock."""
+        """Return a region's status, except its costs and the parts that depend on the clock."""
         region, records, queued = sources.region, sources.records, sources.queued
         state, node, trials = sources.state, sources.node, sources.trials
         files = self._folder.region(region.slug)
@@ -537,7 +537,7 @@ class StatusReader:
         return running_trials(files, region, queued, self._metric, unfinished)
 
     def _holdout(self, files: RegionFolder) -> str | None:
-        """What a published model's losses say; its files don't change any more."""
+        """Return the warning on a published model's losses, cached: its files no longer change."""
         slug = files.root.name
         if slug not in self._holdouts:
             self._holdouts[slug] = holdout_warning(files, self._frozen.study)
@@ -545,11 +545,11 @@ class StatusReader:
 
     @property
     def regions(self) -> list[str]:
-        """The true names of the run's regions."""
+        """The names of the run's regions."""
         return [region.name for region in self._graph.regions]
 
     def trials(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; none while its study has not begun.
+        """Return a region's trials; empty before its study starts.
 
         Raises:
             OptimizerError: the storage can't be read.
@@ -557,18 +557,18 @@ class StatusReader:
         return self._trials.of(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return the best trial of each region that has one, as a look found it; likewise."""
+        """Return the best trial of each region that has one, as in a status; raises likewise."""
         numbers = {each.name: each.best_trial for each in status.regions}
         return self._trials.some({name: n for name, n in numbers.items() if n is not None})
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in a folder, by the name under which it was planned.
+    """Return the run in a folder, by its path when it was planned.
 
-    Its jobs carry that name; another spelling, or a link to it, means the same run.
+    Its jobs have that path; another spelling, or a link to it, means the same run.
 
     Raises:
-        InputError: the folder holds no run, or was moved since it was planned.
+        InputError: the folder does not contain a run, or was moved since planning.
     """
     folder = RunFolder(path.absolute())
     planned = _planned(folder, str(path))
@@ -577,7 +577,7 @@ def open_run(path: Path) -> RunFolder:
 
 
 def _planned(folder: RunFolder, given: str) -> Path:
-    """Where a run lay when it was planned."""
+    """Return the folder of a run when it was planned."""
     why = f"it has no {folder.study.name}"
     if folder.study.exists():
         try:
@@ -585,28 +585,28 @@ def _planned(folder: RunFolder, given: str) -> Path:
         except NoRunError as error:
             why = str(error)
     raise InputError(
-        f"{given!r} is no run's folder ({why}); "
-        "make one with: trialfleet plan STUDY, or see those in ./runs"
+        f"{given!r} is not a run's folder ({why}); "
+        "make one with: trialfleet plan STUDY, or list runs with: trialfleet runs"
     )
 
 
 def last_finished(folder: RunFolder) -> datetime | None:
-    """Return when a run ended, by the report of its last node; None where that doesn't say."""
+    """Return when a run ended, from the report of its last node; None if unknown."""
     try:
         with folder.report_data.open("rb") as file:
             found = _FINISHED.search(file.read(_HEAD))
     except OSError:
         return None
-    return datetime.fromisoformat(found[1].decode()) if found else None  # it can be written again
+    return datetime.fromisoformat(found[1].decode()) if found else None
 
 
 def _nodes_of(sources: _Sources) -> list[str]:
-    """The nodes of a region that have a job in the queue."""
+    """Return the nodes of a region that have a job in the queue."""
     return [ad["TrialfleetNode"] for ad in sources.ads if "TrialfleetNode" in ad]
 
 
 def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]]]:
-    """A run's jobs in the queue, by the slugs of their regions."""
+    """Return a run's jobs in the queue, by the slugs of their regions."""
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for ad in queued.ads if queued else ():
         if "TrialfleetRegion" in ad:
@@ -615,11 +615,11 @@ def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]
 
 
 def _blamed(regions: Iterable[RegionStatus]) -> str | None:
-    """The first region whose trainer failed it; None where there is none."""
+    """Return the first region that failed by its trainer; None without one."""
     return next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
 
 
 def _mending(regions: Iterable[RegionStatus], study: Study) -> str:
-    """What installs the modules that a trainer misses, by the first region that tells of one."""
+    """Return how to install the modules that a trainer lacks, from the first region's cause."""
     causes = [region.cause.error for region in regions if region.cause]
     return next(filter(None, (how_to_install(error, study) for error in causes)), "")

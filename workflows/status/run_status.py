@@ -1,4 +1,4 @@
-"""Where a run and its regions stand, as plain data: `StatusReader` makes it, all views show it."""
+"""The status of a run and its regions as plain data, from `StatusReader`, for all views."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
 
 @dataclass(frozen=True, kw_only=True)
 class RegionStatus:
-    """Where a region stands.
+    """The status of a region.
 
     Attributes:
-        stage: the same in the one word that every view shows.
+        stage: its state in the one word that every view shows.
         phase: "waiting", "trials", "best", "gate", "publish" or "done".
-        done: trials that completed.
-        failed: trials that failed for good.
-        stopped_early: trials that were told to stop, as they would not have been the best.
-        pruned: trials that were given up through no fault of their own.
-        running: trials whose job runs now, and is at them.
-        running_trials: how far each has come, and the full training where that runs.
-        queued: trials whose job waits for a slot, or whose parameters are just chosen, and jobs
-            that wait for a slot and ask there what they are to train.
-        on_hold: trials whose job is on hold.
-        interrupted: trials that ran when the run ended; `resume` trains them again.
-        budget: trials that the region may run.
+        done: the number of complete trials.
+        failed: the number of permanently failed trials.
+        stopped_early: the number of trials stopped early, which would not have been the best.
+        pruned: the number of trials abandoned through no fault of their parameters.
+        running: the number of trials that their job trains now.
+        running_trials: the progress of each, and of a running full training.
+        queued: the number of trials whose job waits for a slot or whose parameters are being
+            chosen, and of waiting jobs that ask for a trial once they have a slot.
+        on_hold: the number of trials whose job is on hold.
+        interrupted: the number of trials that ran when the run ended; `resume` trains them again.
+        budget: the maximum number of trials.
         best: the best value of the objective so far.
         best_trial: the number of that trial.
-        seconds_left: estimate of the time until the last trial ends; None while there is no basis.
+        seconds_left: estimated time until the last trial ends; None without a basis.
         reason: why the region ended early.
-        usd: what it has cost so far; None where its nodes have no price.
+        usd: the cost so far; None if its nodes have no price.
         published: folder of the published model.
-        spent: which budget in USD pays for no more of its trials, if one doesn't.
+        spent: the budget in USD that allows no more of its trials, if one is spent.
         not_latest: why `latest` is another run's model, if it is.
-        awaits_approval: since when its model waits for a person to promote it, in ISO 8601.
-        gate: what the gate found of a model that it let pass; None without a former one, or a gate.
-        kept: why the gate kept the model in force, if it did.
-        holdout: how far its full training's validation and test losses are apart, where rows don't
-            explain that.
-        changed: which files of its data or code have changed since the run was submitted, if any.
-        checks: what the checks of its day's table warn of, if of anything.
-        drift: how the model that was in force left its own past, if the gate found that.
-        cause: why attempts failed, if any did: what most had of a region that failed, else the
-            latest.
-        cut_off: trials of a region that failed which had failed attempts and were to be tried
-            again: none of them failed for good.
-        failing: its scripts that fail at this moment, or did when it ended.
-        over: why it gets no further trial, however often the run is resumed; None while one may
-            come, and once it is published.
+        awaits_approval: since when its model waits for a person's approval, in ISO 8601.
+        gate: the gate's result for a model that passed; None without a previous model, or a gate.
+        kept: why the gate kept the current model, if it did.
+        holdout: how far its full training's validation and test losses are apart, if the number of
+            rows doesn't explain it.
+        changed: the files of its data or code that have changed since the submission, if any.
+        checks: the warnings of the checks of its day's table, if any.
+        drift: how the previously current model has drifted, if the gate found that.
+        cause: why attempts failed, if any did: the most frequent cause of a failed region,
+            otherwise the latest.
+        cut_off: the number of a failed region's trials with failed attempts that were still to be
+            retried.
+        failing: its scripts that fail now, or failed at its end.
+        over: why it gets no further trial even after a resume; None if one is possible, or if it
+            is published.
     """
 
     name: str
@@ -99,26 +99,26 @@ class RegionStatus:
 
     @property
     def finished(self) -> int:
-        """Trials that are over, whatever became of them."""
+        """The number of ended trials, in any state."""
         return self.done + self.failed + self.pruned + self.stopped_early + self.cut_off
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """Where a run stands.
+    """The status of a run.
 
     Attributes:
-        root: the job id of its DAGMan, while that is in the queue.
-        notice: what a reader should know first, e.g. that HTCondor is out of reach.
+        root: the job id of its DAGMan in the queue.
+        notice: the most important notice, e.g. that HTCondor is unreachable.
         held: jobs on hold, with their reasons.
-        troubles: what keeps a part of it from going on at this moment.
+        troubles: faults that block parts of it at this moment.
         failing: those of the troubles that are errors of its scripts, or of its service.
-        job_troubles: those of the troubles that are trials which get nowhere.
-        work: the time that its jobs have executed, and what was lost of it.
-        mends: what the supervisor mended, oldest first: `{"time", "region", "what", "remedy"}`.
-        money: what the run's fleet costs; None without a fleet that an autoscaler scales.
-        again: what starts another run of its study, of the same day.
-        mending: what installs the modules that its trainer misses, if that is why trials fail.
+        job_troubles: those of the troubles that are trials without progress.
+        work: the execution time of its jobs, and the lost part.
+        mends: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
+        money: the cost of the run's fleet; None without a fleet with an autoscaler.
+        again: the command for another run of its study, of the same day.
+        mending: how to install the modules that its trainer lacks, if trials fail for that.
     """
 
     run: str
@@ -143,7 +143,7 @@ class RunStatus:
 
     @property
     def usd(self) -> float | None:
-        """What it has cost: its fleet, else its jobs; None where no price is known."""
+        """The cost of its fleet, otherwise of its jobs; None if no price is known."""
         if self.money:
             return self.money.spent
         known = [region.usd for region in self.regions if region.usd is not None]
@@ -151,18 +151,18 @@ class RunStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen unless somebody does something."""
+        """True if nothing will happen without a person's action."""
         return self.state not in UNDER_WAY
 
     @property
     def run_troubles(self) -> tuple[str, ...]:
-        """The troubles but those of single trials."""
+        """The troubles except those of single trials."""
         of_trials = set(map(str, self.job_troubles))
         return tuple(each for each in self.troubles if each not in of_trials)
 
     @property
     def is_well(self) -> bool:
-        """Return whether nobody has to look at it: what `trialfleet status` exits with 0 for."""
+        """True if it needs no attention; `trialfleet status` then exits with 0."""
         return self.state.is_well and not self.job_troubles
 
     def to_json(self) -> dict[str, Any]:

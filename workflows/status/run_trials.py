@@ -1,4 +1,4 @@
-"""A run's trials: as its storage has them, and as every view shows them."""
+"""A run's trials, as stored and as all views show them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
 
-# What a row of every trial has, in this order; its parameters follow, then its metrics.
+# The columns of every trial, in this order; its parameters follow, then its metrics.
 COLUMNS = (
     "region", "trial", "node", "state", "value", "predicted", "attempts", "seconds", "started",
     "ended", "wall_seconds", "last_wall_seconds", "cpu_seconds", "memory_mb", "machine", "slot",
@@ -33,29 +33,28 @@ _COUNTS = ("ranks", "generations")
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(Job):
-    """One trial of a region and its job, as every view has it.
+    """One trial of a region and its job, as in every view.
 
-    `started` and `ended` are Unix seconds, what ends in `_seconds` seconds, `memory_mb` MB, `usd`
-    and `lost_usd` USD. Texts are printable, numbers finite; what nobody knows is None. `row` has
-    it flat, for a table.
+    `started` and `ended` are Unix seconds, fields that end in `_seconds` are seconds, `memory_mb`
+    is in MB, `usd` and `lost_usd` are in USD. Texts are printable, numbers are finite, unknown
+    values are None. `row` returns it flat, for a table.
 
     Attributes:
         region: its region's name.
         trial: its number in the region's study, from 0.
-        node: its name, which says which DAG node has it.
-        state: where it stands, as `TrialState` has it.
+        node: its name, which contains its DAG node's.
+        state: its state.
         baseline: whether it has the default settings.
-        value: the objective's metric, of a complete trial.
-        predicted: what it would have been, of a trial that was stopped early.
-        stopped: the numbers of the order to stop: at which `step` of `max_steps`, and why.
-        params: what the trial was given, without constants and parameters that mean nothing in it.
-        metrics: all that it reported at its end.
-        seconds: how long its training took, in seconds, by the trainer's own word.
-        device: what it trained on, likewise.
-        error: why it failed, or was given up; while it runs: why its last attempt failed, if one
-            has.
-        curve: the objective's metric as it was reported: steps, ascending, and values.
-        stays: the executions of its job over all attempts, oldest first; empty: nothing tells.
+        value: the objective's metric of a complete trial.
+        predicted: the predicted value of a trial that was stopped early.
+        stopped: the numbers of the stop order: the `step` of `max_steps`, and its reason.
+        params: its parameters, without constants and inactive ones.
+        metrics: all metrics in its result.
+        seconds: the duration of its training in seconds, as reported by the trainer.
+        device: the device of its training, as reported by the trainer.
+        error: why it failed or was abandoned; of a running trial, why its last attempt failed.
+        curve: the reported values of the objective's metric: ascending steps, and values.
+        stays: the executions of its job over all attempts, oldest first; empty: unknown.
     """
 
     region: str
@@ -76,14 +75,14 @@ class Trial(Job):
 
     @property
     def compute_seconds(self) -> float | None:
-        """How long it kept a slot busy: HTCondor's word, else the trainer's."""
+        """The time that it used a slot, from HTCondor, otherwise from the trainer."""
         return self.seconds if self.wall_seconds is None else self.wall_seconds
 
     @property
     def saved_seconds(self) -> float:
-        """How long it would have gone on if it had not been stopped early, by its own pace.
+        """The time that early stopping saved, estimated from the trial's own pace.
 
-        It trains on while the order is on its way: the last step that it reported counts.
+        It trains until the order arrives: its last reported step counts.
         """
         told, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
         last = max(told, *(step for step, _ in self.curve[-1:]), 0.0)
@@ -95,8 +94,8 @@ class Trial(Job):
         """Return it as a row of a table, flat, with the columns of `trialfleet trials --csv`.
 
         `started` and `ended` are datetimes in UTC here; each parameter is a column `params.NAME`,
-        each metric `metrics.NAME`. `pandas.DataFrame([trial.row() for trial in run.trials()])`
-        makes a table of them, polars likewise.
+        each metric `metrics.NAME`. For a table: `pandas.DataFrame([trial.row() for trial in
+        run.trials()])`, likewise with polars.
         """
         return {
             **{name: getattr(self, name) for name in COLUMNS},
@@ -124,11 +123,11 @@ def trials_of(
 
     Args:
         region: its name.
-        stored: its trials as the storage has them.
-        unfinished: the words for those that were not told yet, by node.
+        stored: its stored trials.
+        unfinished: the states of trials that are not told yet, by node.
         files: its folder.
-        study: the run's.
-        now: until when a trial executes that may do so still; None: none does.
+        study: the run's study.
+        now: the present, until which running trials execute; None: none runs.
     """
     return tuple(
         trial_of(region, each, unfinished, trial_stays(files, each, study, now)) for each in stored
@@ -141,9 +140,9 @@ def trial_of(
     unfinished: Mapping[str, TrialState],
     stays: Sequence[Stay] = (),
 ) -> Trial:
-    """Return a trial; the arguments as of `trials_of`, `stays` are the executions of its job.
+    """Return a trial; arguments as in `trials_of`, with the executions of its job as `stays`.
 
-    Of its notes, which trainers and other releases wrote, only what makes sense is taken.
+    Trainers and other releases wrote its notes: invalid values are dropped.
     """
     notes = stored.user_attrs
     node, is_early = str(notes.get("node", "")), is_stopped_early(stored)
@@ -183,7 +182,7 @@ def _cleaned(stay: Stay) -> Stay:
 
 
 def _error(stored: StoredTrial, state: TrialState) -> str | None:
-    """Why a trial failed, or was given up; else why the last attempt at it did, if one has."""
+    """Return why a trial failed or was abandoned, otherwise why its last attempt failed."""
     if state in {TrialState.FAILED, TrialState.PRUNED}:
         return str(stored.user_attrs.get("error") or "").strip() or "no error was recorded"
     attempts = [] if stored.state.is_finished() else failed_attempts([stored])
@@ -195,19 +194,19 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _amount(value: Any) -> float | None:
-    if type(value) is float and 0.0 <= value < inf:  # most are; what follows takes longer
+    if type(value) is float and 0.0 <= value < inf:  # the common case, faster
         return value
     return float(value) if is_finite(value) and value >= 0 else None
 
 
 class RunTrials:
-    """Reads the trials of a run; finished ones are fetched from the storage once. Writes nothing.
+    """Read-only reader of a run's trials that fetches finished ones from the storage only once.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
         frozen: its study.
-        brief: whether `read` and `all` leave out their curves, and what neither status nor costs
-            need.
+        brief: whether `read` and `all` leave out curves and other parts that status and costs do
+            not need.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
@@ -220,7 +219,7 @@ class RunTrials:
         self._seen: dict[str, list[StoredTrial]] = {}
 
     def of(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; none while its study has not begun.
+        """Return a region's trials; empty before its study starts.
 
         Raises:
             OptimizerError: the storage can't be read.
@@ -228,17 +227,17 @@ class RunTrials:
         return _without_repeats(self._whole(self._names[region]))
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each of some regions, by its number; likewise."""
+        """Return one trial, by its number, of each of some regions; raises likewise."""
         found = self._all.some({self._names[region]: n for region, n in numbers.items()})
         return {region: found[self._names[region]] for region in numbers}
 
     def read(self) -> dict[str, list[StoredTrial]]:
-        """Return the trials by region, without what is left out; likewise."""
+        """Return the trials by region; raises likewise."""
         found = self._all.all(list(self._names.values()))
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
-        """Return the same, and why they are those last seen where they are."""
+        """Return the trials by region; if unreadable, the last ones read and the reason."""
         notice = None
         try:
             self._seen = self.read()

@@ -1,4 +1,4 @@
-"""How long a region, and its run, will still take, at the pace of the time between their pauses."""
+"""Estimates of the remaining time of a region and its run, at their pace without pauses."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def seconds_left(
     hours: float | None,
     pauses: Sequence[Span] = (),
 ) -> float | None:
-    """Remaining trials at the pace so far, finished trials / time since the first was asked.
+    """Return the time for the remaining trials, at the pace since the first trial was asked.
 
-    The time while the run was paused is none in which a trial could have finished.
+    Pauses of the run don't count.
 
     Args:
-        first: when the first of a region's trials was asked for, in Unix seconds.
-        finished: trials that are over.
-        budget: trials that the region may run.
-        hours: for which it may.
+        first: when the first of a region's trials was asked, in Unix seconds.
+        finished: the number of ended trials.
+        budget: the maximum number of trials.
+        hours: the maximum number of hours.
         pauses: when the run was paused.
     """
     if first is None or not finished:
@@ -43,13 +43,13 @@ def seconds_left(
 def seconds_left_of_run(
     regions: Iterable[RegionStatus], begun: float | None, pauses: Sequence[Span] = ()
 ) -> float | None:
-    """The pace of all regions together so far: they share the pool, now these and now those.
+    """Return the remaining time at the pace of all regions together, as they share the pool.
 
     A region's full training counts as one trial. None until a tenth is done.
 
     Args:
-        regions: of the run.
-        begun: when its first trial was asked for, in Unix seconds.
+        regions: the run's regions.
+        begun: when its first trial was asked, in Unix seconds.
         pauses: when it was stopped, or HTCondor was down.
     """
     regions = list(regions)
@@ -62,11 +62,11 @@ def seconds_left_of_run(
 
 
 def begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
-    """Return when the first trial of all regions was asked for, in Unix seconds."""
+    """Return when the first trial of all regions was asked, in Unix seconds."""
     return first_start(chain.from_iterable(trials.values()))
 
 
 def first_start(trials: Iterable[StoredTrial]) -> float | None:
-    """Return when the first of some trials was asked for, in Unix seconds."""
+    """Return when the first of some trials was asked, in Unix seconds."""
     first = min(filter(None, (trial.datetime_start for trial in trials)), default=None)
     return first.timestamp() if first else None

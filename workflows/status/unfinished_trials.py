@@ -1,7 +1,7 @@
-"""The trials that run now, and how far each has come.
+"""The running trials and their progress.
 
-A node's job is at one trial at a time: that which is asked and not told. The job's agent brings its
-reports into `words/`.
+A node's job trains one trial at a time: the one that is asked and not told. The job's agent brings
+its reports into `words/`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class RunningTrial:
     """A trial, or a full training, whose job runs now.
 
     Attributes:
-        node: its name; of a full training or a gate, and of a job between two trials, the node's.
-        slot: where it runs, as HTCondor names it: `slot1_1@host`.
-        started: since when, in Unix seconds.
-        step: the last step that it reported, where that is known.
-        value: the objective's metric in that report, if it was in it.
-        ranks: of a gang, how many train now; 0 while a generation forms.
-        generation: of a gang, its current one.
+        node: its name; for a full training, a gate, or a job between two trials, the node's.
+        slot: HTCondor's name of its slot: `slot1_1@host`.
+        started: its start, in Unix seconds.
+        step: its last reported step, if known.
+        value: the objective's metric in that report, if it has one.
+        ranks: for a gang, the number of training ranks; 0 while a generation forms.
+        generation: for a gang, its current generation.
     """
 
     node: str
@@ -54,14 +54,14 @@ def running_trials(
     metric: str,
     unfinished: Collection[str] = (),
 ) -> tuple[RunningTrial, ...]:
-    """Return how far each of a region's running trials has come, by their nodes.
+    """Return a region's running trials with their progress, by node.
 
     Args:
         files: the region's folder.
         region: its nodes.
-        queued: what the job queue says of the run; None if it is out of reach.
-        metric: the objective's.
-        unfinished: the region's trials that are asked and not told, by their names.
+        queued: the run's jobs in the queue; None if the queue is unreachable.
+        metric: the objective's metric.
+        unfinished: the names of the region's trials that are asked and not told.
     """
     jobs = queued.running_jobs if queued else {}
     ends = {region.best, region.gate}
@@ -95,7 +95,7 @@ def _running_trial(
 
 
 def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
-    """The last report that came, if it is of this trial: its job was at another one before."""
+    """Return the last report if it is this trial's: its job trained another one before."""
     order = read_order(place)
     if place.is_shared and (order is None or order.name != place.root.name):
         return None
@@ -109,7 +109,7 @@ def unfinished_of(
     state: RunState,
     queued: QueuedRun | None,
 ) -> dict[str, TrialState]:
-    """Return the words for a region's trials that are asked and not told, by their names."""
+    """Return the states of a region's trials that are asked and not told, by name."""
     running = queued.running if queued else frozenset()
     held = {job.node for job in queued.held} if queued else set()
     names = [str(trial.user_attrs.get("node")) for trial in trials if not trial.state.is_finished()]
@@ -129,7 +129,7 @@ def jobs_without_trial(
     unfinished: Iterable[str],
     queued: QueuedRun | None,
 ) -> int:
-    """Return how many of a region's lanes wait for slots to ask there what they are to train."""
+    """Return the number of a region's lanes that wait for a slot before asking for a trial."""
     if queued is None:
         return 0
     waiting = queued.idle.intersection(region.trial_nodes)

@@ -1,4 +1,4 @@
-"""Why the jobs of a run that wait will wait for ever, as the pool is now."""
+"""Reasons why waiting jobs of a run can't start in the present pool."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 
 
 class Waiting:
-    """Looks now and then at what a run's jobs wait for.
+    """Periodic check of a run's waiting jobs.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
         frozen: its study.
     """
 
@@ -33,11 +33,11 @@ class Waiting:
         self._found: tuple[str, ...] = ()
 
     def why(self, queued: QueuedRun) -> tuple[str, ...]:
-        """Return what keeps waiting jobs from starting, if anything does, a line each."""
+        """Return the reasons why waiting jobs can't start, one per line."""
         if time.monotonic() - self._looked >= _LOOK_EVERY:
             try:
                 self._found = self._look(queued)
-            except PoolError:  # the queue answered a moment ago: the next look may do better
+            except PoolError:  # the queue answered a moment ago: the next check may succeed
                 self._found = ()
             self._looked = time.monotonic()
         return self._found
@@ -47,11 +47,11 @@ class Waiting:
         return (*access_point.why_they_wait(queued.ads), *self._trials(queued, idle))
 
     def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:
-        """All trials of a run ask for the same: while one runs, the others wait for their turn."""
+        """Return why no trial can start; empty while one runs, as all trials request the same."""
         waits = any(ad["JobUniverse"] == Universe.VANILLA for ad in idle)
         if not waits or queued.running:
             return ()
-        if fleet := self._frozen.study.fleet:  # what its nodes can't hold, its autoscaler knows
+        if fleet := self._frozen.study.fleet:  # its autoscaler knows what does not fit its nodes
             notes = scaling_notes(self._folder, self._frozen.run, fleet)
             return tuple(f"trials wait: {note}" for note in notes)
         job = job_queue.one_idle(self._folder)

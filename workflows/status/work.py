@@ -1,4 +1,4 @@
-"""How long the jobs of a run have executed, what of that was thrown away, and what it cost."""
+"""The work of a run's jobs: how long they executed, how much was lost, and the cost."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MUCH, _LEAST_SECONDS = 1 / 3, 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The executions of jobs, added up.
+    """The sum of jobs' executions.
 
     Attributes:
-        seconds: how long they lasted.
-        lost_seconds: of that, attempts that failed, and executions that were cut off, without what
-            a checkpoint saved of them.
+        seconds: their duration.
+        lost_seconds: the part of failed attempts and interrupted executions, without the part that
+            a checkpoint saved.
         lost_share: lost_seconds / seconds, from 0 to 1.
     """
 
@@ -38,7 +38,7 @@ class Work:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[float, float]]) -> Work:
-        """Return the sum of parts, each its seconds and its lost seconds."""
+        """Return the sum of parts, each with its seconds and its lost seconds."""
         found = list(parts)
         seconds, lost = sum(each for each, _ in found), sum(lost for _, lost in found)
         share = lost / seconds if seconds else 0.0
@@ -48,17 +48,17 @@ class Work:
 
     @property
     def is_much_lost(self) -> bool:
-        """Return whether so much was lost that somebody should look for the reason."""
+        """True if so much was lost that a person should look for the reason."""
         return self.lost_share > _MUCH and self.lost_seconds >= _LEAST_SECONDS
 
     def __str__(self) -> str:
-        """In a line."""
+        """Return it in one line."""
         minutes, of = self.lost_seconds / 60, self.seconds / 60
         return f"{self.lost_share:.0%} of all work was lost: {minutes:.0f} of {of:.0f} min"
 
 
 class _Part(NamedTuple):
-    """Executions, added up: how long they lasted, what of it was lost, and what they cost."""
+    """A sum of executions: their duration, the lost part, and their cost."""
 
     seconds: float
     lost_seconds: float
@@ -66,18 +66,18 @@ class _Part(NamedTuple):
 
 
 class WorkReader:
-    """Adds up a run's executions again and again; what is over is read once.
+    """Repeated reader of a run's executions that reads ended ones only once.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
         study: its study.
     """
 
     def __init__(self, folder: RunFolder, study: Study) -> None:
         self._folder, self._study = folder, study
-        self._trials: dict[tuple[str, int], tuple[str, _Part]] = {}  # those that are over
-        self._lost_nothing: dict[str, dict[int, str]] = {}  # of such trials, the nodes
-        self._regions: dict[str, tuple[object, list[_Part]]] = {}  # those without jobs
+        self._trials: dict[tuple[str, int], tuple[str, _Part]] = {}  # ended trials
+        self._lost_nothing: dict[str, dict[int, str]] = {}  # nodes of ended trials without losses
+        self._regions: dict[str, tuple[object, list[_Part]]] = {}  # regions without jobs
 
     def read(
         self,
@@ -87,13 +87,13 @@ class WorkReader:
         queued: QueuedRun | None,
         now: float,
     ) -> tuple[Work, dict[str, float | None]]:
-        """Return the work of a run so far, and what each region has cost: None without any price.
+        """Return the work of a run so far, and the cost of each region: None without any price.
 
         Args:
             regions: its regions.
             trials: their trials, by the regions' names.
             jobs: those in the queue.
-            queued: what the queue says of it; None if it is out of reach.
+            queued: its jobs in the queue; None if the queue is unreachable.
             now: the time in Unix seconds.
         """
         running = queued.running if queued else frozenset()
@@ -128,7 +128,7 @@ class WorkReader:
         price, logs = self._study.usd_per_hour, {}
         for node in lanes:
             logs[node] = read_job_stays(files.trial(node).log, price, now=until(node))
-        # what of a job was lost, its trials tell: those that it had ended before were not
+        # a job's losses are its trials': trials that had ended before are not lost
         jobs = {
             node: _sum(stays)._replace(lost_seconds=0.0)
             for node, (stays, _) in logs.items()
@@ -138,11 +138,11 @@ class WorkReader:
         lost_nothing = self._lost_nothing_of(region, trials)
         for trial in trials:
             if lost_nothing.get(trial.number) in jobs:
-                continue  # all of it is in its job's executions
+                continue  # its job's executions include all of it
             node, part = self._of_trial(files, region, trial, running, useless, now)
             found.append(_lost_of(part) if node in jobs else part)
         for node, end in ((region.best, files.best), (region.gate, files.gate)):
-            # of one in a lane's job the note says the same as that job's log
+            # for one in a lane's job, the note equals that job's log
             own = (
                 read_stays(end, price, now=until(node))
                 if jobs
@@ -151,9 +151,9 @@ class WorkReader:
             found.append(_sum(own, checkpointed=node not in useless))
             for lane, (_, ends) in logs.items():
                 if end.root.name in ends:
-                    in_vain = lane != lane_of(files, end)
+                    is_lost = lane != lane_of(files, end)
                     place = in_lane(files, end, lane)
-                    stays = read_stays(place, price, failed=in_vain, now=until(lane))
+                    stays = read_stays(place, price, failed=is_lost, now=until(lane))
                     found.append(_lost_of(_sum(stays, checkpointed=lane not in useless)))
         self._regions[region.slug] = stamp, found
         return found
@@ -161,7 +161,7 @@ class WorkReader:
     def _lost_nothing_of(
         self, region: RegionGraph, trials: Iterable[StoredTrial]
     ) -> dict[int, str]:
-        """The nodes that trained the trials which are over and have lost nothing, by number."""
+        """Return the nodes of ended trials without losses, by the trials' numbers."""
         known = self._lost_nothing.setdefault(region.slug, {})
         new = (trial for trial in trials if trial.number not in known)
         known |= {trial.number: _node_of(region, trial) for trial in new if has_lost_nothing(trial)}
@@ -176,7 +176,7 @@ class WorkReader:
         useless: Set[str],
         now: float,
     ) -> tuple[str, _Part]:
-        """The node that trained a trial, and what it came to."""
+        """Return the node that trained a trial, and the trial's sum."""
         key = (files.root.name, trial.number)
         if key in self._trials:
             return self._trials[key]
@@ -194,7 +194,7 @@ def _node_of(region: RegionGraph, trial: StoredTrial) -> str:
 
 
 def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTrial]) -> object:
-    """What changes with the executions of a region; None while a trial is not over."""
+    """Return a value that changes with a region's executions; None until all trials end."""
     if not all(trial.state.is_finished() for trial in trials):
         return None
     logs = [files.trial(node).log for node in lanes]
@@ -203,12 +203,12 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_of(part: _Part) -> _Part:
-    """What of a trial is not in the executions of its job."""
+    """Return the part of a trial that is not in its job's executions."""
     return part._replace(seconds=0.0, usd=None)
 
 
 def _sum(stays: Sequence[Stay], *, checkpointed: bool = True) -> _Part:
-    """What stays come to. What was saved and is no checkpoint takes no trial further."""
+    """Return the sum of stays; saved files without a checkpoint don't reduce the loss."""
     lost = sum(
         stay.lost_seconds if checkpointed or not stay.end.is_lost else stay.seconds
         for stay in stays

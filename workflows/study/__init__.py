@@ -1,1 +1,1 @@
-"""What a study.yaml is: its tables and their checks, its places, the file with its errors."""
+"""The study file: its tables and their checks, its paths, its errors."""

@@ -1,4 +1,4 @@
-"""What one value of a study file may be, each said in words that a person can act on."""
+"""Validators of single values of a study file, with errors that a person can act on."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from trialfleet.workflows.names import check_region_name
 URL_PREFIXES = ("s3://",)
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 MAX_SHARES = 16
-SHARE_ROUNDING = 0.02  # 0.33 is a third, and 0.3 is none
+SHARE_ROUNDING = 0.02  # 0.33 means 1/3; 0.3 is invalid
 GPUS = (
-    "must be a whole number of GPUs, or 1/N of one for N trials on a GPU: "
+    "must be a whole number of GPUs, or a share 1/N for N trials on a GPU: "
     f"0.5, 0.25 or 1/3, down to 1/{MAX_SHARES}"
 )
 S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
 def transferable(value: str) -> str:
-    """Return `value` when HTCondor's list of files to transfer, which has no quoting, can hold it.
+    """Return `value` if HTCondor's list of files to transfer, which has no quoting, can hold it.
 
     Raises:
         ValueError: the list would be read differently.
     """
     if not is_transferable(value):
         raise ValueError(
-            f"{value!r} can't be sent by HTCondor's file transfer: no comma, double quote, "
-            "backslash, macro such as $(X) or $$, or blank at an end"
+            f"{value!r} can't be sent by HTCondor's file transfer: remove commas, double quotes, "
+            "backslashes, macros such as $(X) or $$, and blanks at its start and end"
         )
     return one_line(value)
 
 
 def _expression(value: str) -> str:
-    """A ClassAd expression, checked by HTCondor's own parser."""
+    """Validate a ClassAd expression with HTCondor's own parser."""
     import classad2
 
     one_line(value)
     if has_macro(value):
-        raise ValueError(f"{value!r}: $(X), $X(…) and $$ would be expanded by the submit file")
+        raise ValueError(f"{value!r}: the submit file would expand $(X), $X(…) and $$; remove them")
     try:
         classad2.ExprTree(value)
     except Exception as error:
@@ -61,7 +61,7 @@ def _expression(value: str) -> str:
 
 def _local(value: str) -> str:
     if SCHEME.match(value):
-        raise ValueError(f"{value!r} is a URL; name a file or folder of this machine")
+        raise ValueError(f"{value!r} is a URL; name a file or folder on this machine")
     return value
 
 
@@ -70,23 +70,23 @@ def _data_place(value: str) -> str:
     if scheme and scheme[0] not in URL_PREFIXES:
         raise ValueError(f"{scheme[0]} is not supported; give a path or an s3://BUCKET/KEY URL")
     if scheme and not S3_OBJECT.fullmatch(value):
-        raise ValueError(f"{value!r} names no object; write s3://BUCKET/KEY")
+        raise ValueError(f"{value!r} has no object key; write s3://BUCKET/KEY")
     return value
 
 
 def _in_quotes(value: Any) -> Any:
     if not isinstance(value, str):
-        raise refusal("a region's name is text; put it in quotes")
+        raise refusal("a region's name must be text; put it in quotes")
     return value
 
 
 def as_list(value: Any) -> Any:
-    """Return a text as the list of it."""
+    """Return a text as a list of one entry."""
     return [value] if isinstance(value, str) else value
 
 
 def _as_words(value: Any) -> Any:
-    """A command given as one text is split into words as a shell would; nothing is expanded."""
+    """Split a command given as one text into words as a shell does, without expansion."""
     if not isinstance(value, str):
         return value
     try:
@@ -95,27 +95,27 @@ def _as_words(value: Any) -> Any:
         raise ValueError(f"{value!r} can't be split into words: {error}") from error
 
 
-def _at_least_a_word(value: list[str]) -> list[str]:
+def _nonempty(value: list[str]) -> list[str]:
     if not value or not value[0]:
         raise refusal("must be a program and its arguments, such as [python3, train.py]")
     return value
 
 
-MOST_CORES = 100_000  # of a machine, or its GPUs; HTCondor takes what is far more for none
-MOST_RANKS = 1_000  # of a gang: a job each
+MOST_CORES = 100_000  # of a machine, or its GPUs; HTCondor reads a far larger number as 0
+MOST_RANKS = 1_000  # of a gang: one job each
 _TEN_YEARS = 10 * 365 * 24 * 60  # minutes
 
 
 def _time_for_a_trial(value: float) -> float:
     if value < 1 / 60:
-        raise refusal("must be a second (0.017) or more")
-    if value > _TEN_YEARS:  # HTCondor takes what is far more for 0
-        raise refusal(f"must be at most {_TEN_YEARS}, which is ten years; null: no limit")
+        raise refusal("must be one second (0.017) or more")
+    if value > _TEN_YEARS:  # HTCondor reads a far larger number as 0
+        raise refusal(f"must be at most {_TEN_YEARS}, which is ten years; use null for no limit")
     return value
 
 
 def _gpus(value: Any) -> int | float:
-    """Whole GPUs; or a share 1/N, in text or as a number that people have rounded."""
+    """Validate whole GPUs, or a share 1/N as text or as a rounded number."""
     fraction = re.fullmatch(r"1 ?/ ?([1-9][0-9]?)", value) if isinstance(value, str) else None
     gpus = 1 / int(fraction[1]) if fraction else value
     if not is_number(gpus):
@@ -143,13 +143,13 @@ LocalFiles = Annotated[list[LocalFile], BeforeValidator(as_list, json_schema_inp
 DataPlaces = Annotated[list[DataPlace], BeforeValidator(as_list, json_schema_input_type=_OR_LIST)]
 Command = Annotated[
     list[Annotated[str, AfterValidator(one_line)]],
-    AfterValidator(_at_least_a_word),
+    AfterValidator(_nonempty),
     BeforeValidator(_as_words, json_schema_input_type=_OR_LIST),
 ]
 
 
 def _trials_per_job(value: Any) -> int | Literal["all"]:
-    """A number of trials, or all."""
+    """Validate a number of trials, or all."""
     if value == "all":
         return "all"
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -182,7 +182,7 @@ StudyName = Annotated[
         matches(_NAME, "letters, digits, '-' and '_', 64 at most, a letter or digit first")
     ),
     schema_of(_NAME),
-    Field(description="Letters, digits, - and _. Runs, models and the fleet are found by it."),
+    Field(description="Letters, digits, - and _. It identifies runs, models and the fleet."),
 ]
 TeamName = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""A study's `daily:` table, and the day that a run is of."""
+"""A study's `daily:` table, and the day of a run."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def _zone(value: str) -> str:
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         guess = did_you_mean(value, available_timezones())
         raise refusal(
-            f"there is no time zone {value!r}{guess}; name one such as Europe/Oslo or UTC"
+            f"unknown time zone {value!r}{guess}; name one such as Europe/Oslo or UTC"
         ) from error
     return value
 
 
 def _lasting(value: str) -> str:
     if not lasting(value):
-        raise refusal("must be longer than nothing")
+        raise refusal("must be longer than 0 minutes")
     return value
 
 
 def lasting(text: str) -> timedelta:
-    """Return how long `6h`, `90m` or `1h30m` is."""
+    """Return the duration that `6h`, `90m` or `1h30m` means."""
     found = re.fullmatch(_LASTS, text)
     assert found, text
     hours, minutes = (int((part or "0h")[:-1]) for part in found.groups())
@@ -72,47 +72,49 @@ FileName = Annotated[
 
 
 class Daily(Section):
-    """When a study runs each day, and what becomes of days that didn't go as meant."""
+    """The schedule of a study's daily runs, and how irregular days are handled."""
 
-    at: TimeOfDay = Field(description="The time of day at which a day's run begins.")
+    at: TimeOfDay = Field(description="Time of day when a day's run starts.")
     zone: Annotated[str, AfterValidator(_zone)] | None = Field(
-        None, description="Its time zone, such as Europe/Oslo (default: the machine's)."
+        None, description="Time zone, such as Europe/Oslo (default: the machine's)."
     )
     deadline: Lasting | None = Field(
         None,
-        description="So long after its start, such as 6h, a day asks for no more trials: each "
-        "region trains the best settings so far in full and publishes (default: none).",
+        description="Time after a day's start, such as 6h, when it starts no more trials: each "
+        "region trains its best settings so far in full and publishes (default: none).",
     )
     wait_for_data: Lasting | None = Field(
         None,
-        description="So long after a day begins, such as 3h, data that isn't there yet is awaited, "
-        "and the other regions begin meanwhile (default: such a region's day has failed).",
+        description="How long a day waits for absent data, such as 3h; the other regions start "
+        "meanwhile (default: the day of a region without data fails).",
     )
     ready_file: FileName | None = Field(
         None,
-        description="The name of a file, such as _SUCCESS, that stands beside a region's data, or "
-        "in its folder, once the data is whole (default: it counts as whole when nothing was "
-        "written for a minute). Needs wait_for_data.",
+        description="Name of a file, such as _SUCCESS, that appears beside a region's data, or in "
+        "its folder, once the data is complete (default: data is complete when nothing was "
+        "written for a minute). Requires wait_for_data.",
     )
     missed: Literal["latest", "all", "none"] = Field(
         "latest",
-        description="Days on which the machine was off: latest makes up for the last of them, all "
-        "for each, oldest first; none waits for the next.",
+        description="Days on which the machine was off: latest runs the last of them, all runs "
+        "each of them, oldest first; none waits for the next day.",
     )
     unchanged: Literal["skip", "train"] = Field(
-        "skip", description="Regions whose data and settings are those of their last model."
+        "skip",
+        description="Whether to skip or train regions whose data and settings have not changed "
+        "since their last model.",
     )
     takeover_after: Lasting | None = Field(
         None,
         description="Two managers share this study's days. If the working manager is silent for "
-        "this long, such as 10m, the other continues the day (default: one manager). Needs storage "
-        "in PostgreSQL and models in S3; docs/daily.md.",
+        "this long, such as 10m, the other continues the day (default: one manager). Requires "
+        "storage in PostgreSQL and models in S3; docs/daily.md.",
     )
 
     @model_validator(mode="after")
     def _waits_for_the_ready_file(self) -> Self:
         if self.ready_file and not self.wait_for_data:
-            refuse("Daily", [(("ready_file",), "needs wait_for_data", self.ready_file)])
+            refuse("Daily", [(("ready_file",), "requires wait_for_data", self.ready_file)])
         return self
 
     @property
@@ -122,11 +124,11 @@ class Daily(Section):
         return time(hour, minute)
 
     def begins(self, day: date) -> datetime:
-        """Return when a day begins, in UTC."""
+        """Return the start of a day in UTC."""
         return datetime.combine(day, self.time, self.tzinfo).astimezone(UTC)
 
     def waits_until(self, day: date) -> datetime | None:
-        """Return until when a day waits for data, in UTC; None if it doesn't."""
+        """Return the end of a day's wait for data in UTC; None if it does not wait."""
         return self.begins(day) + lasting(self.wait_for_data) if self.wait_for_data else None
 
     def today(self, now: datetime) -> date:
@@ -134,7 +136,7 @@ class Daily(Section):
         return now.astimezone(self.tzinfo).date()
 
     def due(self, now: datetime) -> date:
-        """Return the newest day that has begun: yesterday until the time of day has come."""
+        """Return the newest day that has started: yesterday until the time of day has come."""
         today = self.today(now)
         return today if self.begins(today) <= now + EARLY else today - timedelta(days=1)
 
@@ -144,7 +146,7 @@ class Daily(Section):
         return ZoneInfo(self.zone) if self.zone else None
 
     def ends(self, started: datetime) -> datetime | None:
-        """Return the deadline of what started then; None without one."""
+        """Return the deadline of a day that started at a time; None without one."""
         return started + lasting(self.deadline) if self.deadline else None
 
 
@@ -152,10 +154,10 @@ Reaction = Literal["warn", "fail", "off"]
 
 
 class Checks(Section):
-    """What becomes of a region whose new table is unlike those of its past days.
+    """The reaction to a region's new table that differs from those of its past days.
 
-    warn: it is trained, and the warning goes with its model. fail: its day has failed before
-    anything is spent. off: nobody looks.
+    warn: it is trained, and its model keeps the warning. fail: its day fails before anything is
+    spent. off: there is no check.
     """
 
     rows: Reaction = Field("warn", description="The number of rows.")
@@ -166,22 +168,22 @@ class Checks(Section):
     target: Reaction = Field("warn", description="The target's classes, or its quantiles.")
     labels: Reaction = Field(
         "warn",
-        description="Whether a cheap model tells the labels better than the same labels shuffled.",
+        description="Whether a cheap model predicts the labels better than shuffled labels.",
     )
 
     def reaction(self, check: str) -> Reaction:
-        """Return what becomes of a region for what a check found."""
+        """Return the reaction to a check's finding."""
         found: Reaction = getattr(self, check)
         return found
 
 
 class RunsDay(BaseModel):
-    """The day that a run is of, frozen with it.
+    """The day of a run, frozen with it.
 
     Attributes:
-        date: what `{date}` stands for in the study's data.
-        deadline: from then on no trial begins; None: there is none.
-        settings: of each region: a fingerprint of all else that decides what is trained.
+        date: the date that replaces `{date}` in the study's data.
+        deadline: no trial starts after it; None: there is none.
+        settings: for each region, a fingerprint of all other settings that affect its training.
     """
 
     date: date

@@ -1,4 +1,4 @@
-"""What is wrong with a study file, with file, line, key, value and choices."""
+"""Errors of a study file, with file, line, key, value and choices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
 
 @contextmanager
 def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
-    """Tell what is wrong with a study that was read from a file as `load_study` does: with lines.
+    """Add lines to the errors of a study that was read from a file, as `load_study` does.
 
     Raises:
         StudyError: instead of an `UnusableStudyError`.
@@ -54,7 +54,7 @@ def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
-    """Return where a study's file sets keys such as `resources.memory`, as `FrozenStudy` has it."""
+    """Return where a study's file sets keys such as `resources.memory`, as in `FrozenStudy`."""
     file = Path(path).absolute()
     tree, places = read_table(file), {}
     for key in keys:
@@ -65,7 +65,7 @@ def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
 
 
 def validated(model: type[Model], path: Path, tree: Any) -> Model:
-    """Return what a file's content makes; raise a `StudyError` that tells a problem a line."""
+    """Return a file's content as a model; raise a `StudyError` with one line per problem."""
     try:
         return model.model_validate(tree, context=FROM_FILE)
     except ValidationError as error:
@@ -75,7 +75,7 @@ def validated(model: type[Model], path: Path, tree: Any) -> Model:
 
 
 def _all_of(problems: Sequence[str]) -> StudyError:
-    """The error that tells a file's problems, a line each."""
+    """Return the error with a file's problems, one per line."""
     lines = dict.fromkeys(problems[:_MOST_PROBLEMS])
     shown = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines]
     if (more := len(problems) - _MOST_PROBLEMS) > 0:
@@ -100,14 +100,14 @@ def read_table(path: Path, what: str = "study") -> Any:
             else "not a value"
         )
         raise StudyError(
-            f"{path}: a {what} is a table of keys and values, {found}; "
-            "begin with one that works: trialfleet init FOLDER"
+            f"{path}: a {what} must be a table of keys and values, {found}; "
+            "for an example: trialfleet init FOLDER"
         )
     return tree
 
 
 def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]) -> str:
-    """One line: `file:line: key.key: what is wrong (got value)`."""
+    """Return one line: `file:line: key.key: problem (got value)`."""
     keys = _keys_in_file(tree, detail["loc"], missing=detail["type"] == "missing")
     context = detail.get("ctx", {})
     line = _line_of(tree, [*keys, context["at"]] if "at" in context else keys)
@@ -128,7 +128,7 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
 
 @contextmanager
 def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
-    """Tell the problems of a study that can't be used with their lines in its file."""
+    """Add lines in the study's file to the problems of a study that can't be used."""
     try:
         yield
     except UnusableStudyError as error:
@@ -136,7 +136,7 @@ def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
 
 
 def _place(path: Path, tree: Any, problem: Problem) -> str:
-    """`file:line: key.key: what is wrong`; a default stands on no line."""
+    """Return `file:line: key.key: problem`; a default value has no line."""
     keys = _keys_in_file(tree, problem.keys, missing=False)
     number = _line_of(tree, keys) if keys else 0
     line = f":{number}" if number else ""
@@ -144,7 +144,7 @@ def _place(path: Path, tree: Any, problem: Problem) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as Python's own type: ruamel's keep the file's formatting in their repr."""
+    """Return the value as Python's own type: ruamel's keep the file's formatting in their repr."""
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) -> list[int | str]:
-    """The parts of a pydantic location that are keys of the file, without its names of types."""
+    """Return the parts of a pydantic location that are keys of the file, without names of types."""
     keys: list[int | str] = []
     for position, part in enumerate(location):
         key, child = _child(tree, part)
@@ -166,7 +166,7 @@ def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) ->
 
 
 def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
-    """The key as the file has it (`1` where pydantic says `'1'`) and what stands there."""
+    """Return the key as in the file (`1` where pydantic says `'1'`) and its value."""
     if isinstance(tree, Mapping):
         found = (key for key in tree if key == part or str(key) == str(part))
         key = next(found, _ABSENT)
@@ -177,7 +177,7 @@ def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
 
 
 def _line_of(tree: Any, keys: Sequence[int | str]) -> int:
-    """The line of a key, from 1; 0 in a table that no file has."""
+    """Return the line of a key, from 1; 0 in a table without a file."""
     if not hasattr(tree, "lc"):
         return 0
     line: int = tree.lc.line

@@ -1,4 +1,4 @@
-"""Which published models stay (`keep:`), and where they go beside (`export:`)."""
+"""Retention of published models (`keep:`) and their additional destinations (`export:`)."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ S3Folder = Annotated[
 
 
 def check_publish(value: str) -> str:
-    """Return `publish` when it is a folder here or in S3, or none."""
+    """Return `publish` if it is a local folder, a folder in S3, or none."""
     scheme = SCHEME.match(value)
     if scheme and not re.fullmatch(S3_FOLDER, value):
-        raise refusal(f"{value!r} is no folder: write a path, s3://BUCKET/PREFIX, or none")
+        raise refusal(f"{value!r} is not a folder: write a path, s3://BUCKET/PREFIX, or none")
     return value
 
 
 def _server(value: Any) -> str:
-    """Errors of type `secret_url` are shown without the value, which may hold a password."""
+    """Validate a server's URL; its errors omit the value, which may contain a password."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
-        problem = "holds a password; give user, and password_file or password_env"
+        problem = "contains a password; give user, and password_file or password_env"
     if problem:
         raise PydanticCustomError("secret_url", "{text}", {"text": problem})
     return str(value)
 
 
 class Keep(Section):
-    """Which of a region's published models stay: the newest, the youngest, and the one in force."""
+    """Retention of a region's published models: the newest, the youngest, and the current one."""
 
-    count: int | None = Field(None, ge=1, description="So many of the newest.")
-    days: float | None = Field(None, gt=0, description="Those that are no older than this.")
+    count: int | None = Field(None, ge=1, description="Number of the newest models to keep.")
+    days: float | None = Field(None, gt=0, description="Maximum age in days of models to keep.")
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _has_a_key(self) -> Self:
         if self.count is None and self.days is None:
             refuse("Keep", [((), "needs count, days or both", {})])
         return self
@@ -70,23 +70,25 @@ class Mlflow(Section):
     """An MLflow tracking server with a model registry."""
 
     uri: Annotated[str, BeforeValidator(_server)] = Field(
-        repr=False, description="Its address, such as https://mlflow.example.org."
+        repr=False, description="Its URL, such as https://mlflow.example.org."
     )
     experiment: OneLine | None = Field(
-        None, description="The experiment that gets the runs (default: the study's name)."
+        None, description="The experiment for the runs (default: the study's name)."
     )
     trials: bool = Field(
-        default=False, description="Whether the trials are runs, too, below their model's."
+        default=False, description="Whether to log the trials, too, as child runs of their model's."
     )
-    user: OneLine | None = Field(None, description="Who logs in, where the server asks for that.")
+    user: OneLine | None = Field(None, description="User name, if the server requires a login.")
     password_file: OneLine | None = Field(
         None, description="A file on the access point with the password."
     )
     password_env: Variable | None = Field(
-        None, description="An environment variable of who exports, with the password."
+        None, description="An environment variable of the exporting process with the password."
     )
     token_file: OneLine | None = Field(None, description="A file with a bearer token instead.")
-    token_env: Variable | None = Field(None, description="An environment variable with it.")
+    token_env: Variable | None = Field(
+        None, description="An environment variable with the bearer token."
+    )
 
     @model_validator(mode="after")
     def _login_is_whole(self) -> Self:
@@ -111,13 +113,13 @@ class Mlflow(Section):
 
 
 class Export(Section):
-    """Where published models go beside the publish folder, behind the publication's back."""
+    """Additional destinations of published models, beside the publish folder."""
 
     s3: S3Folder | None = Field(None, description="A copy of the publish folder in S3.")
     mlflow: Mlflow | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _has_a_key(self) -> Self:
         if self.s3 is None and self.mlflow is None:
             refuse("Export", [((), "needs s3, mlflow or both", {})])
         return self
@@ -126,7 +128,7 @@ class Export(Section):
         """Return it with absolute paths.
 
         Raises:
-            UnusableStudyError: something of it can't be used.
+            UnusableStudyError: a part of it can't be used.
         """
         mlflow = self.mlflow and self.mlflow.resolve(folder, ("export", "mlflow"))
         return self.model_copy(update={"mlflow": mlflow})

@@ -26,11 +26,11 @@ _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
 class CostsBefore(BaseModel):
-    """What jobs of earlier runs cost, in USD.
+    """The cost of jobs of previous runs, in USD.
 
     Attributes:
-        trial: of a trial, their mean.
-        full: of a full training; None where there was none.
+        trial: the mean cost of a trial.
+        full: the mean cost of a full training; None if there was none.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -40,16 +40,16 @@ class CostsBefore(BaseModel):
 
 
 class FrozenStudy(BaseModel):
-    """What `RUN/study.yaml` holds.
+    """The content of `RUN/study.yaml`.
 
     Attributes:
         folder: where the run was planned.
-        created: when it was planned: of two runs of a region, the later one's model is the newer.
-        day: the day that it is of, where the study or whoever planned it names one.
-        costs: what its study's jobs cost before; where a budget in USD asks for that.
-        notes: what was chosen for the study when it was planned, and why.
-        places: where the study's file sets what a person may want to change, `FILE:LINE` by key;
-            the file alone where that leaves a key out.
+        created: the time of planning; of two runs of a region, the later one's model is newer.
+        day: the run's day, if the study or the user names one.
+        costs: the cost of previous jobs of its study, if a budget in USD needs it.
+        notes: the choices made for the study at planning, and their reasons.
+        places: where the study's file sets keys that a person may want to change: `FILE:LINE` by
+            key; only the file for an omitted key.
         study: the resolved study.
     """
 
@@ -66,50 +66,50 @@ class FrozenStudy(BaseModel):
 
     @property
     def of_day(self) -> date:
-        """The day that its costs are put to: its own, else that on which it was planned."""
+        """The day that its costs are charged to: its own, otherwise the day of planning."""
         return self.day.date if self.day else self.created.astimezone().date()
 
     @property
     def as_of(self) -> datetime:
-        """How new its models are: when it was planned, or the end of its day if that was before.
+        """The age of its models: the time of planning, or the end of its day if that is earlier.
 
-        A run that makes up for a former day is planned after those of later days.
+        A backfilled run is planned after the runs of later days.
         """
         return min(self.created, self.day.end) if self.day else self.created
 
     @property
     def study_path(self) -> str | None:
-        """The file that the study was read from; None where that isn't known."""
+        """The file that the study was read from; None if unknown."""
         return next((re.sub(r":\d+$", "", place) for place in self.places.values()), None)
 
     @property
     def study_file(self) -> str:
-        """The same as it is typed; STUDY where it isn't known."""
+        """The study's file, quoted for a shell; STUDY if unknown."""
         return shlex.quote(self.study_path) if self.study_path else "STUDY"
 
     def again_for(self, region: str | None) -> str:
-        """What starts another run of the study and tries a region's trainer; see `run_again`."""
+        """Return the command for another run that checks a region's trainer first."""
         day = self.day.date if self.day else None
         is_first = region is None or region == next(iter(self.study.region_table))
         return run_again(self.study_file, day, None if is_first else region)
 
 
 def run_again(study_file: str, day: date | None, region: str | None = None) -> str:
-    """Return what starts another run of a study, of the same day, and tries its trainer first."""
+    """Return the command for another run of a study and day that first checks its trainer."""
     check = "--check" if region is None else f"--check-region {shlex.quote(region)}"
     return f"trialfleet run {study_file} {check}" + (f" --date {day}" if day else "")
 
 
 class NoRunError(InputError):
-    """What is there was never planned; the message says what it is."""
+    """A file that is not a planned run; the message says what it is."""
 
 
 def load_frozen(path: Path) -> FrozenStudy:
-    """Read the study that a run froze; once, while its file stays as it is.
+    """Read the study that a run froze; only once while its file is unchanged.
 
     Raises:
         NoRunError: it is a study that was never planned.
-        InputError: the file can't be read or was changed into something that is no study.
+        InputError: the file can't be read or is no longer a study.
     """
     stamp = _stamp(path)
     if stamp and (known := _known.get(path)) and known[0] == stamp:
@@ -123,13 +123,13 @@ def load_frozen(path: Path) -> FrozenStudy:
 
     tree = read_yaml(path, largest=None)  # absolute paths may have made it large
     if not isinstance(tree, dict):
-        what = "it is empty" if tree is None else "it holds no study"
+        what = "it is empty" if tree is None else "it does not contain a study"
         raise InputError(
-            f"{str(path)!r} is damaged: {what}; a copy of the run's folder may have it"
+            f"{str(path)!r} is damaged: {what}; restore it from a copy of the run's folder"
         )
     if "study" not in tree and "search_space" in tree:
-        raise NoRunError(f"{path} is a study, and no run of it")
-    with suppress(LookupError, AttributeError, TypeError):  # what is no study is told below
+        raise NoRunError(f"{path} is a study, not a run")
+    with suppress(LookupError, AttributeError, TypeError):  # validation reports it below
         # before there was such a key, each trial was a job
         tree["study"]["budget"].setdefault("trials_per_job", 1)
     frozen = validated(FrozenStudy, path, tree)
@@ -139,20 +139,20 @@ def load_frozen(path: Path) -> FrozenStudy:
 
 
 def _copied(path: Path) -> FrozenStudy | None:
-    """The study by its copy in JSON; None where that is none of the file as it is."""
+    """Return the study from its copy in JSON; None if the copy differs from the file."""
     return unless_damaged(  # the file itself says what is wrong
         lambda: FrozenStudy.model_validate(read_copy(path), context=FROM_FILE), None
     )
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
-    """Note what was just written to `path`, so that this process needn't parse it."""
+    """Remember the content just written to `path`, so that this process needn't parse it."""
     _known.clear()
     _known[path] = _stamp(path), frozen
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written anew, or in place; empty where there is none."""
+    """Return a value that changes when a file is replaced or written; empty without a file."""
     try:
         stat = path.stat()
     except OSError:

@@ -1,7 +1,7 @@
-"""The container image that trials run in: what a study may name, and what its normal form says.
+"""The container image of trials: the forms in a study file and in the normal form.
 
-There a reference to a registry begins with `docker://`; anything else is the absolute path of a SIF
-file on the access point, which HTCondor sends.
+In the normal form, a reference to a registry begins with `docker://`; anything else is the absolute
+path of a SIF file on the access point, which HTCondor transfers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _image(value: Any) -> str:
 
 
 def is_sif(image: str) -> bool:
-    """Whether an image is a file that HTCondor sends to the nodes."""
+    """Return whether an image is a file that HTCondor transfers to the nodes."""
     return image.endswith(SIF) and not image.startswith(REGISTRY)
 
 
@@ -46,7 +46,7 @@ def resolved_image(image: str, folder: Path) -> str:
     """Return an image as the normal form of a study has it.
 
     Raises:
-        UnusableStudyError: there is no such file, or it is no SIF file.
+        UnusableStudyError: the file doesn't exist or isn't a SIF file.
     """
     keys: Keys = ("image",)
     if not is_sif(image):
@@ -59,7 +59,7 @@ def resolved_image(image: str, folder: Path) -> str:
     except OSError as error:  # a folder, say
         raise UnusableStudyError(Problem(keys, f"{path!r} can't be read: {error}")) from error
     if not is_right:
-        text = f"{path!r} is no SIF file, as `apptainer build NAME.sif …` makes one"
+        text = f"{path!r} is not a SIF file; make one with: apptainer build NAME.sif …"
         raise UnusableStudyError(Problem(keys, text))
     return path
 

@@ -1,4 +1,4 @@
-"""Reading a study file, whole or as it is on one day, and the fleet in it."""
+"""Readers of a study file, for all days or for one day, and of its fleet."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from trialfleet.workflows.study.spec import Study, shares_of
 
 @dataclass(frozen=True)
 class DaysStudy:
-    """A study as it is on one day.
+    """A study on one day.
 
     Attributes:
-        whole: the study as its file has it, of every day.
-        study: its normal form with the regions whose data is there; None where none has any.
-        absent: the other regions, each with the path that isn't there.
+        whole: the study as in its file, for every day.
+        study: its normal form with the regions whose data exists; None if there are none.
+        absent: the other regions, each with its absent path.
     """
 
     whole: Study
@@ -39,10 +39,10 @@ class DaysStudy:
 
 
 def load_day(path: Path, day: date) -> DaysStudy:
-    """Read a study of which some regions' data of a day may not be there.
+    """Read a study for a day on which some regions' data may be absent.
 
     Raises:
-        StudyError: as `load_study`, but for data that isn't there.
+        StudyError: as `load_study`, except for absent data.
         InputError: the file can't be read.
     """
     tree = read_table(path)
@@ -56,7 +56,7 @@ def load_day(path: Path, day: date) -> DaysStudy:
 
 
 def load_whole(path: Path) -> Study:
-    """Read and validate a study file, and leave data and files alone.
+    """Read and validate a study file, without its data and files.
 
     Raises:
         StudyError: the file is not YAML, or not a study.
@@ -66,9 +66,9 @@ def load_whole(path: Path) -> Study:
 
 
 def load_published(path: Path) -> Study:
-    """Read a study file for what is published of it: where its models and their copies go.
+    """Read a study file for the destinations of its models and their copies.
 
-    Its data isn't looked at: models are there on days without data, too.
+    Its data is not checked: models exist on days without data, too.
 
     Raises:
         StudyError: the file is not YAML, or not a study, or a file of keys can't be used.
@@ -85,12 +85,12 @@ def load_study(
     day: date | None = None,
     folder: str | PathLike[str] = ".",
 ) -> Study:
-    """Read, validate and resolve a study file, or what would stand in one; see `load_dated`.
+    """Read, validate and resolve a study file, or its content; see `load_dated`.
 
     Args:
         study: the file; or its content, as a dict.
-        day: as `load_dated`.
-        folder: what relative paths of a dict are relative to; those of a file are to its own.
+        day: as in `load_dated`.
+        folder: the base of relative paths in a dict; a file's start from its own folder.
 
     Raises:
         StudyError: as `load_dated`.
@@ -104,15 +104,15 @@ def load_study(
 
 
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
-    """Read, validate and resolve a study file; return it and the day that it is of, if any.
+    """Read, validate and resolve a study file; return it and its day, if any.
 
     Args:
         path: the file.
-        day: what `{date}` stands for in its data; default: today in the study's zone.
+        day: the date for `{date}` in its data; default: today in the study's zone.
 
     Raises:
-        StudyError: the file is not YAML, or not a study, or names files that can't be used; every
-            problem stands on a line of its own.
+        StudyError: the file is not YAML, or not a study, or names files that can't be used; one
+            line per problem.
         InputError: the file can't be read.
     """
     file = Path(path)
@@ -122,9 +122,9 @@ def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Stud
 
 
 def _resolved(study: Study, day: date | None, folder: Path) -> tuple[Study, date | None]:
-    """Return the normal form of a study as it is on a day, and that day.
+    """Return the normal form of a study on a day, and that day.
 
-    Where data isn't there, what is wrong is told with the day that `{date}` was taken for.
+    Errors about absent data state the date that replaced `{date}`.
     """
     dated, of = study.dated(day)
     try:
@@ -133,7 +133,7 @@ def _resolved(study: Study, day: date | None, folder: Path) -> tuple[Study, date
         if not study.is_dated:
             raise
         zone = f" in {study.daily.zone}" if study.daily and study.daily.zone else ""
-        why = "the day that was asked for" if day else f"today{zone}; for another day: --date"
+        why = "as requested" if day else f"today{zone}; for another day: --date"
         note = f"; {DATE} is {of}, {why}"
         problems = [
             Problem(keys, text + (note if str(of) in text else "")) for keys, text in error.problems
@@ -142,7 +142,7 @@ def _resolved(study: Study, day: date | None, folder: Path) -> tuple[Study, date
 
 
 class StudyWithFleet(BaseModel):
-    """What `trialfleet fleet` reads of a study file."""
+    """The part of a study file that `trialfleet fleet` reads."""
 
     model_config = ConfigDict(extra="ignore")
     name: StudyName
@@ -153,10 +153,10 @@ class StudyWithFleet(BaseModel):
 
 
 def load_fleet(path: Path) -> Fleet:
-    """Read the fleet of a study file, or of a file that holds a fleet alone; it has a name then.
+    """Read the fleet of a study file, or of a file with only a fleet, which needs a name.
 
     Raises:
-        StudyError: the file is not YAML, or not a fleet; a problem a line.
+        StudyError: the file is not YAML, or not a fleet; one line per problem.
         InputError: the file can't be read.
     """
     tree = read_table(path, "study or fleet")
@@ -167,8 +167,10 @@ def load_fleet(path: Path) -> Fleet:
         with problems_with_lines(path, tree):
             return studys_fleet(study.fleet, study.name, shares, gangs=gangs)
     if "search_space" in tree:
-        raise StudyError(f"{path}: the study has no fleet: table; begin with aws_regions")
+        raise StudyError(
+            f"{path}: the study has no fleet: table; add one, beginning with aws_regions"
+        )
     fleet = validated(Fleet, path, tree)
     if fleet.name is None:
-        raise StudyError(f"{path}: name: a fleet in a file of its own needs a name")
+        raise StudyError(f"{path}: name: a fleet in a separate file needs a name")
     return fleet

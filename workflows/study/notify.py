@@ -1,4 +1,4 @@
-"""A study's `notify:` list: who hears of what, and how."""
+"""A study's `notify:` list: the channels of alerts, and their events."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _PORTS = {465: "tls", 587: "starttls"}
 
 
 def _url(value: Any) -> str:
-    """Errors of type `secret_url` are shown without the value, which may be a password."""
+    """Validate a URL; its errors are shown without the value, which may be a password."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
-        problem = "holds a password; put the URL into a file, and give url_file"
+        problem = "contains a password; put the URL into a file, and give url_file"
     if not problem and (host := urlsplit(value).hostname or "").endswith(SECRET_URLS):
         problem = f"{host}: such a URL is a password; put it into a file, and give url_file"
     if problem:
@@ -55,7 +55,7 @@ def _url(value: Any) -> str:
 
 
 def address_problem(value: Any) -> str:
-    """Return what is wrong with any webhook's URL; empty if nothing is. It never repeats it."""
+    """Return the problem with a webhook's URL, without the URL itself; empty if there is none."""
     wanted = "must be a URL such as https://example.org/hook"
     if not isinstance(value, str) or not value.isprintable() or " " in value:
         return wanted
@@ -89,14 +89,16 @@ class Webhook(Section):
     """An HTTP POST for each event."""
 
     url: Annotated[str, BeforeValidator(_url)] | None = Field(
-        None, repr=False, description="Where to, if that is no secret: a run's folder keeps it."
+        None,
+        repr=False,
+        description="The URL, if it is not secret: a run's folder stores it.",
     )
     url_file: OneLine | None = Field(None, description="A file on the access point with the URL.")
     url_env: Variable | None = Field(
-        None, description="An environment variable of who sends, with the URL."
+        None, description="An environment variable of the sending process with the URL."
     )
     shape: Literal["json", "slack"] = Field(
-        "json", description="json: the event as docs/alerts.md has it; slack: a message's text."
+        "json", description="json: the event, as in docs/alerts.md; slack: the text of a message."
     )
 
     @model_validator(mode="after")
@@ -109,19 +111,21 @@ class Webhook(Section):
 class Mail(Section):
     """A mail for each event, by SMTP."""
 
-    to: Addresses = Field(description="Who gets it.")
-    sender: Address | None = Field(None, description="From whom it is (default: the first of to).")
+    to: Addresses = Field(description="Receivers.")
+    sender: Address | None = Field(None, description="Sender (default: the first of to).")
     server: Annotated[
         str,
         BeforeValidator(matches(_SERVER, "a host and a port, such as smtp.example.org:587")),
         schema_of(_SERVER),
     ] = Field("localhost:25", description="The SMTP server, and its port (default: 25).")
     security: Literal["tls", "starttls", "none"] | None = Field(
-        None, description="Default by the port: 465 tls, 587 starttls, others none."
+        None, description="Default by the port: tls for 465, starttls for 587, otherwise none."
     )
-    user: OneLine | None = Field(None, description="Who logs in, where the server asks for that.")
+    user: OneLine | None = Field(None, description="User name, if the server requires a login.")
     password_file: OneLine | None = Field(None, description="A file with the password.")
-    password_env: Variable | None = Field(None, description="An environment variable with it.")
+    password_env: Variable | None = Field(
+        None, description="An environment variable with the password."
+    )
 
     @model_validator(mode="after")
     def _login_is_whole_and_hidden(self) -> Self:
@@ -129,9 +133,9 @@ class Mail(Section):
         if passwords != (self.user is not None):
             refuse("Mail", [((), "needs user with one of password_file and password_env", {})])
         if not 0 < self.port < 65536:
-            refuse("Mail", [(("server",), "has no such port", self.server)])
+            refuse("Mail", [(("server",), "must have a port from 1 to 65535", self.server)])
         if self.user and self.secured == "none" and self.host not in {"localhost", "127.0.0.1"}:
-            text = "none would send the password in the clear; say tls or starttls"
+            text = "none would send the password unencrypted; use tls or starttls"
             refuse("Mail", [(("security",), text, "none")])
         return self
 
@@ -147,20 +151,20 @@ class Mail(Section):
 
     @property
     def secured(self) -> str:
-        """How the connection is secured."""
+        """The encryption of the connection."""
         return self.security or _PORTS.get(self.port, "none")
 
 
 class Channel(Section):
-    """One way to hear of a study: a command, a webhook or a mail, and for which events."""
+    """One channel of alerts: a command, a webhook or a mail, and its events."""
 
     command: Command | None = Field(
-        None, description="A program on the access point; it reads the event as JSON."
+        None, description="A program on the access point; it reads the event as JSON from stdin."
     )
     webhook: Webhook | None = None
     mail: Mail | None = None
     events: EventKinds | None = Field(
-        None, description="Those it wants (default: all; with daily: all but run-done)."
+        None, description="Events to send (default: all; with daily: all except run-done)."
     )
 
     @model_validator(mode="after")
@@ -172,7 +176,7 @@ class Channel(Section):
 
     @property
     def title(self) -> str:
-        """What it is called in messages; no secret."""
+        """Its name in messages, without secrets."""
         if self.webhook:
             host = urlsplit(self.webhook.url).hostname if self.webhook.url else ""
             return f"webhook {host or self.webhook.url_file or '$' + (self.webhook.url_env or '')}"
@@ -182,13 +186,13 @@ class Channel(Section):
 
     @property
     def secret_variable(self) -> str | None:
-        """The environment variable that whoever sends needs; None where none is named."""
+        """The environment variable that the sending process needs; None if none is named."""
         if self.webhook:
             return self.webhook.url_env
         return self.mail.password_env if self.mail else None
 
     def wanted(self, *, is_daily: bool) -> tuple[EventKind, ...]:
-        """Return the kinds of events that it wants."""
+        """Return the kinds of events to send."""
         if self.events is not None:
             return tuple(self.events)
         return tuple(kind for kind in KINDS if not (is_daily and kind == "run-done"))
@@ -214,7 +218,7 @@ class Channel(Section):
 
 
 def _why_not_run(program: str, path: Path) -> str:
-    why = f"{program!r} is no program that can be run"
+    why = f"{program!r} is not an executable program"
     if "/" not in program or not path.is_file():
         return why
-    return f"{why}: the file is there, but not executable; chmod +x {shell_quoted(path)}"
+    return f"{why}: the file exists without execute permission; chmod +x {shell_quoted(path)}"

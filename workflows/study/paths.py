@@ -1,6 +1,6 @@
-"""Where a study's files, data and results lie: relative names made absolute, and looked for.
+"""The paths of a study's files, data and results: made absolute and checked.
 
-Everything here takes the study file's folder and raises `UnusableStudyError` with the key at fault.
+All functions take the study file's folder and raise `UnusableStudyError` with the key at fault.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from trialfleet.workflows.study.daily import DATE
 Keys = tuple[str | int, ...]
 Part = TypeVar("Part", bound=Section)
 PLACEHOLDER = "{region}"
-MOST_REGIONS = 10_000  # each is a DAGMan of its own and a folder per trial
+MOST_REGIONS = 10_000  # each has its own DAGMan and a folder per trial
 _URL_MARKS = "%/:?#[]@!&'()*+;=~"
 
 
 class Problem(NamedTuple):
-    """What is wrong with a study, and at which key."""
+    """A problem of a study, with its key."""
 
     keys: Keys
     message: str
@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
 
 class UnusableStudyError(InputError):
-    """A study is well-formed but can't be run as it is; `problems` name the keys at fault."""
+    """A well-formed study that can't be run; `problems` name the keys at fault."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -47,14 +47,14 @@ class UnusableStudyError(InputError):
 
 
 class AbsentError(UnusableStudyError):
-    """Files that a study names aren't there."""
+    """Files that a study names don't exist."""
 
 
 def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
-    """Return the absolute path of a file or folder that is to be sent; `whose` begins messages.
+    """Return the absolute path of a file or folder to transfer; messages begin with `whose`.
 
     Raises:
-        AbsentError: it isn't there.
+        AbsentError: it doesn't exist.
         UnusableStudyError: it can't be read, or can't be sent under its name.
     """
     path = (folder / name).absolute()
@@ -73,12 +73,12 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
 
 
 def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
-    """Return a part of a study with absolute paths of the files that it names, for us to read.
+    """Return a part of a study with absolute paths of the files that trialfleet itself reads.
 
-    They stand behind the keys `names` of the part, which stands at `keys` in the study.
+    They are the values of the keys `names` of the part, which is at `keys` in the study.
 
     Raises:
-        UnusableStudyError: a file isn't there or can't be read.
+        UnusableStudyError: a file doesn't exist or can't be read.
     """
     given = [(name, getattr(part, name)) for name in names]
     files = {name: str((folder / file).absolute()) for name, file in given if file}
@@ -98,17 +98,17 @@ def sandbox_name(place: str) -> str:
 
 
 def named_program(name: str, folder: Path) -> str:
-    """Return a program as a trial calls it: a path absolute, a name as it is.
+    """Return a program as a trial calls it: an absolute path, or an unchanged name.
 
-    Links are kept: a virtual environment is known by the link to its Python.
+    Links are kept, because a virtual environment is recognised by the link to its Python.
     """
     return str((folder / name).absolute()) if "/" in name else name
 
 
 def _fault(path: Path, folder: Path) -> str:
-    """What is wrong with a file or folder that is there; empty if nothing is."""
+    """Return the problem with an existing file or folder; empty if there is none."""
     if path.name in {"", ".."} or folder.resolve().is_relative_to(path.resolve()):
-        return "holds the study itself; name what a trial needs of it"
+        return "contains the study itself; name only the files that a trial needs"
     if not (path.is_file() or path.is_dir()):
         return "is neither a file nor a folder"
     readable = os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
@@ -138,7 +138,7 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
 
 
 def regions_with_data(pattern: str, folder: Path) -> list[str]:
-    """Return what `{region}` may stand for in a pattern of data, by the files that are there."""
+    """Return the names that `{region}` can have in a pattern of data, by the existing files."""
     if PLACEHOLDER not in pattern or pattern.startswith(URL_PREFIXES):
         return []
     whole = str((folder / pattern).absolute())
@@ -149,9 +149,9 @@ def regions_with_data(pattern: str, folder: Path) -> list[str]:
 
 
 def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | None:
-    """Return the first path of a region's data that isn't there; a URL is not looked for.
+    """Return the first path of a region's data that doesn't exist; URLs are not checked.
 
-    One that can't be looked at isn't there either: the other regions' day goes on.
+    A path that can't be read counts as absent, so that the other regions' day continues.
     """
     paths = [
         (folder / pattern.replace(PLACEHOLDER, region)).absolute()
@@ -179,26 +179,24 @@ def _placeholder_hint(name: str) -> str:
     if not found or found[0] == PLACEHOLDER:
         return ""
     if found[0] == DATE:
-        return f"; {DATE} may stand in data: alone"
+        return f"; {DATE} is allowed in data: only"
     guess = did_you_mean(found[0], [PLACEHOLDER, DATE])
-    return f"; {found[0]} is no placeholder{guess}; there are {PLACEHOLDER} and {DATE}"
+    return f"; {found[0]} is not a placeholder{guess}; placeholders are {PLACEHOLDER} and {DATE}"
 
 
 def too_many_regions(count: int) -> str | None:
-    """What is wrong with so many regions."""
+    """Return the problem with a number of regions; None if there is none."""
     if count <= MOST_REGIONS:
         return None
-    return (
-        f"has {count:,} regions; a study has {MOST_REGIONS:,} at most: make several studies of it"
-    )
+    return f"has {count:,} regions; the maximum is {MOST_REGIONS:,}: split it into several studies"
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
     """Return a data file per region, named after what the pattern's one `*` matched.
 
     Raises:
-        UnusableStudyError: the pattern has none or several `*`, matches nothing, or a name is no
-            region's.
+        UnusableStudyError: the pattern doesn't have exactly one `*` or has no match, or a name is
+            invalid for a region.
     """
     if pattern.count("*") != 1:
         text = f"{pattern!r} needs exactly one '*': it names the region"
@@ -222,19 +220,19 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
 
 
 def writable_folder(name: str, folder: Path, keys: Keys) -> str:
-    """Return the absolute path of a folder that can be made, or be written to if it is there.
+    """Return the absolute path of a folder that exists and is writable, or can be made.
 
     Raises:
-        UnusableStudyError: it is a file, in a file, or nothing may be written there.
+        UnusableStudyError: it is a file, in a file, or not writable.
     """
     path = (folder / name).absolute()
     try:
-        near = next(p for p in (path, *path.parents) if _lies_there(p))
+        near = next(p for p in (path, *path.parents) if _exists(p))
         usable = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
     except OSError as error:
         raise UnusableStudyError(Problem(keys, str(error))) from error
     if not usable:
-        why = "you may not write there" if near.is_dir() else "it is no folder"
+        why = "you may not write there" if near.is_dir() else "it is not a folder"
         where = f"name another folder with {'.'.join(map(str, keys))}: …"
         raise UnusableStudyError(
             Problem(keys, f"{str(path)!r} needs {str(near)!r}: {why}; {where}")
@@ -242,7 +240,7 @@ def writable_folder(name: str, folder: Path, keys: Keys) -> str:
     return str(path)
 
 
-def _lies_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -254,7 +252,7 @@ def check_storage(url: str) -> str:
     """Return the URL of a storage that trialfleet uses.
 
     Raises:
-        ValueError: it is no such URL; the message never repeats it, as it may hold a password.
+        ValueError: the URL is not supported; the message omits it, as it may contain a password.
     """
     from trialfleet.optimizer.storage_url import STORAGE_FORMS, parse_storage
 
@@ -264,16 +262,16 @@ def check_storage(url: str) -> str:
     if parsed.drivername not in {"sqlite", "sqlite+pysqlite", "postgresql+psycopg"}:
         raise ValueError(f"{parsed.drivername}:// is not supported; write {forms}")
     if is_sqlite and parsed.host:
-        raise ValueError(f"a SQLite file is given by three slashes and its path: {forms}")
+        raise ValueError(f"write a SQLite file as three slashes and its path: {forms}")
     if is_sqlite and (not database or database.startswith((":memory:", "file:"))):
-        raise ValueError(f"trials of a run need a SQLite file on a disk: {forms}")
+        raise ValueError(f"trials need a SQLite file on disk: {forms}")
     if not database:
-        raise ValueError(f"names no database; write {forms}")
+        raise ValueError(f"has no database name; write {forms}")
     return url
 
 
 def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
-    """Return a storage's URL with an absolute path, whoever's current folder it is read from.
+    """Return a storage's URL with an absolute path, independent of the current folder.
 
     Raises:
         UnusableStudyError: the folder of a SQLite file doesn't exist or can't be written to.

@@ -1,4 +1,4 @@
-"""The regions of a study file, in any of the three forms that they may have there."""
+"""The regions of a study file, in any of their three forms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TABLE: TypeAdapter[dict[str, Region | None]] = TypeAdapter(RegionTable)
 
 
 def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """One of three forms, told apart by their shape: a union would report errors of each."""
+    """Validate one of three forms, recognised by shape: a union would report errors of each."""
     if isinstance(value, RegionGlob):
         return value
     if not isinstance(value, list | Mapping) or not value:
@@ -43,7 +43,10 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
 
 
 def _is_glob(table: Mapping[str, Any]) -> bool:
-    """A region may be called `glob`: then a table stands there, or nothing beside other regions."""
+    """Return whether a table is a glob, not a region named `glob`.
+
+    The value of such a region is a table, or null in a table with other regions.
+    """
     pattern = table.get("glob", {})
     return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
 
@@ -59,8 +62,8 @@ Regions = Annotated[
     RegionGlob | RegionTable,
     WrapValidator(_regions, json_schema_input_type=RegionList | RegionGlob | RegionTable),
     Field(
-        description="A list of names; a table of names, where regions differ; or {glob: FILES}: a "
-        "region for every file that matches."
+        description="A list of names; a table of names, if regions differ; or {glob: FILES}: one "
+        "region per matching file."
     ),
 ]
 

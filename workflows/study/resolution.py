@@ -68,10 +68,10 @@ def resolved(study: Study, folder: Path) -> Study:
 
 
 def published(study: Study, folder: Path) -> dict[str, Any]:
-    """Return where a study's models and the copies of them go, by its keys, in absolute places.
+    """Return the destinations of a study's models and their copies, by key, with absolute paths.
 
     Raises:
-        UnusableStudyError: a file of keys isn't there, or nothing can be published there.
+        UnusableStudyError: a file of keys doesn't exist, or the destination is not writable.
     """
     keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
@@ -84,7 +84,7 @@ def published(study: Study, folder: Path) -> dict[str, Any]:
 def _regions(study: Study, folder: Path) -> dict[str, Region]:
     if isinstance(study.regions, RegionGlob):
         if study.data:
-            text = "with regions: {glob: …} the files that match are the data; leave data out"
+            text = "with regions: {glob: …} the matching files are the data; leave data out"
             raise UnusableStudyError(Problem(("data",), text))
         found = regions_of_glob(study.regions.glob, folder, ("regions", "glob"))
         return {name: Region(data=[file]) for name, file in found.items()}
@@ -108,7 +108,7 @@ def _regions(study: Study, folder: Path) -> dict[str, Region]:
 
 
 class _Absent(NamedTuple):
-    """A region without data: the study's patterns of it, and what is wrong with one of them."""
+    """A region without data: its patterns in the study, and the problem with one of them."""
 
     region: str
     patterns: list[str]
@@ -116,12 +116,12 @@ class _Absent(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What is wrong, which regions of one file have in common."""
+        """The problem without the region's name."""
         return self.problem.message.removeprefix(f"region {self.region!r}: ")
 
 
 def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
-    """Tell a region that may be misspelt by itself, and all others that lack a file in a line."""
+    """Yield a problem for each region that may be misspelt, and one for all others together."""
     others: dict[Keys, list[_Absent]] = {}
     spelt: dict[str, list[str]] = {}  # by pattern: the names that have data, and are no region
     for each in absent:
@@ -167,7 +167,7 @@ def _trainer(study: Study, folder: Path) -> Literal["tabular"] | Trainer:
 
 
 def _check_s3_keys(study: Study, regions: Mapping[str, Region]) -> None:
-    """Whether HTCondor can sign the addresses that regions have for data."""
+    """Refuse s3:// data without the keys with which HTCondor signs its URLs."""
     if study.s3:
         return
     for name, region in regions.items():
@@ -176,8 +176,8 @@ def _check_s3_keys(study: Study, regions: Mapping[str, Region]) -> None:
                 raise UnusableStudyError(
                     Problem(
                         _data_keys(study, name),
-                        f"{place!r} needs s3: {{access_key_id_file: …, "
-                        "secret_access_key_file: …}, with which HTCondor signs it",
+                        f"{place!r} requires s3: {{access_key_id_file: …, "
+                        "secret_access_key_file: …}, which HTCondor signs it with",
                     )
                 )
 
@@ -188,7 +188,7 @@ def _data_keys(study: Study, region: str) -> Keys:
 
 
 def _check_command(study: Study, folder: Path) -> None:
-    """Whether a trial finds in its sandbox what the trainer's command names."""
+    """Refuse a trainer's command with files that a trial won't have in its sandbox."""
     if not isinstance(study.trainer, Trainer):
         return
     data = {sandbox_name(place) for name in study.region_table for place in study.data_of(name)}
@@ -198,7 +198,7 @@ def _check_command(study: Study, folder: Path) -> None:
 
 
 def _with_startup(study: Study, name: str) -> Region:
-    """A region that says how many start-up trials it has: later releases may differ."""
+    """Return a region with its number of start-up trials: later releases may differ."""
     region, budget, space = study.region(name), study.budget_of(name), study.space_of(name)
     own = region.budget or BudgetOverride()
     if problem := startup_problem(own.startup_trials, budget.trials):
@@ -213,21 +213,21 @@ def _with_startup(study: Study, name: str) -> Region:
 
 
 def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:
-    """Return a study's fleet, with what it takes from the study where it has none of its own.
+    """Return a study's fleet, with defaults from the study.
 
     Args:
         fleet: as the study has it.
-        study: its name, which becomes the fleet's.
-        shares: how many of its trials share a GPU; None: they want none.
-        gangs: whether some of its trainings are spread over several jobs.
+        study: its name, the default for the fleet's.
+        shares: the number of its trials that share a GPU; None: they need none.
+        gangs: whether some of its trainings use several jobs.
 
     Raises:
-        UnusableStudyError: the fleet shares GPUs otherwise than the trials ask, which would wait
-            for ever.
+        UnusableStudyError: the fleet divides GPUs differently from what the trials request, so
+            that they would wait for ever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (
-            f"is {fleet.trials_per_gpu}, and resources.gpus asks for {shares} trial(s) on a GPU; "
+            f"is {fleet.trials_per_gpu}, but resources.gpus requests {shares} trial(s) per GPU; "
             "leave it out"
         )
         raise UnusableStudyError(Problem(("fleet", "trials_per_gpu"), text))

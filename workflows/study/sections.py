@@ -28,56 +28,57 @@ from trialfleet.workflows.study.export import S3Folder
 
 
 class Objective(Section):
-    """What is optimised: a metric of the trainer's result, and whether more of it is better."""
+    """The objective: a metric of the trainer's result, and its direction."""
 
     metric: MetricName = Field(description="One of the numbers that the trainer reports.")
-    direction: Direction = Field(description="Which way it is better.")
+    direction: Direction = Field(description="Whether smaller or larger values are better.")
 
 
 class Budget(Section):
-    """How much a region may spend, and how its trials are spread."""
+    """A region's limits on trials, time and money, and its parallelism."""
 
     trials: int = Field(20, ge=1, le=10_000, description="Trials of a region, failed ones too.")
     lanes: int = Field(4, ge=1, le=1_000, description="Trials of a region in parallel.")
     startup_trials: int | None = Field(
         None,
         ge=1,
-        description="Trials spread over the space before the model leads (default: two for each "
-        "parameter, 5 to 10 of them, but never more than a third of the trials, or 2).",
+        description="Number of space-filling trials before the optimiser's model chooses "
+        "(default: two for each parameter, limited to 5 to 10, and to a third of the trials, but "
+        "at least 2).",
     )
     trials_per_job: TrialsPerJob = Field(
         "all",
-        description="Trials that one HTCondor job trains, one after another: all that its lane "
-        "gets, or a number; 1 is a job for each trial.",
+        description="Trials that one HTCondor job trains, one after another: all of its lane's, "
+        "or a number; 1: each trial has its own job.",
     )
     job_minutes: float = Field(
         20.0,
         gt=0,
-        description="After so many minutes a job begins no other trial: it frees its slot, and its "
-        "lane continues in a new job, behind the others in the queue.",
+        description="After this many minutes a job starts no other trial: it frees its slot, and "
+        "its lane continues in a new job at the end of the queue.",
     )
     hours: float | None = Field(
         None,
         gt=0,
-        description="So many hours after its first trial a region begins no more trials.",
+        description="A region starts no more trials this many hours after its first one.",
     )
     usd: float | None = Field(
         None,
         gt=0,
-        description="A region begins no more trials once its jobs have cost so much, in USD; those "
-        "under way and its full training count with what they will probably cost.",
+        description="A region starts no more trials once its jobs have cost this much, in USD. "
+        "Running trials and the full training count with their estimated cost.",
     )
     usd_per_run: float | None = Field(
-        None, gt=0, description="Likewise, of all regions of a run together."
+        None, gt=0, description="The same limit for all regions of a run together."
     )
     usd_per_day: float | None = Field(
-        None, gt=0, description="Likewise, of all runs of the study that are of one day."
+        None, gt=0, description="The same limit for all runs of the study that belong to one day."
     )
     failures: int | None = Field(
         None,
         ge=0,
-        description="A region stops when more of its trials than this have failed for good "
-        "(default: a quarter of its trials, at least 3).",
+        description="A region stops when more than this many of its trials have failed "
+        "permanently (default: a quarter of its trials, at least 3).",
     )
 
     @model_validator(mode="after")
@@ -88,37 +89,37 @@ class Budget(Section):
 
     @property
     def in_usd(self) -> bool:
-        """Whether any of it is money."""
+        """True if any limit is in USD."""
         return any((self.usd, self.usd_per_run, self.usd_per_day))
 
     @property
     def per_job(self) -> int | None:
-        """Trials of a job; None: all that its lane gets."""
+        """Trials per job; None: all of its lane's."""
         return None if self.trials_per_job == "all" else self.trials_per_job
 
     @property
     def startup(self) -> int:
-        """Trials before the Gaussian process leads; a study that is resolved says how many.
+        """Trials before the Gaussian process chooses; a resolved study states the number.
 
-        One that an earlier release froze doesn't, and goes on as it began.
+        A study that an earlier release froze does not: it continues with the old default.
         """
         return min(self.startup_trials or 10, self.trials)
 
     @property
     def failures_allowed(self) -> int:
-        """Trials that may fail for good before the region stops."""
+        """Trials that may fail permanently before the region stops."""
         return max(3, self.trials // 4) if self.failures is None else self.failures
 
 
 def startup_problem(startup: int | None, trials: int) -> str | None:
-    """What is wrong with so many start-up trials."""
+    """Return the problem with a number of start-up trials; None if there is none."""
     if startup is None or startup <= trials:
         return None
     return f"must be at most trials, which is {trials}"
 
 
 class BudgetOverride(Section):
-    """A region's own budget where it differs from the study's; null: as the study's."""
+    """A region's overrides of the study's budget; null: the study's value."""
 
     trials: int | None = Field(None, ge=1, le=10_000, description="As in budget.")
     lanes: int | None = Field(None, ge=1, le=1_000, description="As in budget.")
@@ -131,14 +132,16 @@ class BudgetOverride(Section):
 
 
 class Gang(Section):
-    """How many slots train one model together, a rank in each; docs/gangs.md."""
+    """The number of slots that train one model together, one rank in each; docs/gangs.md."""
 
-    min: int = Field(ge=1, le=MOST_RANKS, description="It begins, and goes on, with so many.")
-    max: int = Field(ge=1, le=MOST_RANKS, description="So many it asks for.")
+    min: int = Field(
+        ge=1, le=MOST_RANKS, description="Minimum number of slots to start and to continue."
+    )
+    max: int = Field(ge=1, le=MOST_RANKS, description="Number of slots requested.")
     checkpoints: S3Folder | None = Field(
         None,
-        description="s3://BUCKET/PREFIX: checkpoints lie there instead of on the access point, "
-        "for large ones.",
+        description="s3://BUCKET/PREFIX: where checkpoints are stored, instead of on the access "
+        "point; for large ones.",
     )
 
     @model_validator(mode="after")
@@ -149,7 +152,7 @@ class Gang(Section):
 
 
 class Region(Section):
-    """A region's own data, and where it differs from the study."""
+    """A region's own data, and its overrides of the study's settings."""
 
     data: DataPlaces | None = Field(
         None, description="Paths or s3:// URLs (default: the study's data)."
@@ -160,119 +163,123 @@ class Region(Section):
     budget: BudgetOverride | None = None
     nodes: Gang | None = Field(None, description="As in resources.")
     priority: int = Field(
-        0, ge=-100_000, le=100_000, description="Regions with a higher one run first."
+        0, ge=-100_000, le=100_000, description="Regions with a higher number run first."
     )
 
     def data_or(self, studys: list[str]) -> list[str]:
-        """Return the patterns of its data: its own, or else the study's."""
+        """Return the patterns of its data: its own, otherwise the study's."""
         return studys if self.data is None else self.data
 
     def dated(self, day: str) -> Region:
-        """Return the region with a day in the place of `{date}`."""
+        """Return the region with `{date}` replaced by a day."""
         places = self.data and [pattern.replace(DATE, day) for pattern in self.data]
         return self.model_copy(update={"data": places})
 
 
 class RegionGlob(Section):
-    """Regions from data files: each file that matches is a region named after what `*` matched."""
+    """Regions from data files: each matching file is a region, named after the `*` part."""
 
     glob: LocalFile = Field(description="A path with one *, such as data/*.csv.")
 
 
 class Gate(Section):
-    """When a new model takes the place of the one in force; docs/gate.md has the rule."""
+    """The conditions for a new model to replace the current one; docs/gate.md has the rule."""
 
     metric: MetricName | None = Field(
-        None, description="What decides (default: the metric of tuned against default settings)."
+        None,
+        description="Metric that decides (default: the one that compares tuned with default "
+        "settings).",
     )
     direction: Direction | None = Field(
-        None, description="Which way metric is better (default: as that comparison)."
+        None, description="Direction of metric (default: that of the same comparison)."
     )
     tolerance: float = Field(
-        0.0, ge=0, description="So much worse, in the metric's unit, a new model may be."
+        0.0,
+        ge=0,
+        description="By how much a new model may be worse at most, in the metric's unit.",
     )
     confidence: float = Field(
         0.95,
         ge=0.5,
         lt=1,
-        description="With losses per row: what is less sure than this counts as chance.",
+        description="With losses per row: a difference that is less certain counts as chance.",
     )
     baseline: bool = Field(
         default=True,
-        description="Where the trainer measures one: a new model must be better than a constant "
+        description="If the trainer measures one: a new model must be better than a constant "
         "prediction.",
     )
     approve: bool = Field(
         default=False,
-        description="A model that passes waits until a person puts it in force: trialfleet "
+        description="A model that passes is not used until a person approves it with trialfleet "
         "promote.",
     )
 
 
 class EarlyStopping(Section):
-    """When a trial that won't become its region's best is told to stop; docs/early-stopping.md."""
+    """The rule that stops trials that won't become their region's best; docs/early-stopping.md."""
 
     min_steps: int | None = Field(
         None,
         ge=1,
-        description="Steps, as the trainer reports them, before a trial may be told (default: a "
-        "twentieth of max_steps).",
+        description="Minimum number of steps, as the trainer reports them, before a trial may be "
+        "stopped (default: a twentieth of max_steps).",
     )
     max_steps: int | None = Field(
         None,
         ge=2,
-        description="The step at which a training ends (default: the last that a complete trial "
-        "of the region reported).",
+        description="The step at which a training ends (default: the last step that a complete "
+        "trial of the region reported).",
     )
     startup_trials: int = Field(
-        4, ge=2, description="Trials of a region that complete before any is told."
+        4, ge=2, description="Trials of a region that must complete before any is stopped."
     )
     confidence: float = Field(
         0.95,
         ge=0.5,
         lt=1,
-        description="How sure it has to be that a trial ends behind the region's best.",
+        description="Required confidence that a trial ends worse than the region's best.",
     )
     max_stopped: float = Field(
-        0.9, gt=0, le=1, description="Of a region's trials no greater part than this is told."
+        0.9, gt=0, le=1, description="Maximum fraction of a region's trials that is stopped."
     )
     grace_seconds: int = Field(
         120,
         ge=1,
         le=86_400,
-        description="A trainer that goes on for so long after it was told gets SIGTERM.",
+        description="Seconds to exit after a stop request before SIGTERM.",
     )
 
 
 class Trainer(Section):
-    """The program of a trial: any command that keeps the trial's contract."""
+    """The program of a trial: any command that follows the trial contract."""
 
     command: Command = Field(description="The program and its arguments, as a list or in one line.")
     files: LocalFiles = Field([], description="Files and folders to send along.")
     minutes: Minutes | None = Field(
         None,
-        description="A trial that runs longer has failed. It is not tried again, because the same "
-        "settings would take as long.",
+        description="A trial that runs longer fails. It is not retried, because the same settings "
+        "would take as long.",
     )
 
 
 class Resources(Section):
-    """What one trial asks of a slot."""
+    """The resources that one trial requests."""
 
     cpus: int = Field(1, ge=1, le=MOST_CORES, description="Processor cores.")
     memory: Size = Field(
-        "2GB", description="Main memory. A trial that uses more has failed, and is not tried again."
+        "2GB", description="Main memory. A trial that uses more fails and is not retried."
     )
     disk: Size = Field(
         "2GB",
-        description="Disk space for its files, and the most that it may leave. "
-        "A trial that uses or leaves more has failed likewise.",
+        description="Disk space for its files, also the limit for the files that it leaves. "
+        "A trial that exceeds it fails and is not retried.",
     )
     gpus: Gpus = Field(1, description="With accelerator: gpu. 0.5 or 1/2: two trials share a GPU.")
     nodes: Gang | None = Field(
         None,
-        description="Train each model over several slots, all of this size: a gang of jobs "
-        "(default: in one slot).",
+        description="Train each model on several slots, all of this size: a gang of jobs "
+        "(default: on one slot).",
     )
     requirements: Expression | None = Field(
         None,
@@ -282,17 +289,17 @@ class Resources(Section):
 
     @property
     def memory_bytes(self) -> float:
-        """The main memory, as HTCondor counts its units."""
+        """The main memory in bytes, by HTCondor's units."""
         return bytes_of(self.memory)
 
     @property
     def trials_per_gpu(self) -> int:
-        """How many trials share a GPU; 1 where each has one or several of its own."""
+        """The number of trials that share a GPU; 1 where each has its own."""
         return max(1, round(1 / self.gpus))
 
     @property
     def whole_gpus(self) -> int:
-        """How many GPUs a trial sees: one also where it has a share of it."""
+        """The number of GPUs that a trial sees; 1 for a share of a GPU."""
         return max(1, int(self.gpus))
 
 

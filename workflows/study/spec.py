@@ -1,8 +1,8 @@
-"""What a study is: regions, data, search space, objective, budget, trainer, resources.
+"""The study: regions, data, search space, objective, budget, trainer, resources.
 
-`Study` is what a `study.yaml` holds, validated. `Study.resolve` turns it into its normal form, in
-which every region stands by name with its own data and overrides and every path is absolute; the
-normal form is itself a valid study, and is what a run freezes in `RUN/study.yaml`.
+`Study` is the validated content of a `study.yaml`. `Study.resolve` returns its normal form: each
+region is listed by name with its own data and overrides, and every path is absolute. The normal
+form is itself a valid study. A run freezes it in `RUN/study.yaml`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = ["URL_PREFIXES", "Budget", "Region", "RegionGlob", "Resources", "Study
 
 
 def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
-    """`tabular` or a table: a union would report errors of both."""
+    """Validate `tabular` or a table: a union would report errors of both."""
     if value == "tabular":
         return value
     if not isinstance(value, Mapping | Trainer):
@@ -77,7 +77,7 @@ def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _storage(value: Any) -> str:
-    """Errors of type `storage_url` are shown without the value: it may hold a password."""
+    """Validate a storage URL; its errors are shown without the value, which may hold a password."""
     try:
         return check_storage(str(value))
     except ValueError as error:
@@ -92,19 +92,18 @@ class Study(Section):
     data: DataPlaces = Field(
         [], description="Paths or s3:// URLs; {region} is the region's name, {date} the run's day."
     )
-    s3: S3Keys | None = Field(None, description="Needed where data has s3:// URLs.")
+    s3: S3Keys | None = Field(None, description="Required for data with s3:// URLs.")
     objective: Objective = Field(
-        description="What is optimised: a metric of the trainer's result, and which way it is "
-        "better, such as {metric: val_auc, direction: maximize}."
+        description="A metric of the trainer's result and its direction, such as "
+        "{metric: val_auc, direction: maximize}."
     )
     report_metric: MetricName | None = Field(
         None,
-        description="Metric in which tuned and default settings are compared (default: the "
-        "objective's; with trainer: tabular, of val_NAME it is test_NAME, by which no trial was "
-        "chosen).",
+        description="Metric that compares tuned with default settings (default: the objective's; "
+        "with trainer: tabular, test_NAME for val_NAME, because no trial is chosen by it).",
     )
     report_direction: Direction | None = Field(
-        None, description="Which way report_metric is better (default: as the objective)."
+        None, description="Direction of report_metric (default: the objective's)."
     )
     search_space: SearchSpace = Field(
         description="Parameters and constants by name, in the order of the study file, such as "
@@ -112,11 +111,11 @@ class Study(Section):
     )
     budget: Budget = Budget()
     parallel_regions: int | None = Field(
-        None, ge=1, description="Regions that run at once (default: all)."
+        None, ge=1, description="Maximum number of regions that run at once (default: all)."
     )
     trainer: Annotated[Literal["tabular"] | Trainer, WrapValidator(_trainer)] = Field(
-        description="Write tabular for trialfleet's own network for tables, or "
-        "{command: [python3, train.py], files: [train.py]} for a program of your own."
+        description="Write tabular for the built-in network for tables, or "
+        "{command: [python3, train.py], files: [train.py]} for your own program."
     )
     target: OneLine | None = Field(
         None, description="With trainer: tabular: the column of the CSV or Parquet to predict."
@@ -126,29 +125,29 @@ class Study(Section):
     )
     resources: Resources = Resources()
     accelerator: Accelerator = Field(
-        "auto", description="auto: gpu where the fleet or a slot of the pool has one, else cpu."
+        "auto", description="auto: gpu if the fleet or a slot of the pool has one, otherwise cpu."
     )
     usd_per_hour: float | None = Field(
         None,
         gt=0,
-        description="USD per hour of a whole node that doesn't say its price: of a machine of your "
-        "own. Nodes of a fleet say theirs.",
+        description="Price of a whole node in USD per hour, for nodes that do not advertise one, "
+        "such as your own machines. Nodes of a fleet advertise theirs.",
     )
     team: TeamName | None = Field(
-        None, description="Whom the study's costs are put to: trialfleet cost --by team."
+        None, description="Team that the study's costs are charged to: trialfleet cost --by team."
     )
     python: OneLine | None = Field(
         None,
-        description="What `python3` in a trial is: a path on the nodes, or a name on their PATH "
-        "(default: with a pool on this machine alone, the Python that plans the run). With image, "
-        "a path or a name in it (default: python3).",
+        description="The interpreter that `python3` in a trial means: a path on the nodes, or a "
+        "name on their PATH (default, if the pool is this machine only: the Python that plans the "
+        "run). With image, a path or a name in it (default: python3).",
     )
     image: Image | None = Field(
         None,
-        description="The container image that trials run in: docker://REPOSITORY/NAME:TAG, or the "
-        "path of a .sif file, which HTCondor sends; docs/trainers.md (default: none).",
+        description="Container image of the trials: docker://REPOSITORY/NAME:TAG, or the path of "
+        "a .sif file, which HTCondor transfers; docs/trainers.md (default: none).",
     )
-    retries: int = Field(2, ge=0, le=100, description="Further attempts at a trial that fails.")
+    retries: int = Field(2, ge=0, le=100, description="Further attempts after a trial fails.")
     storage: Annotated[str, BeforeValidator(_storage)] | None = Field(
         None,
         repr=False,  # it may hold a password
@@ -157,50 +156,50 @@ class Study(Section):
     )
     publish: Annotated[OneLine, AfterValidator(check_publish)] = Field(
         DEFAULT_FOLDER,
-        description="Folder that models are published in, as STUDY/REGION/RUN-ID. "
-        "s3://BUCKET/PREFIX: the folder models, with a copy there. none: only the trials run; "
-        "there is no full training and no model.",
+        description="Folder for published models, as STUDY/REGION/RUN-ID. s3://BUCKET/PREFIX: the "
+        "folder models, with a copy there. none: tuning only, without a full training or a model.",
     )
     keep: Keep | None = Field(
-        None, description="Which of a region's published models stay (default: all)."
+        None, description="Which of a region's published models are kept (default: all)."
     )
     seed: int = Field(
         0, ge=0, lt=2**31, description="Seeds the sampler, the trials and the split of tables."
     )
     sampler: Sampler = Field(
         OWN,
-        description="What proposes parameters once the start-up trials are asked: our own "
-        "Gaussian process, or one of Optuna's samplers.",
+        description="Sampler that proposes parameters after the start-up trials: the built-in "
+        "Gaussian process (RegionSampler), or one of Optuna's samplers.",
     )
     learn_from: list[OneLine] | None = Field(
         None,
         max_length=10,
-        description="Studies by name, or runs, whose results the sampler learns from; [] for none "
-        "(default: the newest run of this study, where there is one).",
+        description="Studies by name, or runs, whose results the sampler learns from; []: none "
+        "(default: the newest run of this study, if there is one).",
     )
     early_stopping: EarlyStopping | None = Field(
         None,
-        description="Tells trials to stop whose reports say that they won't become their region's "
-        "best; {} takes the defaults.",
+        description="Stops trials early if their reports predict that they won't become their "
+        "region's best; {}: the defaults.",
     )
     gate: Gate | None = Field(
         None,
-        description="Measures each new model against the one in force, on the same rows, before "
-        "latest is switched to it; {} takes the defaults.",
+        description="Compares each new model with the current model on the same rows, before "
+        "latest is switched to it; {}: the defaults.",
     )
     export: Export | None = Field(
-        None, description="Where published models go beside; docs/exports.md."
+        None, description="Additional destinations of published models; docs/exports.md."
     )
     fleet: Fleet | None = Field(None, description="EC2 instances for the trials.")
-    daily: Daily | None = Field(None, description="When it runs each day: trialfleet daily.")
+    daily: Daily | None = Field(None, description="Schedule of daily runs: trialfleet daily.")
     checks: Checks | None = Field(
         None,
-        description="With trainer: tabular and daily: what becomes of a region whose new table is "
-        "unlike those of its past days (default: each check warns); docs/daily.md.",
+        description="With trainer: tabular and daily: the reaction to a region's new table that "
+        "differs from those of its past days (default: each check warns); docs/daily.md.",
     )
     notify: list[Channel] = Field(
         [],
-        description="Who hears of failures, of models kept out, of the day's end; docs/alerts.md.",
+        description="Receivers of alerts on failures, rejected models and the end of a day; "
+        "docs/alerts.md.",
     )
 
     @model_validator(mode="after")
@@ -210,88 +209,90 @@ class Study(Section):
         return self
 
     def _of_metrics(self) -> Iterator[Refused]:
-        """The directions that no metric goes with, or another direction of the same metric."""
+        """Yield directions without a metric, and a second direction of the same metric."""
         own, objective, gate = self.report_direction, self.objective, self.gate
         if own and self.report_metric is None:
-            yield ("report_direction",), "names no metric: give report_metric too", own
+            yield ("report_direction",), "requires report_metric", own
         elif own and self.report_metric == objective.metric and own != objective.direction:
-            text = f"{objective.metric!r} is the objective, which is to be {objective.direction}d"
+            text = (
+                f"contradicts the objective {objective.metric!r}, which is {objective.direction}d"
+            )
             yield ("report_direction",), text, own
         if gate and gate.direction and gate.metric is None:
-            yield ("gate", "direction"), "names no metric: give gate.metric too", gate.direction
+            yield ("gate", "direction"), "requires gate.metric", gate.direction
 
     def _of_absent_parts(self) -> Iterator[Refused]:
-        """The parts that are of the reference trainer, or of published models, without these."""
+        """Yield the parts that lack what they require, such as published models."""
         if self.trainer != "tabular":
-            text = "goes with trainer: tabular; leave it out, your trainer reads its own data"
+            text = "requires trainer: tabular; leave it out, your trainer reads its own data"
             yield from (((name,), text, {}) for name in self._given("target", "table", "checks"))
         elif self.checks and not self.daily:
-            yield ("checks",), "compares days, and there is no daily:; leave it out", {}
+            yield ("checks",), "requires daily:; leave it out", {}
         if not self.publishes:
-            text = "is for published models, and publish is none; leave one of them out"
+            text = "requires published models, but publish is none; leave one of them out"
             yield from (((name,), text, {}) for name in self._given("gate", "keep", "export"))
         if self.daily and not self.publishes:
-            text = "none leaves a day without models, and daily: is for them; leave one of them out"
+            text = "daily requires published models, but publish is none; leave one of them out"
             yield ("publish",), text, self.publish
 
     def _of_pairs(self) -> Iterator[Refused]:
-        """The values of which one excludes the other."""
+        """Yield the values that exclude each other."""
         if self.export and self.export.s3 and self.publish.startswith(URL_PREFIXES):
             text = "is in publish already; leave one of them out"
             yield ("export", "s3"), text, self.export.s3
         if self.has_gangs and self.resources.trials_per_gpu > 1:
-            text = "must be a whole number with nodes: a rank has its GPUs for itself"
+            text = "must be a whole number with nodes, because a rank does not share its GPUs"
             yield ("resources", "gpus"), text, self.resources.gpus
         if self.image and self.python and "/" in self.python and not self.python.startswith("/"):
-            text = "is a path in the image, so it begins with /; or a name on its PATH"
+            text = "must be an absolute path in the image, or a name on its PATH"
             yield ("python",), text, self.python
         if self.learn_from and self.sampler != OWN:
-            text = f"is for sampler: {OWN}; {self.sampler} begins anew in every run"
+            text = f"requires sampler: {OWN}; {self.sampler} cannot use earlier results"
             yield ("learn_from",), text, self.learn_from
 
         if self.daily and self.daily.takeover_after:
             yield from self._of_two_managers(self.daily.takeover_after)
 
     def _of_two_managers(self, after: str) -> Iterator[Refused]:
-        """What the second of two managers would lack of the first."""
+        """Yield what a second manager needs and the study lacks."""
         key = ("daily", "takeover_after")
         if not (self.storage or "").startswith("postgresql"):
-            text = "needs storage: postgresql+psycopg://… that both managers reach"
+            text = "requires storage: postgresql+psycopg://…, which both managers reach"
             yield key, text, after
         in_s3 = self.publish.startswith(URL_PREFIXES) or (self.export and self.export.s3)
         if not in_s3:
-            yield key, "needs the models in S3: publish: s3://BUCKET/PREFIX", after
+            yield key, "requires models in S3: publish: s3://BUCKET/PREFIX", after
 
     def _given(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) is not None]
 
     @property
     def publishes(self) -> bool:
-        """Whether the best settings are trained in full and published."""
+        """True if the best settings are trained in full and published."""
         return self.publish != NO_MODELS
 
     @property
     def has_gangs(self) -> bool:
-        """Whether trainings of a region, or of all, are spread over several slots."""
+        """True if a region trains its models on several slots."""
         return bool(gangs_of(self.resources, self.regions))
 
     @property
     def gangs_use_s3(self) -> bool:
-        """Whether checkpoints of gangs lie in S3."""
+        """True if checkpoints of gangs are stored in S3."""
         return any(gang.checkpoints for gang in gangs_of(self.resources, self.regions))
 
     def nodes_of(self, region: str) -> Gang | None:
-        """How many slots a training of a region is spread over; None: it has one."""
+        """Return the number of slots of a training of a region; None: it has one."""
         return self.region(region).nodes or self.resources.nodes
 
     @property
     def shares(self) -> int | None:
-        """The number of trials that share a GPU; None for trials that have none."""
+        """The number of trials that share a GPU; None for trials without a GPU."""
         return shares_of(self.accelerator, self.resources, self.fleet)
 
     @property
     def listed_regions(self) -> dict[str, Region]:
-        """The regions that the file names; none where it has a glob for them."""
+        """The regions that the file names; empty if it has a glob for them."""
         if isinstance(self.regions, RegionGlob):
             return {}
         return {name: region or Region() for name, region in self.regions.items()}
@@ -300,15 +301,15 @@ class Study(Section):
 
     @property
     def is_dated(self) -> bool:
-        """Whether its data is another each day."""
+        """True if its data depends on the day."""
         given = [self.data, *(region.data or [] for region in self.listed_regions.values())]
         return any(DATE in pattern for patterns in given for pattern in patterns)
 
     def dated(self, day: date | None) -> tuple[Study, date | None]:
-        """Return the study with a day in the place of `{date}`, and that day.
+        """Return the study with `{date}` replaced by a day, and that day.
 
         Args:
-            day: None: today in the study's zone, and none where no data names it.
+            day: None: today in the study's zone, or no day if no data contains `{date}`.
         """
         if not self.is_dated:
             return self, day
@@ -319,7 +320,7 @@ class Study(Section):
         return self.model_copy(update={"data": data, "regions": regions or self.regions}), day
 
     def absent(self, folder: Path) -> dict[str, str]:
-        """Return the regions whose data isn't there, and which path that is."""
+        """Return the regions whose data is absent, each with the absent path."""
         found = {
             name: absent_data(name, region.data_or(self.data), folder)
             for name, region in self.listed_regions.items()
@@ -339,16 +340,16 @@ class Study(Section):
         """Return the normal form: regions by name, paths absolute.
 
         Args:
-            folder: what relative paths are relative to: the study file's folder.
+            folder: the study file's folder, which relative paths start from.
 
         Raises:
-            InputError: a file doesn't exist or can't be used, a glob matches none, or a region's
-                overrides don't go with the study; names the key.
+            InputError: a file doesn't exist or can't be used, a glob has no matches, or a
+                region's overrides contradict the study; names the key.
         """
         return resolution.resolved(self, folder)
 
     def channels(self, folder: Path) -> list[Channel]:
-        """Return who is notified, with absolute paths.
+        """Return the channels of alerts, with absolute paths.
 
         Raises:
             UnusableStudyError: a file can't be read, or a program can't be run.
@@ -365,10 +366,10 @@ class Study(Section):
 
     @property
     def compared_metric(self) -> str:
-        """The metric in which tuned and default settings are compared.
+        """The metric that compares tuned with default settings.
 
-        The best of many trials looks better than it is on the rows by which it was chosen; the
-        reference trainer measures each trial on others, too.
+        The best of many trials looks better than it is on the rows that chose it. The reference
+        trainer therefore measures each trial on other rows, too.
         """
         metric = self.objective.metric
         if self.trainer == "tabular" and metric.startswith("val_"):
@@ -377,20 +378,20 @@ class Study(Section):
 
     @property
     def compared_direction(self) -> Direction:
-        """Which way the compared metric is better."""
+        """The direction of the compared metric."""
         return self.report_direction or self.objective.direction
 
     def region(self, name: str) -> Region:
-        """One of `region_table`, which itself is made anew each time."""
+        """Return one region of `region_table`, without building the whole table."""
         assert isinstance(self.regions, dict), "the study is not resolved"
         return self.regions[name] or Region()
 
     def data_of(self, region: str) -> list[str]:
-        """Absolute paths and URLs of a region's data."""
+        """Return absolute paths and URLs of a region's data."""
         return self.region(region).data or []
 
     def space_of(self, region: str) -> SearchSpace:
-        """The search space of a region: the study's, with the region's entries in their places.
+        """Return the search space of a region: the study's, with the region's entries replaced.
 
         Raises:
             InputError: the region's entries make a space that can't be searched; names the keys.
@@ -404,20 +405,20 @@ class Study(Section):
             raise UnusableStudyError(*_space_problems(error, region, own)) from error
 
     def budget_of(self, region: str) -> Budget:
-        """The budget of a region: the study's, with the region's own figures in their places."""
+        """Return the budget of a region: the study's, with the region's overrides."""
         own = self.region(region).budget
         return self.budget.model_copy(update=own.model_dump(exclude_none=True) if own else {})
 
     @property
     def has_budget_in_usd(self) -> bool:
-        """Whether a region of a resolved study, or all of them, have a budget in USD."""
+        """True if a region of a resolved study, or all together, have a budget in USD."""
         return any(self.budget_of(name).in_usd for name in self.region_table)
 
 
 def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | None) -> int | None:
-    """Return how many of a study's trials share a GPU; None for trials that have none.
+    """Return the number of a study's trials that share a GPU; None for trials without a GPU.
 
-    Where the choice is left to the pool, the study's fleet brings the pool's GPUs.
+    With accelerator: auto, the study's fleet decides whether the pool has GPUs.
     """
     if accelerator == "auto":
         accelerator = "gpu" if fleet and fleet.brings_gpus else "cpu"
@@ -425,7 +426,7 @@ def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | Non
 
 
 def _space_problems(error: ValidationError, region: str, own: Mapping[str, Any]) -> list[Problem]:
-    """The problems of a region's space, each at the entry of the region's or the study's file."""
+    """Return the problems of a region's space, each at its entry in the study's file."""
     problems = []
     for detail in error.errors(include_url=False):
         place = detail["loc"]

@@ -25,12 +25,12 @@ _ROLES = ["numeric", "categorical", "ignore", "decimal_point", "decimal_comma"]
 
 
 def is_form(role: str | None) -> TypeGuard[str]:
-    """Tell whether a column's role says how its numbers or dates are written."""
+    """Return whether a column's role is a format of numbers or dates."""
     return role is not None and (role.startswith("decimal_") or "%" in role)
 
 
 def line_for(name: str, roles: Iterable[str]) -> str:
-    """Return the line of a study that says what a column is: YAML, where there is one role."""
+    """Return the line of a study that sets a column's role: valid YAML if there is one role."""
     is_plain = _PLAIN.fullmatch(name) and name.lower() not in _NO_TEXTS
     key = name if is_plain else json.dumps(name, ensure_ascii=False)
     return f"table: {{columns: {{{key}: {' or '.join(roles)}}}}}"
@@ -40,8 +40,8 @@ def _role(value: str) -> str:
     if value in _ROLES or any(year in value for year in ("%Y", "%y", "%F", "%D")):
         return value
     raise refusal(
-        f"must be {', '.join(map(repr, _ROLES))}, or the form of its dates as strftime writes it, "
-        "such as '%d.%m.%Y %H:%M'"
+        f"must be {', '.join(map(repr, _ROLES))}, or a strftime format of its dates, such as "
+        "'%d.%m.%Y %H:%M'"
     )
 
 
@@ -55,8 +55,8 @@ def _shares(value: list[float]) -> list[float]:
     bad_shares = len(value) != 3 or min(value) <= 0
     if bad_shares or not math.isclose(sum(value), 1, abs_tol=_ROUNDING):
         raise refusal(
-            "must be three shares above 0 that add up to 1: to train, to validate, to test, such "
-            f"as {DEFAULT_SHARES}"
+            "must be three shares above 0 that add up to 1 (train, validation, test), such as "
+            f"{DEFAULT_SHARES}"
         )
     return value
 
@@ -71,54 +71,58 @@ Shares = Annotated[list[float], AfterValidator(_shares)]
 
 
 class Split(Section):
-    """Which rows are to train, to validate and to test: by chance, by time, or by a column."""
+    """The split of the rows into train, validation and test: random, by time, or by a column."""
 
     random: Shares | None = Field(
-        None, description="Shares of the rows to train, validate, test; drawn by the study's seed."
+        None, description="Shares of train, validation and test rows; drawn with the study's seed."
     )
     time: ColumnName | None = Field(
-        None, description="A column of dates or numbers: the oldest rows train, the latest test."
+        None,
+        description="A column of dates or numbers: the oldest rows are for training, the latest "
+        "for testing.",
     )
     shares: Shares | None = Field(
-        None, description=f"With time: shares to train, validate, test (default: {DEFAULT_SHARES})."
+        None,
+        description=f"With time: shares of train, validation and test rows (default: "
+        f"{DEFAULT_SHARES}).",
     )
     column: ColumnName | None = Field(
-        None, description="A column that says train, validation or test in each row."
+        None, description="A column with train, validation or test in each row."
     )
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         methods = [name for name in ("random", "time", "column") if getattr(self, name) is not None]
         if len(methods) != 1:
-            given = f"has {' and '.join(methods)}" if methods else "has none of them"
-            text = f"must have exactly one of random, time and column; it {given}"
+            given = " and ".join(methods) or "none of them"
+            text = f"must have exactly one of random, time and column; it has {given}"
             refuse("Split", [((), text, None)])
         if self.shares is not None and self.time is None:
-            text = "goes with time; with random the shares are its value"
+            text = "requires time; with random the shares are its value"
             refuse("Split", [(("shares",), text, self.shares)])
         return self
 
     @property
     def own_columns(self) -> list[str]:
-        """The columns that deal out the rows."""
+        """The columns that define the split."""
         return [name for name in (self.time, self.column) if name is not None]
 
 
 class TableOptions(Section):
-    """How the regions' CSV and Parquet files are read."""
+    """Options for reading the regions' CSV and Parquet files."""
 
     task: Literal["auto", "classification", "regression"] = Field(
         "auto",
-        description="auto: classification where the target is text, boolean or has few whole "
-        "numbers.",
+        description="auto: classification if the target is text or boolean, or has few different "
+        "whole numbers.",
     )
     columns: dict[ColumnName, Role] = Field(
         {},
-        description="What columns are, where what is inferred is not what they are; or how their "
-        "numbers (decimal_comma) or dates (%d.%m.%Y) are written.",
+        description="Roles of columns, where the inferred role is wrong; or the format of their "
+        "numbers (decimal_comma) or dates (%d.%m.%Y).",
     )
     split: Split = Split(random=DEFAULT_SHARES)
     null_values: list[NullValue] = Field(
         NULL_VALUES,
-        description="Texts and numbers that stand for a missing value, as an empty cell does.",
+        description="Texts and numbers that mean a missing value, like an empty cell.",
     )

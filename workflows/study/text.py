@@ -1,8 +1,8 @@
-"""The text of a study file as a tree: small, shallow and untangled, or refused.
+"""The text of a study file as a tree, with limits on its size, depth and aliases.
 
 YAML 1.2 (ruamel.yaml), so that the region `NO` is Norway and not `false`, and `1e-4` is a number.
-Of YAML a study needs tables, lists and values. Tags, and aliases that multiply, are refused where
-they stand, before anything goes through what they make.
+A study needs only tables, lists and values. Tags, and aliases that multiply, are refused during
+parsing, before their content is built.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _PARSER_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, Value
 
 
 def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
-    """Return what a YAML file holds, as ruamel.yaml's own lists and tables, which know their lines.
+    """Return the content of a YAML file, as ruamel.yaml's lists and tables, which know their lines.
 
     Args:
-        path: the file; anything else, which might never end, is not opened.
-        largest: size in bytes from which on a file isn't read.
+        path: a regular file; others, which might never end, are not opened.
+        largest: the maximum size in bytes.
 
     Raises:
-        StudyError: it is not YAML, or has what a study may not have; names the line.
+        StudyError: it is not YAML, or has parts that a study may not have; names the line.
         InputError: it can't be read.
     """
     text = _read(path, largest)
@@ -55,7 +55,7 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
         line = f":{mark.line + 1}" if mark else ""
         what = str(error.problem or error.context)
         if isinstance(error, DuplicateKeyError):
-            what = what.partition(" with value")[0] + " in one table"  # a password is no message
+            what = what.partition(" with value")[0] + " in one table"  # without a password
         beyond = " that a study may have" if isinstance(error, _BeyondStudyError) else ""
         raise StudyError(f"{path}{line}: not YAML{beyond}: {what}") from None
     except ReaderError as error:
@@ -69,17 +69,17 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
 def _read(path: Path, largest: int | None) -> str:
     try:
         if kind := job_files.KINDS.get(stat.S_IFMT(path.stat().st_mode)):
-            raise InputError(f"{path}: is {kind}; a study is a regular file")
+            raise InputError(f"{path}: is {kind}; a study must be a regular file")
         with path.open("rb") as file:
             content = file.read(-1 if largest is None else largest + 1)
         if largest is not None and len(content) > largest:
             raise InputError(
-                f"{path}: larger than {largest:,} bytes; regions that differ in their data alone "
-                "need no entries of their own: regions: {glob: …}, or data with {region}"
+                f"{path}: larger than {largest:,} bytes; for regions that differ only in their "
+                "data, write regions: {glob: …}, or data with {region}"
             )
         return content.decode()
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file{_studies_here()}") from None
+        raise InputError(f"{path}: the file does not exist{_studies_here()}") from None
     except OSError as error:
         raise InputError(f"{path}: can't be read: {error.strerror}") from None
     except ValueError as error:
@@ -87,7 +87,7 @@ def _read(path: Path, largest: int | None) -> str:
 
 
 def _studies_here() -> str:
-    """The files here and one folder deeper that look like studies, for a message."""
+    """Return the files here and one folder deeper that look like studies, for a message."""
     places = (place for pattern in ("*.y*ml", "*/*.y*ml") for place in sorted(Path().glob(pattern)))
     found = [str(place) for place in islice(places, _MOST_LOOKED_AT) if _looks_like_a_study(place)]
     return f"; studies here: {first_of(found, _SHOWN_STUDIES)}" if found else ""
@@ -108,7 +108,7 @@ class _BeyondStudyError(ComposerError):
 
 
 class _Composer(Composer):
-    """Makes the tree of nodes, and refuses what would be too much to go through."""
+    """Composer of the tree of nodes that refuses trees that are too large or too deep."""
 
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader=loader)

@@ -1,7 +1,7 @@
-"""Whether a trainer's command can start at all, as far as that shows before a trial runs.
+"""Checks of a trainer's command before a trial runs.
 
-`command_problems` compares it with what is sent along: what isn't can't be found in a trial's
-sandbox. `check_program` looks for the program where jobs would.
+`command_problems` compares it with the transferred files: a trial's sandbox has no others.
+`check_program` looks for the program on the PATH of jobs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ CONTRACT = (
 def command_problems(
     command: Sequence[str], files: Iterable[str], data: Iterable[str], folder: Path
 ) -> Iterator[tuple[int, str]]:
-    """Yield what of a command a trial won't find: the place of the word, and why.
+    """Yield the words of a command that a trial won't find: the place of each, and the problem.
 
-    `files` are the paths of what is sent along, `data` the data's names in a sandbox.
+    `files` are the paths of the transferred files, `data` the data's names in a sandbox.
     """
     sent = {Path(file).name: Path(file) for file in files}
     there = {*sent, *data, *CONTRACT}
@@ -53,14 +53,14 @@ def command_problems(
 def _of_program(word: str, sent: dict[str, Path], there: set[str], folder: Path) -> str:
     if "/" not in word:
         if word in sent:
-            return f"{word!r} is sent along, and a program in the sandbox is run as './{word}'"
+            return f"{word!r} is in trainer.files; to run it in the sandbox, write './{word}'"
         return ""
     if problem := _of_argument(word, sent, there, folder, is_script=True):
         return problem
     file = _sent_file(word, sent)
     if file and not os.access(file, os.X_OK):
         return (
-            f"{word!r} is not executable: chmod +x {file.name}, or name what runs it, such as "
+            f"{word!r} is not executable: chmod +x {file.name}, or name its interpreter, such as "
             f"[sh, {word}]"
         )
     return ""
@@ -69,7 +69,7 @@ def _of_program(word: str, sent: dict[str, Path], there: set[str], folder: Path)
 def _of_argument(
     word: str, sent: dict[str, Path], there: set[str], folder: Path, *, is_script: bool
 ) -> str:
-    """What is wrong with a word that may name a file; words with no ending may be anything."""
+    """Return the problem with a word that may name a file; one without a suffix is not checked."""
     place = PurePosixPath(word)
     if place.parts[:1] and place.parts[0] in there:
         file = _sent_file(word, sent)
@@ -78,12 +78,15 @@ def _of_argument(
     if not (place.suffix or (is_script and "/" in word)) or not re.match(r"[\w.]", word):
         return ""
     if place.name in sent:
-        return f"{word!r}: files travel into one folder, without those above them: {place.name!r}"
+        return (
+            f"{word!r}: files are copied into one directory, without their parents; write "
+            f"{place.name!r}"
+        )
     if (folder / word).is_file():
-        return f"{word!r} lies beside the study, but is not among trainer.files: add it there"
+        return f"{word!r} is beside the study, but not in trainer.files: add it there"
     if is_script:
         guess = did_you_mean(place.name, sent)
-        return f"{word!r} is not among trainer.files{guess}, so no trial will find it"
+        return f"{word!r} is not in trainer.files{guess}: add it there, or trials won't find it"
     return ""
 
 
@@ -92,11 +95,11 @@ def _of_module(word: str, there: set[str], folder: Path) -> str:
     found = [path for path in (folder / name, folder / f"{name}.py") if path.exists()]
     if not found or {name, f"{name}.py"} & there:
         return ""
-    return f"{found[0].name!r} lies beside the study, but is not among trainer.files: add it there"
+    return f"{found[0].name!r} is beside the study, but not in trainer.files: add it there"
 
 
 def _sent_file(word: str, sent: dict[str, Path]) -> Path | None:
-    """The file that a word of the command names in a sandbox, where it lies now."""
+    """Return the present path of the file that a word of the command names in a sandbox."""
     place = PurePosixPath(word)
     top = sent.get(place.parts[0]) if place.parts else None
     return top.joinpath(*place.parts[1:]) if top else None
@@ -106,7 +109,7 @@ def check_program(word: str, job_path: str) -> None:
     """Look for a command's program as the jobs of an embedded pool do.
 
     Raises:
-        UnusableStudyError: there is no such program, or it can't be run.
+        UnusableStudyError: the program doesn't exist or isn't executable.
     """
     if "/" in word and not word.startswith("/"):
         return  # of the sandbox
@@ -118,14 +121,14 @@ def check_program(word: str, job_path: str) -> None:
         guess = did_you_mean(word, _programs(job_path))
         why = f"is not on the PATH of the pool's jobs, {job_path}{guess}"
     text = (
-        f"{word!r} {why}; name a program by its path, or send one along with trainer.files and run "
-        "it as ./NAME"
+        f"{word!r} {why}; give the program's path, or add the program to trainer.files and run it "
+        "as ./NAME"
     )
     raise UnusableStudyError(Problem(("trainer", "command", 0), text))
 
 
 def _programs(job_path: str) -> set[str]:
-    """The names of the programs on a PATH."""
+    """Return the names of the programs on a PATH."""
     folders = filter(os.path.isdir, job_path.split(os.pathsep))
     files = (file for folder in folders for file in os.scandir(folder))
     return {file.name for file in files if os.access(file, os.X_OK) and file.is_file()}

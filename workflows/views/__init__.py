@@ -1,1 +1,1 @@
-"""What people and programs see of a run: terminal, page, report, answers to `why`."""
+"""The views of a run: terminal, page, report, answers to `why`."""

@@ -1,4 +1,4 @@
-"""What commands print with: the terminal, and JSON where it is asked for."""
+"""The output of commands: the terminal, and JSON on request."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-_SAID_AGAIN = 15.0  # seconds, where a line of progress stays the same
-UNSQUEEZED = 1_000_000  # columns for a file or a pipe: nothing is wrapped or cut
+_SAID_AGAIN = 15.0  # seconds until an unchanged line of progress is printed again
+UNSQUEEZED = 1_000_000  # columns for a file or a pipe, without wrapping or cutting
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def console(*, err: bool = False) -> Console:
-    """Return the terminal, or what stands for it when the output goes elsewhere."""
+    """Return the terminal, or a console for other outputs."""
     from rich.console import Console
 
     made = Console(highlight=False, stderr=err)
@@ -39,21 +39,21 @@ def console(*, err: bool = False) -> Console:
 
 
 def show(view: RenderableType) -> None:
-    """Print a view; a word that is longer than the terminal is wide, a path, stays whole."""
+    """Print a view, without breaking words such as paths that are wider than the terminal."""
     console().print(view, overflow="ignore", crop=False)
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line for a person; a name in it that isn't ours reaches no terminal as it is."""
+    """Print a line for a person, with control characters of foreign names escaped."""
     click.echo(printable(text), err=err)
 
 
 @contextmanager
 def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[[str], None]]:
-    """Give what takes a line on how far something is, again and again.
+    """Give a function that shows a line of progress.
 
-    On a terminal there is one line, the last, with the seconds since the beginning, and none in the
-    end. Elsewhere a line is printed when it changes, and now and then while it doesn't.
+    A terminal shows only the last line, with the seconds since the start, and removes it at the
+    end. Elsewhere a line is printed when it changes, and periodically while it doesn't.
     """
     from rich.live import Live
     from rich.text import Text
@@ -78,12 +78,12 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
 
 
 def print_json(value: Any, indent: int | None = 1) -> None:
-    """Print a value as JSON; what JSON doesn't know (paths, times) as text."""
+    """Print a value as JSON, with paths, times and other types as text."""
     click.echo(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
 
 
 def plain_table(*columns: str, right: Container[str] = ()) -> Table:
-    """Return a table without lines; those of the columns in `right` are set right."""
+    """Return a table without lines, with the columns in `right` aligned to the right."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -93,13 +93,13 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
 
 
 class LongTable:
-    """A `plain_table` of many rows of text: rich decides how wide its columns are, and no more.
+    """A `plain_table` of many rows of text, for which rich only computes the columns' widths.
 
-    It looks as rich's own does, which takes a millisecond for each row.
+    It looks like rich's own table, which takes a millisecond per row.
     """
 
     def __init__(self, table: Table, rows: Sequence[Sequence[str]]) -> None:
-        """Take a table that has columns and no rows yet, and the rows."""
+        """Take a table with columns and without rows, and the rows."""
         self._table, self._rows = table, rows
         self._columns = [_ColumnCells(cells) for cells in zip(*rows, strict=True)]
         if rows:
@@ -108,7 +108,7 @@ class LongTable:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType | Segment]:
-        """Yield the titles as rich has them, and the rows."""
+        """Yield rich's titles, and the rows."""
         from rich.segment import Segment, Segments
 
         lines = console.render_lines(self._table, options, pad=False, new_lines=True)
@@ -126,7 +126,7 @@ class LongTable:
 
 
 class _ColumnCells:
-    """All cells of a column, as one that rich measures, and tells the width of."""
+    """All cells of a column as one cell for rich, which measures it and sets its width."""
 
     def __init__(self, cells: Iterable[str]) -> None:
         self._cells, self.width = {*cells}, 0
@@ -146,7 +146,7 @@ class _ColumnCells:
 
 
 def _size_of(cell: str, console: Console) -> tuple[int, int]:
-    """The widths of a cell's longest word, and of its longest line."""
+    """Return the widths of a cell's longest word and longest line."""
     if _is_plain(cell):
         return max(map(len, cell.split()), default=len(cell)), len(cell)
     from rich.text import Text
@@ -155,12 +155,12 @@ def _size_of(cell: str, console: Console) -> tuple[int, int]:
 
 
 def _is_plain(cell: str) -> bool:
-    """Whether a cell is a line, and as wide as it is long."""
+    """Return whether a cell is one line whose width is its length."""
     return cell.isascii() and cell.isprintable()
 
 
 def _cell_lines(console: Console, cell: str, width: int, justify: JustifyMethod) -> list[str]:
-    """The lines of a cell of so many columns, each as wide as that."""
+    """Return the lines of a cell, padded to a width."""
     if _is_plain(cell) and len(cell) <= width:
         return [cell.rstrip().rjust(width) if justify == "right" else cell.ljust(width)]
     from rich.text import Text
@@ -171,7 +171,7 @@ def _cell_lines(console: Console, cell: str, width: int, justify: JustifyMethod)
 
 
 def pairs(values: Mapping[str, object], digits: int) -> str:
-    """Return `name=value` of each, floats with so many significant digits."""
+    """Return `name=value` of each, with floats rounded to a number of significant digits."""
     return "  ".join(
         f"{name}={value:.{digits}g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in values.items()
@@ -179,21 +179,21 @@ def pairs(values: Mapping[str, object], digits: int) -> str:
 
 
 def keep_numbers_whole(table: Table) -> None:
-    """Let a narrow terminal wrap titles and texts, but no cell of a column that is set right."""
+    """Prevent a narrow terminal from wrapping cells of right-aligned columns."""
     for column in table.columns:
         if column.justify == "right":
             column.min_width = _widest(column.cells)
 
 
 def cut_to_width(text: str, style: str = "") -> Text:
-    """Return a cell that stays one line: what its column has no room for is left out, with a …."""
+    """Return a cell of one line that is cut with a … at its column's width."""
     from rich.text import Text
 
     return Text(" ".join(text.split()), style, no_wrap=True, overflow="ellipsis")
 
 
 def with_hint_where_cut(table: Table, hint: str) -> Fitting:
-    """Return a table, and below it where the whole texts are if it leaves out parts of cells."""
+    """Return a table with a hint below it, on where the full texts are, if it cuts cells."""
     from rich.console import Group
     from rich.text import Text
 
@@ -201,12 +201,12 @@ def with_hint_where_cut(table: Table, hint: str) -> Fitting:
 
 
 class Fitting:
-    """A table with all of its columns where the terminal has room for them; else the other one."""
+    """A table with all columns if the terminal is wide enough, otherwise a narrower one."""
 
     def __init__(self, table: Callable[[bool], RenderableType]) -> None:
-        """Name what makes the table, given whether all of its columns have room.
+        """Take the function that makes the table, given whether all columns fit.
 
-        What it makes where they haven't may be a `Fitting` again.
+        The narrower table may be a `Fitting` again.
         """
         self._table = table
 
@@ -223,11 +223,11 @@ class Fitting:
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
-    """Make no column of a table but its first narrower than it was before.
+    """Prevent all columns of a table except the first from becoming narrower than before.
 
     Args:
-        table: with all of its rows; its first column is a name, which doesn't change.
-        widths: what each column needed so far, by its title; brought up to date.
+        table: the table with all of its rows; its first column has constant names.
+        widths: the greatest width of each column so far, by its title; updated.
     """
     for column in table.columns[1:]:
         title = str(column.header)

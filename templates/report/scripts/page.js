@@ -1,7 +1,7 @@
-// What the report and the live page share: draws pictures when they come into view and anew when the
+// Shared by the report and the live page: draws charts when they come into view and again when the
 // theme, the width or a switch changes; makes the tables of trials and sorts all tables.
 
-// What draws a picture, and about how high that is with its legend, so that the page doesn't jump.
+// The function that draws each chart, and its approximate height, so that the page doesn't jump.
 const PICTURES = {
   overview: [overviewPicture, ({ rows }) => rows.length * rowHeight(rows) + 95],
   timeline: [
@@ -63,13 +63,13 @@ function isSortedUp(header) {
   return before ? before === "ascending" : header.dataset.kind === "number";
 }
 
-// What a cell sorts by: its key, else its text; nothing where it says nothing.
+// A cell's sort key: its key, otherwise its text; nothing for an empty cell.
 function keyOf(cell) {
   const text = cell.textContent.trim();
   return cell.dataset.key ?? (text === "" || text === "–" ? undefined : text);
 }
 
-// Says how many columns a table has beyond its edges, and shades those edges.
+// Shows how many columns a table has beyond its edges, and shades those edges.
 function hint(scroller) {
   const box = scroller.getBoundingClientRect();
   const cells = [...scroller.querySelectorAll("thead th")].map((cell) =>
@@ -102,7 +102,7 @@ const widths = new ResizeObserver((entries) => {
 
 const hidden = new Set(); // the places in the run of those that it leaves out
 
-// Shows what is of the regions that are wanted, by their names in lower case and their places.
+// Shows only the matching regions, by their names in lower case and their places.
 function showWanted(isWanted) {
   hidden.clear();
   block("regions-data").names.forEach((name, at) => {
@@ -135,7 +135,7 @@ function changeTheme() {
 
 dark.addEventListener("change", changeTheme);
 
-// ---- What the reader does ----
+// ---- The reader's input ----
 
 // One of a group's options is pressed at a time.
 function press(option) {
@@ -165,7 +165,7 @@ document.addEventListener("click", (event) => {
   if (picture && !coarse && !event.target.closest(".brush")) openPointed(picture);
 });
 
-// What the pointer is at in a picture: the number of a trial, and its region's place.
+// The trial under the pointer in a chart: its number, and its region's place.
 function pointed(picture) {
   const found = picture.value?.trial ?? picture.value;
   const number = typeof found === "number" ? found : found?.number;
@@ -188,7 +188,7 @@ function heightOf({ dataset: { picture, place } }) {
   return typeof height === "number" ? height : height(block("regions-data")[picture], place);
 }
 
-// Begins to look after what is on the page now, or in a part of it.
+// Sets up the content of the page, or of a part of it.
 function watch(part = document) {
   root.classList.add("scripted");
   for (const each of part.querySelectorAll(".needs-script")) each.hidden = false;

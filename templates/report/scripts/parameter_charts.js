@@ -1,8 +1,8 @@
-// The pictures of what parameters do: parallel coordinates, the two leading ones, one by one.
+// The charts of parameters: parallel coordinates, the two leading ones, single ones.
 
 const UNUSED = -0.14; // where parallel coordinates put what a trial doesn't have
 
-// Where a parameter's values lie: Plot's scale with ticks and their texts.
+// The axis of a parameter: Plot's scale with ticks and their texts.
 function parameterAxis(parameter, side, room, most = 5) {
   if (parameter.choices) {
     const places = d3.range(parameter.choices.length);
@@ -30,7 +30,7 @@ function fractionOf(parameter, value) {
   return high > low ? Math.min(1, Math.max(0, (at - low) / (high - low))) : 0.5;
 }
 
-// The bar that tells which colour is which value.
+// The colour legend.
 function colorBar(data, all) {
   const colors = ramp();
   const bar = element("i", "ramp");
@@ -137,8 +137,8 @@ function parallelPicture(data, width, id) {
   const result = [colorBar(data, all), picture];
   const hidden = used.length - drawn.length;
   if (hidden)
-    result.push(note(`${count(hidden, "less important parameter")} not drawn for want of width.`));
-  else if (!coarse) result.push(note("Drag along an axis to pick trials; click it to release."));
+    result.push(note(`${count(hidden, "less important parameter")} omitted: too little width.`));
+  else if (!coarse) result.push(note("Drag along an axis to select trials; click it to clear the selection."));
   return result;
 }
 

@@ -1,4 +1,4 @@
-// The pictures of all regions together: tuned against default, and who ran what when.
+// The charts of all regions together: tuned against default settings, and the timeline of jobs.
 
 const ROW = 24;
 
@@ -51,7 +51,7 @@ function overviewPicture(data, width, id) {
   }
   const rows = data.rows.filter((row) => !hidden.has(row.region));
   rows.sort((a, b) => (a.gain === null) - (b.gain === null) || b.gain - a.gain);
-  if (!rows.length) return [note("No region that is shown has a completed trial.")];
+  if (!rows.length) return [note("No shown region has a completed trial.")];
   const from = (row) => (gains ? (row.gain === null ? null : 0) : row.default);
   const to = (row) => (gains ? row.gain : row.tuned);
   const values = rows.flatMap((row) => [from(row), to(row)]).filter((value) => value !== null);
@@ -124,7 +124,7 @@ const LOST = ["failed attempt", "cut off"]; // executions of a job that was star
 // its jobs.
 function timelinePicture(data, width, id, { place }) {
   const bars = barsOf(data, place);
-  if (!bars.length) return [note("HTCondor told no times of the jobs that are shown.")];
+  if (!bars.length) return [note("The times of the shown jobs are unknown.")];
   const used = [...new Set(bars.map((bar) => bar.row))].sort((a, b) => a - b);
   const size = Math.max(4, Math.min(20, 640 / used.length));
   const position = new Map(used.map((row, at) => [row, at]));

@@ -1,7 +1,7 @@
-// What the report alone has: regions that are made when they are opened, their filter, opening the
-// one that the address names, paper.
+// Only in the report: regions that are made when they are opened, their filter, opening the region
+// that the URL names, printing.
 
-// ---- What the page holds compressed ----
+// ---- The compressed data ----
 
 // Lines of JSON: of all regions together, then of each.
 async function unpack(text) {
@@ -16,7 +16,7 @@ async function unpack(text) {
 
 await unpack(document.getElementById("packed").textContent);
 
-// Makes what a region has, once.
+// Makes a region's content, once.
 function fill(region) {
   const body = region.querySelector(".body");
   if (body.firstChild) return;

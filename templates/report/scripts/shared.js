@@ -1,4 +1,4 @@
-// What every picture shares: the data, the theme's colours, numbers as text, and the plot's frame.
+// Shared by all charts: the data, the theme's colours, numbers as text, and the plot's frame.
 
 const root = document.documentElement;
 const coarse = matchMedia("(pointer: coarse)").matches;
@@ -29,7 +29,7 @@ function trialsOf(data) {
   }));
 }
 
-// What the reader chose with the switch `kind` of a block.
+// The reader's choice in the switch `kind` of a block.
 function choice(kind, id) {
   return document.querySelector(`[data-switch="${kind}-${id}"] [aria-pressed=true]`)?.value;
 }
@@ -169,8 +169,8 @@ function padded(kind, low, high, share = 0.06) {
   return [low - room, high + room];
 }
 
-// How values are laid out: `scale` offers it, the reader chose among that by the switches of a block:
-// by logarithms, without the values far away, or neither.
+// The layout of values: from `scale` and the reader's choice in the switches of a block:
+// logarithmic, without outliers, or neither.
 function layout(values, scale, id, which = "") {
   const kind = choice(`${which}scale`, id) === "log" ? "log" : "linear";
   const near = choice(`${which}range`, id) === "near";
@@ -285,7 +285,7 @@ function withRoles(data, { number }, name) {
   return [name, ...roles].filter(Boolean);
 }
 
-// What is told of a trial in any picture.
+// The tooltip of a trial in all charts.
 function trialLines(data, trial) {
   const lines = [withRoles(data, trial, `trial ${trial.number}`).join(" · ")];
   if (trial.value !== null) lines.push(`${oneLine(data.metric, 40)}: ${number(trial.value, 6)}`);
@@ -309,7 +309,7 @@ function element(tag, className, ...content) {
   return made;
 }
 
-// What the marks of a picture mean: their shape (a class), their colour in the theme, and a text.
+// The legend of a chart: marks by shape (a class), colour in the theme, and a text.
 function legend(items) {
   return element(
     "ul",

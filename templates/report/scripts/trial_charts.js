@@ -1,4 +1,4 @@
-// The pictures of one region's trials over time: history and learning curves.
+// The charts of one region's trials over time: history and learning curves.
 
 // Each trial's objective, and the best so far.
 function historyPicture(data, width, id) {
@@ -95,7 +95,7 @@ function bestDot(data, trials, channels, style = { r: 5.5, fill: "var(--tuned)" 
   return Plot.dot(best, { ...channels, ...style });
 }
 
-// How the objective is laid out in all of a region's pictures, as its switch says.
+// The layout of the objective in all of a region's charts, from its switch.
 function objective(data, id) {
   const values = data.complete.map((trial) => trial.value);
   const all = layout(values, data.scale, id);
@@ -106,7 +106,7 @@ function objective(data, id) {
 
 const COLORED = ["failed", "running"]; // states whose curves have the colour of that name
 
-// What trials reported while they trained, over their steps.
+// The learning curves: trials' reports over their steps.
 function curvesPicture(data, width, id) {
   const points = data.trials
     .filter((trial) => trial.curve)

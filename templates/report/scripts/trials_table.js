@@ -11,7 +11,7 @@ const JOB_COLUMNS = [
   ["Machine", "text", "machine", String],
 ];
 
-// What was paid is never shown as zero.
+// A cost above zero is never shown as zero.
 function money(amount) {
   const decimals = amount >= 1 || amount === 0 ? 2 : 4;
   const least = 10 ** -decimals;

@@ -61,7 +61,7 @@ def test_plan_tells_prices_what_would_be_made_and_the_next_command(cloud: Accoun
     assert result.exit_code == 0, result.output
     assert "g4dn.xlarge" in result.output
     assert f"S3 bucket trialfleet-f-{ACCOUNT}, prefix fleet/f/" in result.output
-    assert "at the most 0.70 USD per hour" in result.output
+    assert "maximum 0.70 USD per hour" in result.output
     assert "next: trialfleet fleet up" in result.output
     assert cloud.instances() == []
 
@@ -161,7 +161,7 @@ def test_down_removes_all_and_says_so(cloud: Account) -> None:
     raised(cloud)
     result = fleet_command("down", "--now", "fleet.yaml")
     assert result.exit_code == 0, result.output
-    assert "nothing is left; the fleet has cost about 0.0" in result.output
+    assert "everything is deleted; the fleet has cost about 0.0" in result.output
     assert not [holding for holding in cloud.holdings() if "trialfleet" in holding]
 
 
@@ -195,12 +195,12 @@ def test_down_names_the_runs_that_use_the_fleet_and_asks(
     refused = fleet_command("down", "--now")
     assert refused.exit_code == 2
     assert "in progress on the fleet f: runs/r1\n" in refused.output
-    assert "`trialfleet stop runs/r1` ends the run first" in refused.output
+    assert "stop the run with `trialfleet stop runs/r1`" in refused.output
     assert cloud.instances()
     assert why_no_nodes("f") == ""
     done = fleet_command("down", "--now", "--yes")
     assert (done.exit_code, cloud.instances()) == (0, [])
-    assert "nothing is left" in done.output
+    assert "everything is deleted" in done.output
     assert why_no_nodes("f").startswith("the fleet was taken down at ")
 
 
@@ -228,13 +228,13 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
-        (["plan", "nothing.yaml"], 2, "nothing.yaml: there is no such file"),
+        (["plan", "nothing.yaml"], 2, "nothing.yaml: the file does not exist"),
         (["scale", "9"], 2, "9 nodes: the fleet may have 0 to 2 (nodes.max)"),
         (["scale", "many"], 2, "many"),
         (["up"], 2, "set `manager:`"),
         (["bake"], 2, "set `manager:`"),
         (["reap"], 2, "--aws-region"),
-        (["plan", "--account", "123456789012"], 2, "--account goes with --policy"),
+        (["plan", "--account", "123456789012"], 2, "--account requires --policy"),
         (["plan", "--policy", "dialy"], 2, "caller, daily, node, reap, or a file (did you mean"),
         (["plan", "--policy", "nothing.yaml"], 2, "caller, daily, node, reap, or a file"),
         (["plan", "--policy", "--account", "my-account"], 2, "12 digits"),

@@ -97,4 +97,4 @@ def test_without_a_file_and_a_region_it_says_so(cloud: Account) -> None:
     assert "'mars' is no AWS region" in result.output
     nothing = gpus()
     assert nothing.exit_code == 2
-    assert "no file named" in nothing.output
+    assert "name a file" in nothing.output

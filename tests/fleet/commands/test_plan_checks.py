@@ -298,5 +298,5 @@ def test_the_plan_of_a_study_with_gangs_says_that_they_are_whole(cloud: Account)
     console = Console(width=200)
     with console.capture() as shown:
         console.print(plan_view(plan))
-    text = "of 4 nodes 2 are spot: 50%, as near as whole gangs come to it"
+    text = "of 4 nodes 2 are spot: 50%, rounded to whole gangs"
     assert text in shown.get()

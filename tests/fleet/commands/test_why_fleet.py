@@ -35,8 +35,8 @@ from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.facts import InstanceFacts, Queued
 from trialfleet.workflows.views.why.instance_rules import why_instance
 from trialfleet.workflows.views.why.instance_witnesses import instance_facts
-from trialfleet.workflows.views.why.waiting_rules import waits
-from trialfleet.workflows.views.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.why.waiting_rules import explain_wait
+from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 EMPTY = Prospects(slots=0, fit=0, willing=0, concurrency=0, lacking=(), has_fleet=False)
 WAITS = Queued(job="7.0", seconds=90, prospects=EMPTY)
@@ -79,7 +79,7 @@ def scaled(cloud: Account, folder: RunFolder) -> Callable[..., Answer]:
 
 
 def asked(folder: RunFolder, **changes: Any) -> Answer:
-    return waits("A", replace(RunWitnesses(folder.root).run(), **changes), WAITS)
+    return explain_wait("A", replace(RunFactsReader(folder.root).run(), **changes), WAITS)
 
 
 @pytest.mark.parametrize(

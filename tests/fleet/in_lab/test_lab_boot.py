@@ -131,7 +131,7 @@ def test_up_names_the_permission_that_its_caller_lacks_and_down_removes_what_it_
     assert fleet.nodes() == []
     assert len(made) == 6
     assert left.returncode == 0
-    assert "nothing is left" in left.stdout
+    assert "everything is deleted" in left.stdout
     assert what_carries(fleet.name, lab) == []
 
 

@@ -138,7 +138,7 @@ def test_the_timer_fires_and_nothing_of_it_is_left(machine: Machine, lab: Lab) -
         assert "removed" in clock.daily("remove")
         assert clock.timers == []
         assert clock.left == ""
-        assert "no clock of ours is installed" in clock.daily("status")
+        assert "no schedule is installed" in clock.daily("status")
         assert clock.outcomes == missing_data(str(at.date()))  # the journal stays
 
 

@@ -244,7 +244,7 @@ def test_down_lets_a_running_trial_leave_with_its_checkpoint(project: Project, l
     began = time.monotonic()
     printed = project.trialfleet("fleet", "down", "demo.yaml", "--yes")
     print(f"down took {time.monotonic() - began:.0f} s")
-    assert "nothing is left" in printed
+    assert "everything is deleted" in printed
     assert not lab.instances("pending", "running", "stopping", "stopped", "shutting-down")
     assert work.saved(FIRST) > 0
     assert not work.times_told(FIRST)

@@ -87,7 +87,7 @@ def test_an_interrupted_spot_nodes_trial_goes_on_elsewhere_from_where_it_was(
 def test_down_leaves_nothing(project: Project, lab: Lab) -> None:
     # The full training of the last test's run is under way: without a terminal, `down` refuses.
     printed = project.trialfleet("fleet", "down", "demo.yaml", "--yes")
-    assert "nothing is left" in printed
+    assert "everything is deleted" in printed
     assert not lab.instances("pending", "running", "stopping", "stopped", "shutting-down")
     lab.wait_for(lambda: not any(found["on"] for found in lab.instances()), "all machines off")
     assert lab.aws("s3", "list_buckets")["Buckets"] == []

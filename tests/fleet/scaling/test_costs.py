@@ -121,7 +121,7 @@ def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)
             found = read_costs(now=here.now)
-        assert "are those that its autoscaler has reported here: no AWS" in found.notices[0]
+        assert "come only from its autoscaler's reports here: no AWS" in found.notices[0]
         assert add(found.items).usd == pytest.approx(spent, rel=1e-6)
 
         # and the report says the same of its run, without asking AWS
@@ -175,7 +175,7 @@ def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
         other = on_fleet(here, "r2")
         ran(other, here, used, 10)
         (notice,) = read_costs(["r1"], now=here.now).notices
-        assert notice.startswith("`trialfleet status` says 0.6000 USD: that is what all of the")
+        assert notice.startswith("`trialfleet status` shows 0.6000 USD, the cost of all of the")
 
 
 def down_at(here: World, moment: datetime) -> list[Instance]:

@@ -204,13 +204,13 @@ def test_where_resuming_cannot_help_another_run_is_the_next_step(make_run: MakeR
     failed = replace(one, state=RunState.FAILED, stage=Stage.FAILED)
     without_model = replace(failed, reason=f"the full training {LEFT_NO_MODEL}: in mode final …")
     good = replace(other, state=RunState.DONE, stage=Stage.PUBLISHED)
-    assert "next: mend what is named above, then start another run" in output_of(
+    assert "next: fix the causes above, then start another run" in output_of(
         RunState.FAILED, without_model, good
     )
     cause = Cause(error="No module named 'pandsa'", attempts=4, of=4, log="err")
     stopped = replace(one, state=RunState.STOPPED, stage=Stage.STOPPED, cause=cause)
-    assert "next: mend" in output_of(RunState.STOPPED, stopped)
-    assert "next: mend" in output_of(RunState.STOPPED, stopped, without_model)
+    assert "next: fix" in output_of(RunState.STOPPED, stopped)
+    assert "next: fix" in output_of(RunState.STOPPED, stopped, without_model)
     for may_go_on in (
         replace(stopped, done=1),
         replace(stopped, cause=replace(cause, attempts=3)),
@@ -256,7 +256,7 @@ def test_a_watched_failure_says_each_cause_once_and_the_study_s_file(make_run: M
     text = printed(run_view(ended), 200)
     assert text.count("see err") == 1
     assert text.splitlines()[-1] == (
-        "next: mend what is named above, then start another run: trialfleet run s.yaml --check"
+        "next: fix the causes above, then start another run: trialfleet run s.yaml --check"
     )
     assert "why:" not in text
     assert printed(run_view(seen[2]), 200).count("KeyError") == 1

@@ -327,7 +327,10 @@ def test_where_there_are_no_models_it_says_where_they_would_lie(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shown = CliRunner().invoke(main, ["models"]).output
-    assert "no models here; a run publishes them beside its study's file, into models/" in shown
+    assert (
+        "no models here; a run publishes them beside its study's file, by default into models/"
+        in shown
+    )
 
 
 # -- the shell -------------------------------------------------------------------------------------

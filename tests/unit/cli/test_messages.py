@@ -39,8 +39,8 @@ def test_a_studys_folder_is_not_taken_for_a_run(tmp_path: Path, command: str) ->
     result = result_of(command, tmp_path)
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: '{tmp_path}' is no run's folder ({study} is a study, and no run of it); "
-        "make one with: trialfleet plan STUDY, or see those in ./runs\n"
+        f"error: '{tmp_path}' is not a run's folder ({study} is a study, not a run); "
+        "make one with: trialfleet plan STUDY, or list runs with: trialfleet runs\n"
     )
 
 
@@ -107,14 +107,14 @@ SHAPE = 'result.json must be like {"status": "complete", "metrics": {"auc": 0.5}
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        ({"auc": 1.5}, ["has no status", "'auc' stands beside \"metrics\", not in it", SHAPE]),
+        ({"auc": 1.5}, ["has no status", "'auc' is beside \"metrics\" instead of in it", SHAPE]),
         ({"loss": 1.5}, ["has no status", SHAPE]),
         ({"metrics": {"auc": 1}}, ["has no status", SHAPE]),
-        ({"status": "complete", "auc": 1.5}, ["'auc' stands beside \"metrics\"", SHAPE]),
+        ({"status": "complete", "auc": 1.5}, ["'auc' is beside \"metrics\"", SHAPE]),
         ({"status": "done", "metrics": {"auc": 1}}, ["has status 'done'", SHAPE]),
         ({"status": None}, ["has status None", SHAPE]),
-        ({"status": "complete", "metrics": [1]}, ["is no result", SHAPE]),
-        (["auc", 1], ["is no result", SHAPE]),
+        ({"status": "complete", "metrics": [1]}, ["is not a result", SHAPE]),
+        (["auc", 1], ["is not a result", SHAPE]),
     ],
 )
 def test_a_result_of_another_shape_is_told_the_right_one(
@@ -194,6 +194,6 @@ def test_what_commands_say_of_names_in_the_file_system_is_escaped(tmp_path: Path
 
 def test_a_resume_of_what_runs_resumed_nothing() -> None:
     assert _resumed("519.0", "519.0") == (
-        "the run goes on already, as job 519.0: nothing was resumed"
+        "the run is already running as job 519.0: nothing was resumed"
     )
     assert _resumed("519.0", "520.0") == _resumed(None, "520.0") == "resumed as job 520.0"

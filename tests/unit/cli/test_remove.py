@@ -60,7 +60,10 @@ def test_where_nobody_answers_the_way_without_a_question_is_named(make_run: Make
     folder = make_run().folder
     result = CliRunner().invoke(main, ["remove", str(folder)], input="")
     assert result.exit_code == 2
-    assert "nobody answered, and nothing was removed; without a terminal: --yes" in result.stderr
+    assert (
+        "there was no answer, and nothing was removed; without a terminal give --yes"
+        in result.stderr
+    )
     assert folder.exists()
 
 

@@ -93,7 +93,7 @@ def test_what_is_missing_is_said(runs: Path) -> None:
     assert _slot_time(0.002) == "0.12 slot minutes"
     (runs / "runs/t/r1/study.db").write_text("no database")
     notices = cost()["notices"]
-    assert any("what t/r1 has cost is missing" in attributes for attributes in notices)
+    assert any("the cost of t/r1 is missing" in attributes for attributes in notices)
     assert cost()["total"]["usd"] == 2.5
 
 
@@ -141,8 +141,8 @@ def test_errors_and_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "no job has run yet" in CliRunner().invoke(main, ["cost"]).output
     for words, attributes in (
         (["--by", "regions"], "there is no 'regions' (did you mean 'region'?)"),
-        (["--by", ""], "choose of study, run, day, team, region, kind"),
-        (["nowhere"], "no run's folder"),
+        (["--by", ""], "write comma-separated keys from: study, run, day, team, region, kind"),
+        (["nowhere"], "not a run's folder"),
     ):
         done = CliRunner().invoke(main, ["cost", *words])
         assert done.exit_code == 2

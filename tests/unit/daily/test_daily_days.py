@@ -313,7 +313,7 @@ def test_a_day_that_has_ended_waits_for_no_other(busy: Days) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("2026-02-30", "there is no day '2026-02-30'"),
+        ("2026-02-30", "the day '2026-02-30' does not exist"),
         ("tomorrow", "'tomorrow' is no date"),
         ("21.11.2026", "'21.11.2026' is no date"),
         ("20261121", "'20261121' is no date"),
@@ -322,7 +322,7 @@ def test_a_day_that_has_ended_waits_for_no_other(busy: Days) -> None:
 def test_what_is_no_day_is_told_so(given: str, why: str) -> None:
     done = CliRunner().invoke(main, ["daily", "run", "study.yaml", "--date", given])
     assert done.exit_code == 2
-    example = r"; DATE is like \d{4}-\d\d-\d\d;"  # that of the day the tests run on
+    example = r"; write DATE like \d{4}-\d\d-\d\d;"  # that of the day the tests run on
     assert re.search(re.escape(f"'--date': {why}") + example, done.stderr)
 
 
@@ -343,7 +343,7 @@ def test_the_clock_of_a_study_without_daily_is_seen_and_removed(
     timer.touch()
     shown = asked("status")
     assert shown.exit_code == 0, shown.output
-    assert f"{timer} goes on all the same" in shown.output.replace("\n", "")
+    assert f"{timer} is still installed" in shown.output.replace("\n", "")
     assert json.loads(asked("status", "--json").output)["next_start"] is None
     (here / "bin").mkdir()
     (here / "bin/systemctl").write_text("#!/bin/sh\nexit 0\n")
@@ -357,8 +357,8 @@ def test_the_clock_of_a_study_without_daily_is_seen_and_removed(
 def test_status_says_where_nothing_starts_the_days(here: Path) -> None:
     write(here, TEXT)
     shown = CliRunner().invoke(main, ["daily", "status", "study.yaml"])
-    assert "no clock of ours is installed: nothing will start by itself" in shown.output
-    assert "next day begins" not in shown.output
+    assert "no schedule is installed: no day will start automatically" in shown.output
+    assert "next day starts" not in shown.output
     assert shown.output.endswith("trialfleet daily install study.yaml\n")
 
 
@@ -382,7 +382,7 @@ def test_status_has_the_reasons_of_all_days_that_it_shows(here: Path) -> None:
     assert f"data of {BEFORE - timedelta(days=1)} isn't there" in text
     assert "published" not in text, "it needs no reason"
     newest_ones = printed(newest_table(shown))
-    assert "its data and settings are those of its last model" in newest_ones
+    assert "its data and settings have not changed since its last model" in newest_ones
     assert newest["outcomes"][0]["fingerprint"][:12] not in newest_ones
     assert reasons_table(overview("demo", days.journal, NOON, None, 2)) is None
 
@@ -516,7 +516,7 @@ def test_a_day_that_waits_for_htcondor_says_so_once_and_when_it_goes_on(make_run
 
 def test_status_names_the_folder_in_which_no_day_has_begun(here: Path) -> None:
     done = CliRunner().invoke(main, ["daily", "status", str(write(here, TEXT))])
-    assert f"no day of demo has begun in {here}/runs/demo" in done.output
+    assert f"no day of demo has started in {here}/runs/demo" in done.output
 
 
 def test_a_region_that_a_person_stopped_is_told_as_stopped(make_run: MakeRun) -> None:

@@ -59,14 +59,14 @@ def test_a_long_reason_takes_one_line_and_what_is_to_be_copied_stands_below_the_
     assert all(len(line) <= width for line in rows)
     assert len(rows) == 2 + 2 + 2, "a line for each day, region, and region of the day before"
     assert sum(line.endswith("… │") for line in rows) == 2
-    assert [line for line in lines if line.startswith("the whole reasons")] == [
-        f"the whole reasons: trialfleet why REGION --run demo/demo-{day}, or daily status --json"
+    assert [line for line in lines if line.startswith("full reasons")] == [
+        f"full reasons: trialfleet why REGION --run demo/demo-{day}, or daily status --json"
         for day in (DAY, BEFORE)
     ]
     monkeypatch.setenv("COLUMNS", "1000")
     whole = CliRunner().invoke(main, ["daily", "status", str(file)]).output
     assert whole.count(LONG) == 2
-    assert "the whole reasons" not in whole
+    assert "full reasons" not in whole
 
 
 def test_what_waits_for_approval_is_named_until_somebody_promotes_it(
@@ -93,12 +93,14 @@ def test_what_waits_for_approval_is_named_until_somebody_promotes_it(
     def status(*words: str) -> str:
         return CliRunner().invoke(main, ["daily", "status", str(file), *words]).output
 
-    asked = f"A: r2's model waits for approval since {local_time(since.since)}: trialfleet promote"
+    asked = (
+        f"A: r2's model has waited for approval since {local_time(since.since)}: trialfleet promote"
+    )
     assert f"{asked} models/demo/A/r2" in status().splitlines()
     told = json.loads(status("--json"))["awaiting"]["A"]
     assert (told["run"], told["path"]) == ("r2", str(model))
     promote(model)
-    assert "waits for approval" not in status()
+    assert "waited for approval" not in status()
     assert [line for line in status().splitlines() if line.startswith("to change that")] == []
     assert json.loads(status("--json"))["awaiting"] == {}
 
@@ -111,7 +113,7 @@ def test_the_hint_below_names_what_shows_the_reasons_of_its_own_rows() -> None:
         ]
         return hint_of("demo", reasons)
 
-    one = "the whole reasons: trialfleet why REGION --run demo/r1, or daily status --json"
+    one = "full reasons: trialfleet why REGION --run demo/r1, or daily status --json"
     assert told("r1", "r1") == told("r1", None) == one
     assert told("r1", "r2") == one.replace("r1", "RUN")
-    assert told(None) == "the whole reasons: trialfleet daily status --json", "no run can tell"
+    assert told(None) == "full reasons: trialfleet daily status --json", "no run can tell"

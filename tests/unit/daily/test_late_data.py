@@ -264,7 +264,7 @@ def test_what_is_awaited_is_shown(here: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("daily", "message"),
     [
-        ("{at: '02:30', ready_file: _SUCCESS}", "ready_file: needs wait_for_data"),
+        ("{at: '02:30', ready_file: _SUCCESS}", "ready_file: requires wait_for_data"),
         ("{at: '02:30', wait_for_data: 3h, ready_file: a/b}", "must be the name of a file"),
         ("{at: '02:30', wait_for_data: 3h, ready_file: ..}", "must be the name of a file"),
         ("{at: '02:30', wait_for_data: soon}", "must be hours and minutes"),

@@ -130,7 +130,7 @@ def test_a_region_that_had_no_data_is_told_with_the_day_s_run(stopped: RunFolder
     done = CliRunner().invoke(main, ["status", str(place)])
     assert f"not in this run: J failed its day {day}: {why_not}" in done.output
     first, second = CliRunner().invoke(main, ["why", "--run", str(place)]).output.splitlines()
-    assert f"1 of 2 regions, J among them: its day {day} failed: {why_not}" in first
+    assert f"1 of 2 regions, for example J: its day {day} failed: {why_not}" in first
     assert f"--from {day} --to {day} --only missing" in second
 
 

@@ -57,7 +57,7 @@ def test_an_older_word_of_a_journal_stands_behind_a_newer_run(shared: Path) -> N
     work_on(shared, timedelta(minutes=-1))
     answer = why("A")
     assert answer.subject == "demo/A"
-    assert answer.why == "its run is planned, and was never submitted"
+    assert answer.why == "its run is planned and was not submitted"
     assert why("NO").subject == "NO", "one study alone has it"
 
 
@@ -69,7 +69,7 @@ def test_a_region_is_named_with_its_study_or_its_run(shared: Path) -> None:
     assert why("days/A").lines()[0].startswith("days/A: its day")
     example = "A; a node, for example: A.l1.t01"
     with pytest.raises(
-        InputError, match=rf"'B' is no region or node of the run 'r1'.*: {example}$"
+        InputError, match=rf"'B' is not a region or node of the run 'r1'.*: {example}$"
     ):
         why("demo/B")
 
@@ -87,7 +87,7 @@ def test_what_is_no_run_is_refused_as_such(shared: Path) -> None:
     work_on(shared, timedelta(minutes=1))
     done = CliRunner().invoke(main, ["why", "A", "--run", "."])
     assert done.exit_code == 2
-    assert f"{Path.cwd()}/study.yaml is a study, and no run of it" in done.stderr
+    assert f"{Path.cwd()}/study.yaml is a study, not a run" in done.stderr
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_a_run_that_is_named_is_the_one_told_of_whatever_a_later_day_says(shared
     journal.begin(Attempt(date=DAY, attempt=1, run=run, regions=("A",), started=now, deadline=None))
     outcome = Outcome(date=DAY, region="A", attempt=1, ending=Ending.UNCHANGED)
     journal.record([outcome], now)
-    assert why("days/A").why.startswith(f"on {DAY} its data and settings were those of its last")
+    assert why("days/A").why.startswith(f"on {DAY} its data and settings had not changed")
     names = (str(before), f"days/{before}", f"runs/days/{before}")
     for answer in (why(f"{before}/A"), *(why("A", name) for name in names)):
-        assert answer.why == "its run is planned, and was never submitted"
+        assert answer.why == "its run is planned and was not submitted"

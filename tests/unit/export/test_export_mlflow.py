@@ -271,7 +271,7 @@ def test_a_server_that_is_away_or_never_answers_is_a_problem_for_later(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("{uri: 'https://bob:hunter2@mlflow.org'}", "holds a password"),
+        ("{uri: 'https://bob:hunter2@mlflow.org'}", "contains a password"),
         ("{uri: 'sqlite:///x.db'}", "must be a URL such as"),
         ("{uri: 'http://m', user: bob}", "password_file and password_env"),
         ("{uri: 'http://m', password_env: P}", "needs user"),
@@ -297,9 +297,9 @@ def test_what_is_wrong_with_mlflow_is_said_without_a_password(
     [
         ("export: {}\n", "needs s3, mlflow or both"),
         ("export: {s3: http://x}\n", "must be s3://BUCKET"),
-        ("publish: s3://UPPER/x\n", "is no folder"),
-        ("publish: gs://bucket/x\n", "is no folder"),
-        ("publish: s3://bucket/a//b\n", "is no folder"),
+        ("publish: s3://UPPER/x\n", "is not a folder"),
+        ("publish: gs://bucket/x\n", "is not a folder"),
+        ("publish: s3://bucket/a//b\n", "is not a folder"),
         ("publish: s3://bucket/a\nexport: {s3: 's3://b-b/c'}\n", "is in publish already"),
         ("publish: none\nexport: {s3: 's3://b-b/c'}\n", "publish is none"),
     ],

@@ -86,7 +86,7 @@ def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, line: str, expe
 
 
 def test_a_fleets_file_that_is_empty_is_not_only_called_a_study(tmp_path: Path) -> None:
-    assert "a study or fleet is a table of keys and values" in refusal(tmp_path, "")
+    assert "a study or fleet must be a table of keys and values" in refusal(tmp_path, "")
 
 
 def test_a_fleet_in_no_aws_region_is_refused_in_words(tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ def test_of_a_pool_that_is_not_ours_a_line_says_that_runs_go_there(
     monkeypatch.setenv("CONDOR_CONFIG", config)
     (line,) = result_of(command).stderr.splitlines()
     assert line == (
-        f"CONDOR_CONFIG names {config}, whose pool plan and run use; this is about the pool in"
-        f" {users(tmp_path).folder}"
+        f"CONDOR_CONFIG names {config}, and plan and run use its pool; "
+        f"this command uses the pool in {users(tmp_path).folder}"
     )
     assert result_of(command, "--folder", str(own.folder)).stderr == ""
 

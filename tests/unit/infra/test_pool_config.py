@@ -441,6 +441,6 @@ def test_of_a_machine_what_is_in_use_and_what_is_free() -> None:
         "machine  h: cores 3 in use, 1 free; memory 8 MB in use, 7 MB free; GPUs 1 in use, 3 free",
         "runs     3",
         "trials   2 running, 5 waiting",
-        "others   1 waiting, 1 held (full trainings, publications and the like)",
-        "clocks   1 of trialfleet daily",
+        "others   1 waiting, 1 held (full trainings, publications and similar jobs)",
+        "daily    1 schedule(s)",
     ]

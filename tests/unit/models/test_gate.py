@@ -64,7 +64,7 @@ from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.region_rules import why_region
-from trialfleet.workflows.views.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 pytestmark = pytest.mark.slow
 
@@ -332,7 +332,7 @@ def test_the_rule_follows_the_comparison_of_the_study() -> None:
 @pytest.mark.parametrize(
     ("gate", "more", "words"),
     [
-        ({"direction": "minimize"}, {}, "give gate.metric too"),
+        ({"direction": "minimize"}, {}, "requires gate.metric"),
         ({}, {"publish": "none"}, "publish is none"),
         ({"tolerance": -1}, {}, "greater than or equal to 0"),
         ({"confidence": 1.0}, {}, "less than 1"),
@@ -524,7 +524,7 @@ def test_a_worse_model_that_passed_is_told_wherever_its_region_is(
     assert look.status.to_json()["regions"][0]["gate"]["is_worse"] is True
     assert f"A: {told}" in " ".join(output_of(run_view(look.status)).split())
     graph = graph_of(day.run.study).regions[0]
-    witnesses = RunWitnesses(day.folder.root)
+    witnesses = RunFactsReader(day.folder.root)
     why = why_region(witnesses.run(), witnesses.region(graph)).why
     assert told in why
     report = read_report(day.folder)
@@ -725,11 +725,11 @@ def test_models_shows_who_is_in_force_and_why_the_others_are_not(
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert "kept the former (r1): loss 0.5, champion 0.4: worse by 0.1" in shown()
+    assert "rejected (kept r1): loss 0.5, champion 0.4: worse by 0.1" in shown()
     table = shown("A").splitlines()
     assert table[1].split()[2:] == ["metric", "by", "the", "last", "gate", "state"]
     assert re.search(r"loss 0.4 +loss 0.4 \(r2's rows\) +in force *$", table[2])
-    assert re.search(r"loss 0.4 +loss 0.5 \(r2's rows\) +kept the former \(r1\)", table[3])
+    assert re.search(r"loss 0.4 +loss 0.5 \(r2's rows\) +rejected \(kept r1\)", table[3])
     card = shown("A", "--card")
     assert "promoted: this study had no current model" in card
     assert "r1 " in card  # measured again by r2's gate
@@ -752,12 +752,14 @@ def test_a_model_that_the_gate_kept_out_is_nowhere_called_published(
     assert Stage.KEPT.is_good  # it has ended well
     found = list_runs([FoundRun(day.run.folder, "demo", "r2", 0.0)])
     assert (found[0].published, found[0].kept) == (0, 1)
-    assert "0 of 1, 1 kept out" in output_of(runs_table(found))
+    assert "0 of 1, 1 rejected" in output_of(runs_table(found))
     report = read_report(day.folder)
-    assert [group.title for group in groups_of(report)] == ["Kept out"]
-    assert header(report)[0] == ("Models published", "0", "of 1 region · 1 kept out")
+    assert [group.title for group in groups_of(report)] == ["Rejected"]
+    assert header(report)[0] == ("Models published", "0", "of 1 region · 1 rejected")
     ((reason, _),) = attention(report)
-    assert reason.startswith(f"its new model is not in force: {KEPT_R1}: loss 0.5, champion 0.4")
+    assert reason.startswith(
+        f"its new model is not the current one: {KEPT_R1}: loss 0.5, champion 0.4"
+    )
     assert "promote" not in reason
     assert "kept" in output_of(summary_table(report))
     promote(Path(day.run.study.publish) / "demo" / "A" / "r2")
@@ -882,7 +884,8 @@ def test_the_plan_says_by_what_the_gate_decides_and_what_the_trainer_does_not_kn
     make_run: MakeRun, work: Path
 ) -> None:
     text = plan_text(make_run(gate={"tolerance": 0.01}))
-    assert "gate     each new model against the one in force, by loss, 0.01 worse" in text
+    gate = "compares each new model with the current one by loss, at most 0.01 worse"
+    assert f"gate     {gate}" in text
     assert "evaluate" not in text
     (work / "go.sh").write_text("echo 1 > model/x")
     trainer = {"command": ["sh", "go.sh"], "files": ["go.sh"]}
@@ -989,7 +992,7 @@ def test_each_view_says_that_it_waits(
     )
     assert status.to_json()["regions"][0]["awaits_approval"]
     ((reason, _),) = attention(read_report(waiting.folder))
-    assert reason == f"its new model is not in force: {waits}"
+    assert reason == f"its new model is not the current one: {waits}"
     answer = why_of(waiting)
     assert (answer.kind.value, answer.why) == ("awaits-approval", waits)
     assert answer.command == "trialfleet promote r2/A"
@@ -1057,7 +1060,7 @@ def test_what_the_gate_keeps_out_asks_for_no_approval(champion: Day, make_day: M
 
 
 def why_of(day: Day) -> Answer:
-    witnesses = RunWitnesses(day.run.folder)
+    witnesses = RunFactsReader(day.run.folder)
     (graph,) = graph_of(day.run.study).regions
     return why_region(witnesses.run(), witnesses.region(graph))
 

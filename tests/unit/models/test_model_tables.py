@@ -22,7 +22,7 @@ LONG = (
     "test_rmse 1595, champion 383.1: worse by 1212, and that is more than chance (95% confidence); "
     "a few rows, a single one perhaps, may be why: mend the data, or choose another metric"
 )
-HINT = "the whole reasons: trialfleet models REGION --card RUN, or --json"
+HINT = "full reasons: trialfleet models REGION --card RUN, or --json"
 
 
 def shown(view: RenderableType, width: int = 200) -> str:
@@ -60,7 +60,7 @@ def models_folder(tmp_path: Path) -> Path:
 
 def test_a_model_that_was_kept_out_since_the_one_in_force_is_named(models_folder: Path) -> None:
     view = shown(champions_table({models_folder: models_on(models_folder)}))
-    assert "in force; of an earlier day: 2026-11-22: kept the former (by-hand): too bad" in view
+    assert "current; of an earlier day: 2026-11-22: rejected (kept by-hand): too bad" in view
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

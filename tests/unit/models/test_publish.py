@@ -190,7 +190,7 @@ def test_a_day_that_is_made_up_for_is_of_an_earlier_day_than_a_run_without_one(
     )
     models = {models_folder_of(study): models_on(models_folder_of(study))}
     view = drawn(champions_table(models))
-    assert f"in force; of an earlier day: {day.date}: not in force" in view
+    assert f"current; of an earlier day: {day.date}: not current" in view
     assert "planned later" not in view
 
 

@@ -132,7 +132,7 @@ def test_models_calls_what_was_rolled_back_so(
     shown = CliRunner().invoke(main, ["models", "A"]).output
     states = [re.split(r"\s{2,}", line.strip())[-1] for line in shown.splitlines()[2:]]
     back = "rolled back by anna"
-    assert states == ["in force", f"{back}: bad labels", back, "not in force", "not in force"]
+    assert states == ["current", f"{back}: bad labels", back, "not current", "not current"]
     listed = json.loads(CliRunner().invoke(main, ["models", "A", "--json"]).output)
     standing = [model["standing"] for model in listed[0]["models"]]
     assert standing == ["in force", "rolled back", "rolled back", "never", "never"]

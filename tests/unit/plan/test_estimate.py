@@ -76,21 +76,21 @@ def test_a_plan_says_where_its_run_lies_and_of_what_folder_that_is_told(
 ) -> None:
     run = planned(make_run, "r1", here)
     text = plan_text(run)
-    assert f" in runs/demo/r1, below {here}, where the command was given\n" in text
+    assert f" in runs/demo/r1, relative to {here}\n" in text
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
-    assert "where the command was given" not in plan_text(run)
+    assert "relative to" not in plan_text(run)
 
 
 def test_a_plan_says_how_many_trials_the_pool_runs_at_a_time(here: Path, make_run: MakeRun) -> None:
     run = planned(make_run, "r1", here, regions=["A", "B", "C"], parallel_regions=2)
     size = "each on 1 cpu(s), 100MB"
     assert f"at once  up to 16 trial(s), {size}\n" in plan_text(run)
-    assert f"{size}; this pool runs 2 at a time\n" in plan_text(run, PoolCheck(prospects=POOL))
+    assert f"{size}; this pool runs 2 in parallel\n" in plan_text(run, PoolCheck(prospects=POOL))
     large = PoolCheck(prospects=replace(POOL, concurrency=16))
-    assert f"{size}; this pool has room for all of them\n" in plan_text(run, large)
+    assert f"{size}; this pool has slots for all of them\n" in plan_text(run, large)
     none = PoolCheck(prospects=replace(POOL, concurrency=0, fit=0))
-    assert f"{size}; this pool runs none at a time\n" in plan_text(run, none)
+    assert f"{size}; this pool runs none in parallel\n" in plan_text(run, none)
     assert plan_summary(run)["at_once"] == 16
 
 
@@ -106,8 +106,9 @@ def test_the_time_is_the_whole_run_s_with_what_lies_between_its_jobs(
     assert found["jobs_seconds"] == 4 * 10 + 20 + 5
     assert found["seconds"] == pytest.approx((8 * 10 + 20 + 5) / (2 * 0.25))
     text = (
-        "time     about 4 min: 8 trials of 10 s, 1 full training of 20 s, 1 gate of 5.0 s, 2 at a "
-        "time, take 1 min, and 2 min between jobs and for publishing; by 4 trials of 1 earlier run"
+        "time     about 4 min: 8 trials of 10 s, 1 full training of 20 s, 1 gate of 5.0 s, 2 in "
+        "parallel, take 1 min, plus 2 min between jobs and to publish; "
+        "based on 4 trials of 1 previous run"
     )
     assert text in plan_text(second, pool)
     tuning = planned(make_run, "r3", here, publish="none")
@@ -129,8 +130,8 @@ def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: Ma
     }  # fmt: skip
     assert plan_summary(second, pool)["expected"] == expected
     text = (
-        "about 5 min: 8 trials of 1 min 00 s, 1 full training of 1 min 00 s, 2 at a time, take "
-        "5 min; by 3 trials of 1 earlier run\n"
+        "about 5 min: 8 trials of 1 min 00 s, 1 full training of 1 min 00 s, 2 in parallel, take "
+        "5 min; based on 3 trials of 1 previous run\n"
     )
     assert text in plan_text(second, pool)
     assert plan_summary(second)["expected"] is None  # who knows how many run at once
@@ -156,10 +157,12 @@ def test_the_cost_is_told_by_the_jobs_of_earlier_runs(here: Path, make_run: Make
         "usd": 2 * 8 * 0.5 + 2 * 2.0, "trial": 0.5, "full": 2.0, "overhead": None, "based_on": 2,
         "at_most": None, "bounded_by": None,
     }  # fmt: skip
-    text = "about 12.00 USD: one trial cost 0.5000, a full training 2.00, by 2 of earlier runs\n"
+    text = (
+        "about 12.00 USD: a trial costs 0.5000, a full training 2.00, based on 2 of previous runs\n"
+    )
     assert f"  cost     {text}" in plan_text(second)
     tuned = planned(make_run, "r3", here, publish="none")
-    assert "about 4.00 USD: one trial cost 0.5000, by 2 of" in plan_text(tuned)
+    assert "about 4.00 USD: a trial costs 0.5000, based on 2 of" in plan_text(tuned)
 
 
 def test_what_nodes_cost_beside_their_jobs_counts_where_there_is_a_fleet(
@@ -170,7 +173,7 @@ def test_what_nodes_cost_beside_their_jobs_counts_where_there_is_a_fleet(
     write_json(RunFolder(first.folder).fleet_state, {"step": {"spent": 1.25}})
     fleet = {"name": "f", "aws_regions": ["us-east-1"], "price_cap": {"run": 3}}
     second = planned(make_run, "r2", here, publish="none", fleet=fleet)
-    known = "about 5.00 USD: one trial cost 0.5000, and boot and idle time 25% more, by 2"
+    known = "about 5.00 USD: a trial costs 0.5000, plus 25% for boot and idle time, based on 2"
     assert known in plan_text(second)
     assert "; at most 3.00 USD by fleet.price_cap.run\n" in plan_text(second)
 
@@ -182,9 +185,12 @@ def test_a_budget_in_usd_bounds_the_cost_and_knows_what_was_before(
     first = planned(make_run, "r1", here, budget=money, regions=["A", "B"])
     assert load_frozen(RunFolder(first.folder).study).costs is None
     text = plan_text(first)
-    cost = "at most 10.00 USD by budget.usd of all regions; no earlier run tells what it will be\n"
+    cost = (
+        "at most 10.00 USD by budget.usd of all regions; "
+        "there is no previous run to estimate it from\n"
+    )
     assert f"  cost     {cost}" in text
-    assert "  note     a budget in USD counts only what is spent on nodes with a price" in text
+    assert "  note     a budget in USD counts only nodes with a price" in text
     complete(first, [60.0], usd=0.5)
     second = planned(make_run, "r2", here, budget=money, usd_per_hour=1.0)
     costs = load_frozen(RunFolder(second.folder).study).costs

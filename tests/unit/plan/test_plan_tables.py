@@ -459,8 +459,8 @@ def test_a_column_that_the_model_in_force_needs_and_today_lacks_is_told(
     (model.parent / "latest").symlink_to("r0")
     gate = {"metric": "test_auc", "direction": "maximize"} if gated else None
     text = plan_text(Run(planned(place, gate=gate).root))
-    line = "the gate will keep the model in force of north, which needs column 'age': today's rows "
-    assert (f"    {line}lack it" in text) is gated
+    line = "the gate will keep the current model of north, because it needs column 'age', which "
+    assert (f"    {line}today's rows lack" in text) is gated
     assert "needs column 'amount'" not in text
 
 
@@ -517,7 +517,7 @@ def test_ctrl_c_ends_the_reading_and_leaves_nothing(
 
 
 def test_a_place_for_the_run_that_files_cant_be_sent_from_is_refused(place: Path) -> None:
-    with pytest.raises(InputError, match=r"no comma.*choose another with --out"):
+    with pytest.raises(InputError, match=r"remove commas.*choose another with --out"):
         write_plan(study(place), run="r1", out=place / "a,b")
 
 
@@ -534,8 +534,8 @@ def test_a_study_without_split_or_task_gets_the_defaults_whoever_freezes_it(plac
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("target: y", "target: goes with trainer: tabular; leave it out, your trainer reads its"),
-        ("table: {task: auto}", "table: goes with trainer: tabular"),
+        ("target: y", "target: requires trainer: tabular; leave it out, your trainer reads its"),
+        ("table: {task: auto}", "table: requires trainer: tabular"),
     ],
 )
 def test_tables_of_another_trainer_are_its_own(tmp_path: Path, text: str, words: str) -> None:
@@ -548,14 +548,14 @@ def test_tables_of_another_trainer_are_its_own(tmp_path: Path, text: str, words:
     [
         ("{task: clasification}", "table.task: must be 'auto', 'classification' or"),
         ("{columns: {a: number}}", "table.columns.a: must be 'numeric', 'categorical', "),
-        ("{columns: {a: '%d.%m.'}}", "or the form of its dates as strftime writes it, such as "),
+        ("{columns: {a: '%d.%m.'}}", "or a strftime format of its dates, such as "),
         ("{colums: {}}", "unknown key 'colums' (did you mean 'columns'?); valid keys: task, col"),
         ("{split: {}}", "must have exactly one of random, time and column; it has none of them"),
         ("{split: {time: a, column: b}}", "one of random, time and column; it has time and column"),
         ("{split: {random: [0.8, 0.2]}}", "must be three shares above 0 that add up to 1"),
         ("{split: {random: [0.8, 0.1, 0.2]}}", "must be three shares above 0 that add up to 1"),
         ("{split: {random: [1.0, 0.0, 0.0]}}", "must be three shares above 0 that add up to 1"),
-        ("{split: {column: p, shares: [0.6, 0.2, 0.2]}}", "table.split.shares: goes with time"),
+        ("{split: {column: p, shares: [0.6, 0.2, 0.2]}}", "table.split.shares: requires time"),
         ("{split: {tiem: a}}", "unknown key 'tiem' (did you mean 'time'?)"),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_parameter_that_few_trials_had_has_no_importance() -> None:
     region = only(report_of(region_facts("A", some_sgd(sgd=3, of=30))))
     assert {item.parameter for item in region.importance} == {"rate", "solver"}
     assert region.importance_note == (
-        "too few trials tell of momentum, which 3 of 30 trials had, 2 of the best 10"
+        "too few trials for momentum, which 3 of 30 trials had, 2 of the best 10"
     )
     assert "momentum, which 3 of 30" in text_of(report_of(region_facts("B", some_sgd(3, 30))))
 
@@ -122,8 +122,8 @@ def test_importance_follows_the_direction_of_the_study() -> None:
 @pytest.mark.parametrize(
     ("trials", "reason"),
     [
-        ([], "too few trials: 0 of"),
-        (tuned_trials(9), "too few trials: 8 of"),
+        ([], "too few completed trials: 0 of"),
+        (tuned_trials(9), "too few completed trials: 8 of"),
         ([trial(DEFAULTS, 0.5, at=at) for at in range(12)], "every trial reached the same value"),
         ([trial({}, at / 10, at=at) for at in range(12)], "the study has no parameters"),
     ],
@@ -171,8 +171,8 @@ def test_tuned_settings_that_are_worse_than_default_are_said_to_be() -> None:
     assert (only(better).worse, better.advice) == (None, "")
     value = json.loads(report_of(region_facts("A", trials)).to_json())
     assert value["regions"][0]["worse"] == (
-        "By test, tuned settings reach 0.7000 against 0.7100 with default ones (−0.0100), "  # noqa: RUF001
-        "though they gained +0.1 by auc, which chose them."
+        "By test, tuned settings reach 0.7000 and default ones 0.7100 (−0.0100), "  # noqa: RUF001
+        "although tuned ones gained +0.1 by auc, which chose them."
     )
     assert value["advice"].startswith("auc, which chose the settings, and test disagree.")
     assert "Don't choose settings by the test rows" in value["advice"]
@@ -195,9 +195,9 @@ def test_a_report_metric_that_no_trial_tells_is_said() -> None:
     ]
     report = report_of(region_facts("A", trials), notice="Money is short.")
     expected = (
-        "no trial reported the report_metric 'test' (did you mean 'tset'?); they reported: tset."
+        "no trial reported the report_metric 'test' (did you mean 'tset'?); reported metrics: tset."
     )
-    assert report.notice == f"Money is short. Nothing is compared: {expected}"
+    assert report.notice == f"Money is short. No comparison: {expected}"
     assert expected in " ".join(str(summary_table(report).caption).split())
     assert "told" not in report_of(region_facts("B", trials), report_metric="tset").notice
     assert report_of(region_facts("C", [trial(DEFAULTS, None, at=0)])).notice == ""

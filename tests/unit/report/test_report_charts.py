@@ -164,7 +164,7 @@ def test_two_leading_parameters_are_drawn_as_their_trials_allow(
     page = text_of(report)
     assert (f'data-picture="{kind}"' in page) == (kind is not None)
     if kind is None:
-        assert "It takes two searched parameters that 3 completed trials have." in page
+        assert "Needs two searched parameters that at least 3 completed trials have." in page
 
 
 def test_a_trial_without_steps_draws_no_curve() -> None:
@@ -212,7 +212,7 @@ def test_how_busy_a_run_was_is_its_jobs_time_of_rows_times_time() -> None:
     page = text_of(report)
     assert "24 jobs on 1 machine: as many rows per machine as jobs ran on it at once." in page
     rows = "3 rows \N{MULTIPLICATION SIGN} 7 min 55 s"
-    assert f"Busy 93%: the jobs took 22 min 00 s of {rows}, from the first" in page
+    assert f"Busy 93%: the jobs took 22 min 00 s of {rows}, from the start" in page
 
 
 def test_a_pause_leaves_a_run_as_busy_as_it_was() -> None:
@@ -290,7 +290,7 @@ def test_every_execution_is_drawn_and_those_that_were_lost_are_marked() -> None:
     assert [b.end for b in timeline.bars if b.trial == 1] == [report.finished.timestamp()]
     page = text_of(report)
     assert "3 jobs on 2 machines" in page
-    assert "3 executions failed or were cut off, and are drawn with a dashed edge." in page
+    assert "3 executions failed or were interrupted; they have a dashed edge." in page
 
 
 def test_trials_whose_jobs_told_nothing_have_no_timeline(tuned: Report) -> None:

@@ -124,7 +124,7 @@ def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(browser: Browse
     assert widths[0] / widths[-1] == pytest.approx(2, rel=0.05)
     assert browser.run("return document.querySelectorAll('#costs a').length") == 1
     note = browser.run("return document.querySelector('#costs ~ p').textContent")
-    assert "without a job until this page was written. Until now" in note
+    assert "without a job, until this page was written. For the present cost" in note
     title = browser.run("return [...document.querySelectorAll('#costs tr')].at(-1).title")
     assert title == "boot: <0.0001, idle: 1.00 USD"
 

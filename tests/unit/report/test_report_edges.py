@@ -169,6 +169,6 @@ def test_the_timeline_of_a_blink_says_no_share_and_how_many_attempts_there_were(
 
     short = report_of(region_facts("A", [trial(DEFAULTS, None, error="x", **notes(0.2))]))
     note = timeline_note(timeline_of(short))
-    assert note.endswith("Of some jobs each job's last is drawn, without 2 attempts before it.")
+    assert note.endswith("Some jobs show only their last attempt, without 2 earlier attempts.")
     long = report_of(region_facts("A", [trial(DEFAULTS, 0.5, **notes(60.0))]))
     assert "Busy 100%" in timeline_note(timeline_of(long))

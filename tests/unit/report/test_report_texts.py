@@ -70,8 +70,12 @@ def stopped_at(last: int, *, seconds: float) -> Report:
 @pytest.mark.parametrize(
     ("last", "seconds", "note"),
     [
-        (10, 40.0, ", which saved some 40 s of compute, 25 % of what all trials would have taken."),
-        (0, 10.0, ", which saved some 30 s of compute, 25 % of what all trials would have taken."),
+        (
+            10,
+            40.0,
+            ", which saved about 40 s of compute, 25 % of the time without stops.",
+        ),
+        (0, 10.0, ", which saved about 30 s of compute, 25 % of the time without stops."),
         (19, 10.0, "."),  # half a second
         (20, 40.0, "."),
     ],
@@ -102,7 +106,7 @@ def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do() -> 
     assert "worse" not in printed(report_of(healthy))
     many = [region_facts(name, trials, published="/m") for name in "CDE"]
     text = " ".join(printed(report_of(*many)).split())
-    assert "Tuned is worse than default in 3 regions: C, D, E; the report says what to do" in text
+    assert "Tuned is worse than default in 3 regions: C, D, E; see the report for advice" in text
     assert "tuned settings reach" not in text
     assert "auc, which chose the settings, and test disagree." in text
 
@@ -212,7 +216,7 @@ def test_a_region_says_what_its_model_learned_from() -> None:
     report = report_of(region_facts("R", trials))
     assert only(report).taught == {"s/r0/A": 0.7, "s/r0/<b>B</b>": 0.125}
     page = text_of(report)
-    assert "weighed so: s/r0/A 0.70, s/r0/&lt;b&gt;B&lt;/b&gt; 0.12. 1 takes" in page
+    assert "at the last trial: s/r0/A 0.70, s/r0/&lt;b&gt;B&lt;/b&gt; 0.12. 1 uses" in page
     assert "Learned from" not in text_of(report_of(region_facts("Q", trials[:1])))
 
 

@@ -55,7 +55,7 @@ STUDY: dict[str, Any] = {
         ),
         (
             {"published": PUBLISHED, "in_force": Path("/models/s/A/r3")},
-            "The region's latest model is not this one but run r3's.",
+            "The region's latest model is run r3's, not this one.",
             None,
         ),
     ],

@@ -192,10 +192,10 @@ def test_without_a_direction_of_its_own_the_report_metric_goes_as_the_objective(
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("report_direction: maximize", "names no metric: give report_metric too"),
+        ("report_direction: maximize", "requires report_metric"),
         (
             "report_metric: loss\nreport_direction: maximize",
-            "'loss' is the objective, which is to be minimized",
+            "contradicts the objective 'loss', which is minimized",
         ),
         ("report_metric: auc\nreport_direction: up", "'minimize' or 'maximize' (got 'up')"),
     ],

@@ -163,7 +163,9 @@ def test_a_report_that_was_damaged_is_written_again(ended: Run) -> None:
     assert json.loads(report.read_text())["run"] == "r1"
 
 
-@pytest.mark.parametrize(("damage", "words"), [("", "it is empty"), ("- 1\n", "it holds no study")])
+@pytest.mark.parametrize(
+    ("damage", "words"), [("", "it is empty"), ("- 1\n", "it does not contain a study")]
+)
 def test_a_frozen_study_that_was_damaged_is_told_as_such(
     ended: Run, damage: str, words: str
 ) -> None:

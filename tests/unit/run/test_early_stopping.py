@@ -300,7 +300,7 @@ def test_every_view_says_stopped_early(service: Service) -> None:
     page = text_of(read_report(service.folder))
     assert "stopped early" in page
     why = cli.invoke(main, ["why", "--run", folder, "A.l2.t01"]).output
-    assert "at step 8 of 20 it was predicted to end at 0.8" in " ".join(why.split())
+    assert "at step 8 of 20 the prediction for its end was 0.8" in " ".join(why.split())
 
 
 def test_what_the_courier_brought_counts_where_the_job_brought_nothing(service: Service) -> None:
@@ -320,13 +320,14 @@ def test_plan_says_what_it_will_do_and_warns_of_a_trainer_that_never_reports(
     rule = {"min_steps": 3, "confidence": 0.9, "max_stopped": 0.5}
     budget = {"trials": 20}
     text = plan_text(make_run(early_stopping=rule, budget=budget))
-    assert "stops    a trial early that is 90% sure to end behind its region's best" in text
-    assert "from step 3 on, once 4 trials are complete; at most 50% of a region's" in text
+    words = "a trial early if it will end worse than its region's best with 90% confidence"
+    assert f"stops    {words}" in text
+    assert "from step 3, after 4 complete trials; at most 50% of a region's" in text
     assert "never stopped early" not in text  # the trainer mentions progress.jsonl
     (work / "mute.py").write_text("print('nothing')\n")
     mute = {"command": ["python3", "mute.py"], "files": [str(work / "mute.py")]}
     warned = plan_text(make_run(run="r2", early_stopping={}, trainer=mute, budget=budget))
-    assert "a trial that never reports is never stopped early" in warned
+    assert "trials without reports are never stopped early" in warned
     assert "from 5% of its steps on" in warned
     assert "should_stop" not in warned  # it never gets an order
     assert "stops  " not in plan_text(make_run(run="r3"))
@@ -355,9 +356,9 @@ def test_plan_warns_of_a_trainer_that_never_looks_for_the_order(
 
 def test_plan_says_where_no_trial_can_be_stopped(make_run: MakeRun) -> None:
     text = plan_text(make_run(budget={"trials": 4}, early_stopping={}))
-    words = "  stops    nothing: all 4 trials of a region come to their ends first"
+    words = "  stops    no trial early: all 4 trials of a region must complete first"
     assert f"{words} (early_stopping.startup_trials: 4)\n" in text
-    assert "a trial early that is" in plan_text(
+    assert "a trial early if" in plan_text(
         make_run(run="r2", budget={"trials": 5}, early_stopping={})
     )
 

@@ -74,12 +74,11 @@ def test_a_run_learns_from_the_newest_of_its_study(make_run: MakeRun) -> None:
     assert plan_summary(second)["learns_from"] == [learned]
     text = plan_text(second)
     assert (
-        "  learns   from demo/r1: 16 trials of 2 region(s); to begin anew: learn_from: []\n" in text
+        "  learns   from demo/r1: 16 trials of 2 region(s); to turn this off: learn_from: []\n"
+        in text
     )
-    assert (
-        "from trial 3 of a region on the optimiser's model chooses; before that, settings" in text
-    )
-    assert "from trial 5 of a region on the optimiser's model chooses; before that, spread" in (
+    assert "the optimiser's model chooses from trial 3 of a region; before that, good" in text
+    assert "the optimiser's model chooses from trial 5 of a region; before that, space" in (
         plan_text(first)
     )
     after = train(second)
@@ -161,7 +160,7 @@ def test_what_cant_be_learned_from_is_refused(
 
 
 def test_only_our_own_sampler_learns(make_run: MakeRun) -> None:
-    with pytest.raises(ValueError, match="is for sampler: RegionSampler"):
+    with pytest.raises(ValueError, match="requires sampler: RegionSampler"):
         planned(make_run, "r1", sampler="TPESampler", learn_from=["demo"])
 
 

@@ -13,7 +13,7 @@ from tests.conftest import MakeRun
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.holdout import factor_of_chance, holdout_warning
+from trialfleet.workflows.status.holdout import holdout_warning, noise_factor
 
 TABULAR: dict[str, Any] = {
     "trainer": "tabular",
@@ -33,7 +33,7 @@ def test_two_parts_that_are_drawn_alike_are_hardly_ever_told(task: str, rows: in
     else:  # a classifier that is right in nine of ten rows
         losses = [np.where(chance.random(draws) < 0.9, 0.05, 2.0) for _ in range(2)]
     first, second = (each.mean(axis=1) for each in losses)
-    told = np.maximum(first / second, second / first) > factor_of_chance(task, rows, rows)
+    told = np.maximum(first / second, second / first) > noise_factor(task, rows, rows)
     assert told.mean() < 0.01
 
 
@@ -59,16 +59,16 @@ def test_a_factor_that_rows_don_t_explain_is_told_with_its_usual_cause(files: Ru
     assert warning(files, val_rmse=405, test_rmse=1595) is None, "nothing tells the losses"
     found = warning(files, val_rmse=405, test_rmse=1595, val_loss=0.1, test_loss=1.55)
     assert found is not None
-    assert found.startswith("val_rmse 405 and test_rmse 1595 are further apart than ")
-    assert "rows make likely (their losses by a factor of 15.5): as a rule a few test rows" in found
+    assert found.startswith("val_rmse 405 and test_rmse 1595 differ by more than chance explains")
+    assert "(their losses by a factor of 15.5); the usual cause: a few unusual test rows" in found
     other = warning(files, val_rmse=1595, test_rmse=405, val_loss=1.55, test_loss=0.1)
     assert other is not None
-    assert "a few validation rows unlike the others" in other
+    assert "a few unusual validation rows" in other
     region = files.region("A")
     region.gate.losses.mkdir(parents=True)
     (region.gate.losses / "challenger.txt").write_text("0.1\n" * 20 + "30\n")
     found = warning(files, val_rmse=405, test_rmse=1595, val_loss=0.1, test_loss=1.55)
-    assert str(found).endswith("one test row makes up 94% of the loss; see whether it is right")
+    assert str(found).endswith("one test row makes up 94% of the loss; check whether it is right")
 
 
 def test_status_why_and_the_report_tell_it(files: RunFolder, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_status_why_and_the_report_tell_it(files: RunFolder, tmp_path: Path) -> 
     assert found in said("why", "--run")
     page = files.report_page.read_text()
     assert "Needs attention" in page
-    assert "val_rmse 405 and test_rmse 1595 are further apart" in page
+    assert "val_rmse 405 and test_rmse 1595 differ by more than chance" in page
 
 
 def test_why_of_a_run_that_is_done_tells_what_the_gate_kept_out_or_let_pass(
@@ -116,7 +116,7 @@ def test_why_of_a_run_that_is_done_tells_what_the_gate_kept_out_or_let_pass(
         }
         write_json(files.region(name).verdict, verdict)
     lines = CliRunner().invoke(main, ["why", "--run", str(run.folder)]).output.splitlines()
-    assert lines[0].endswith("nothing is wrong: the run is done")
+    assert lines[0].endswith("no problem: the run is done")
     assert lines[1].startswith("A: the gate let a model pass that measured worse")
     assert (
         lines[2]

@@ -134,7 +134,7 @@ def test_more_metrics_than_anybody_looks_at_fail_the_attempt(place: TrialFolder)
     place.result.write_text(json.dumps({"status": "complete", "metrics": metrics}))
     outcome = outcome_of(place, 0, "auc", {})
     assert isinstance(outcome, Failed)
-    assert outcome.error == "result.json has 1,001 metrics; at most 1,000 are taken"
+    assert outcome.error == "result.json has 1,001 metrics; the maximum is 1,000"
 
 
 def test_a_folder_of_a_million_names_is_not_listed_to_its_end(

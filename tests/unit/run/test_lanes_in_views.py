@@ -44,7 +44,7 @@ from trialfleet.workflows.views.serve.live import LiveRun
 from trialfleet.workflows.views.serve.machines import timeline_of_run
 from trialfleet.workflows.views.serve.nodes import NodeReader
 from trialfleet.workflows.views.why.subject import find_subject
-from trialfleet.workflows.views.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 pytestmark = pytest.mark.slow
 AD: dict[str, Any] = {
@@ -304,7 +304,7 @@ def test_why_takes_the_names_of_trials_and_of_nodes(
         with pytest.raises(InputError):
             find_subject(word, str(views.folder.root))
     monkeypatch.setattr(status, "look_up", lambda _: replace(QUEUED, root="1.0"))
-    witnesses = RunWitnesses(views.folder.root)
+    witnesses = RunFactsReader(views.folder.root)
     witnesses._queued = QUEUED
     node, trial = (witnesses.node(views.graph, name) for name in ("A.l1", "A.l1.t02"))
     assert (node.state, node.job) == (TrialState.RUNNING, "13.0")

@@ -23,7 +23,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.node_rules import why_node
 from trialfleet.workflows.views.why.region_rules import why_region
-from trialfleet.workflows.views.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 
 def failed(folder: Path, program: str) -> Path:
@@ -84,7 +84,7 @@ def test_the_package_of_a_well_known_module_is_named(make_run: MakeRun, work: Pa
     error = failed(work, own)
     study = make_run(trainer={"command": command, "files": ["train.py"]}).study
     told = missing_module(error, study)
-    assert "'sklearn' is a file" in told
+    assert "'sklearn' is your own file" in told
     assert told.endswith("/opt/x/python -m pip install scikit-learn")
 
 
@@ -105,7 +105,7 @@ def test_all_packages_that_a_trainer_imports_and_its_python_lacks_are_named_at_o
     assert imports_of(files) == ["joblib", "numpy", "sklearn", "yaml"]
     trainer = {"command": [str(python), "train.py"], "files": [str(file) for file in files]}
     told = how_to_install(SKLEARN, make_run(trainer=trainer).study)
-    assert "if 'joblib' is a file of yours" in told
+    assert "if 'joblib' is your own file" in told
     assert told.endswith("/python -m pip install scikit-learn pyyaml")
     away = {"command": ["/no/python", "train.py"], "files": trainer["files"]}  # of other machines
     told = how_to_install(SKLEARN, make_run(run="r2", trainer=away).study)
@@ -131,7 +131,7 @@ def test_status_and_why_tell_what_mends_a_missing_module(make_run: MakeRun) -> N
     terminal.print(run_view(run.status()))
     assert isinstance(terminal.file, io.StringIO)
     assert "-m pip install nowhere" in terminal.file.getvalue()
-    graph, witnesses = graph_of(run.study).regions[0], RunWitnesses(run.folder)
+    graph, witnesses = graph_of(run.study).regions[0], RunFactsReader(run.folder)
     whole = witnesses.run()
     region = replace(witnesses.region(graph), stage=Stage.FAILED)
     assert "-m pip install nowhere" in why_region(whole, region).advice

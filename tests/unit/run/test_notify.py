@@ -191,18 +191,18 @@ def test_a_study_names_its_channels_with_absolute_paths(tmp_path: Path) -> None:
         ("  - {command: no-such-program-of-ours}\n", "notify.0.command: 'no-such-program-of"),
         ("  - {webhook: {}}\n", "needs one of url, url_file and url_env"),
         ("  - {webhook: {url: 'ftp://x/y'}}\n", "must be a URL such as https://example.org"),
-        ("  - {webhook: {url: 'https://a:b@x/y'}}\n", "holds a password; put the URL into a"),
+        ("  - {webhook: {url: 'https://a:b@x/y'}}\n", "contains a password; put the URL into a"),
         ("  - {webhook: {url: 'https://hooks.slack.com/s'}}\n", "such a URL is a password"),
         ("  - {webhook: {url_file: nix}}\n", "nix' does not exist or can't be read"),
         ("  - {webhook: {url_env: 'a-b'}}\n", "the name of an environment variable"),
         ("  - {mail: {to: []}}\n", "must not be empty"),
         ("  - {mail: {to: 'a b@c'}}\n", "must be a mail address such as team@example.org"),
         ("  - {mail: {to: 'a@b\\nBcc: c@d'}}\n", "must be a mail address"),
-        ("  - {mail: {to: a@b.c, server: 'x:99999'}}\n", "has no such port"),
+        ("  - {mail: {to: a@b.c, server: 'x:99999'}}\n", "must have a port from 1 to 65535"),
         ("  - {mail: {to: a@b.c, user: me}}\n", "needs user with one of password_file"),
         (
             "  - {mail: {to: a@b.c, user: me, password_env: P, server: mail.example.org}}\n",
-            "none would send the password in the clear",
+            "none would send the password unencrypted",
         ),
         ("  - {command: 'true', events: [regionfailed]}\n", "region-failed"),
         ("  - {command: 'true', events: []}\n", "must not be empty"),
@@ -613,7 +613,7 @@ def test_a_program_that_may_not_be_executed_is_told_from_one_that_is_not_there(
         load_study(path)
     assert shell_quoted(tmp_path / "page.sh") in str(caught.value)
     (tmp_path / "page.sh").unlink()
-    with pytest.raises(StudyError, match="is no program that can be run") as caught:
+    with pytest.raises(StudyError, match="is not an executable program") as caught:
         load_study(path)
     assert "chmod" not in str(caught.value)
 

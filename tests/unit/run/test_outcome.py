@@ -47,8 +47,8 @@ def test_a_result_with_the_objective_completes(folder: TrialFolder) -> None:
     [
         ("", "without writing", False),
         ("{", "not JSON", False),
-        ("[]", "no result", False),
-        ('{"status": "complete", "metrics": []}', "no result", False),
+        ("[]", "not a result", False),
+        ('{"status": "complete", "metrics": []}', "not a result", False),
         ('{"status": "complete", "metrics": {}}', "it has: none", True),
         ('{"status": "complete", "metrics": {"loss": 1}}', "it has: loss", True),
         ('{"status": "complete", "metrics": {"auc": NaN}}', "auc is nan", True),

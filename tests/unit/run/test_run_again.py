@@ -48,7 +48,7 @@ def test_a_run_that_has_ended_is_shown(study: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")}
     shown = run_again()
     assert shown.exit_code == 0, shown.output
-    assert "runs/demo/r1 is there already, and is done" in shown.output
+    assert "runs/demo/r1 already exists and is done" in shown.output
     assert "models  " in shown.output
     assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")} == before
 
@@ -85,7 +85,7 @@ def test_what_the_plan_decided_makes_it_no_other_study(study: Path, python: str)
     assert (settled.accelerator, Path(str(settled.python)).is_absolute()) == ("cpu", True)
     end(Run(write_plan(settled, run="r1", out=default_folder(settled, "r1"), notes=notes).root))
     shown = run_again()
-    assert "runs/demo/r1 is there already, and is done" in shown.output, shown.stderr
+    assert "runs/demo/r1 already exists and is done" in shown.output, shown.stderr
 
 
 def test_another_python_makes_it_another_study(study: Path) -> None:
@@ -93,7 +93,7 @@ def test_another_python_makes_it_another_study(study: Path) -> None:
     settled, _ = settle(load_study(study), pool)
     end(Run(write_plan(settled, run="r1", out=default_folder(settled, "r1")).root))
     study.write_text(MINIMAL + "python: /usr/bin/another\n")
-    assert "before it was changed" in run_again().stderr
+    assert "an older version of" in run_again().stderr
 
 
 def test_a_study_that_was_changed_is_not_taken_for_the_one_that_ran(study: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_study_that_was_changed_is_not_taken_for_the_one_that_ran(study: Path)
     study.write_text(MINIMAL.replace("epochs: 3", "epochs: 4"))
     shown = run_again()
     assert shown.exit_code == 2
-    assert "before it was changed; choose another --run-id" in shown.stderr
+    assert "an older version of" in shown.stderr
 
 
 def test_a_run_of_another_day_is_told_as_such(study: Path) -> None:
@@ -111,4 +111,4 @@ def test_a_run_of_another_day_is_told_as_such(study: Path) -> None:
     shown = run_again("--date", "2026-11-22")
     assert shown.exit_code == 2
     assert "is a run of the day 2026-11-21, not of 2026-11-22; choose another" in shown.stderr
-    assert "is there already, and is done" in run_again("--date", "2026-11-21").output
+    assert "already exists and is done" in run_again("--date", "2026-11-21").output

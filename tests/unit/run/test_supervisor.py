@@ -80,14 +80,14 @@ def test_a_run_that_goes_on_has_no_fault(folder: RunFolder) -> None:
 def test_a_dagman_that_is_to_start_again_is_told_and_given_a_moment(folder: RunFolder) -> None:
     cooling = {"JobStatus": JobStatus.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 5}
     fault = only(faults(folder, [dagman(folder), region(folder, **cooling)], NOW))
-    assert str(fault) == "A: its DAGMan ended by itself with exit code 4 and is to start again"
+    assert str(fault) == "A: its DAGMan ended with exit code 4 and will be restarted"
     assert (fault.remedy, fault.patience > 5) == (Remedy.REPLACE, True)
 
 
 def test_a_dagman_that_was_killed_with_its_pool_has_no_exit_code(folder: RunFolder) -> None:
     cooling = {"JobStatus": JobStatus.IDLE, "JobCoolDownExpiration": NOW + 5}
     fault = only(faults(folder, [dagman(folder), region(folder, **cooling)], NOW))
-    assert str(fault) == "A: its DAGMan was killed and is to start again"
+    assert str(fault) == "A: its DAGMan was killed and will be restarted"
 
 
 @pytest.mark.usefixtures("empty_queue")
@@ -132,7 +132,7 @@ def test_a_silent_dagman_is_named_within_a_minute_and_given_more_time(
     ads = [dagman(folder), region(folder)]
     assert faults(folder, ads, NOW + 30) == []  # of a process that is stopped for so long, say
     found = faults(folder, ads, NOW + 60)
-    silent = "its DAGMan has said nothing for more than 45 s"
+    silent = "its DAGMan has not written its status for more than 45 s"
     assert [str(fault) for fault in found] == [silent, f"A: {silent}"]
     watch = Supervisor(mends)
     for second in range(0, 240, 5):
@@ -305,7 +305,7 @@ def test_the_end_of_a_script_that_dagman_passed_over_is_found(
     )
     found = faults(folder, [dagman(folder), region(folder), trial], NOW)
     assert [(str(fault), fault.remedy) for fault in found] == [
-        ("A: DAGMan passed over the end of a script: A.l1.t01", Remedy.KICK)
+        ("A: DAGMan missed the end of a script: A.l1.t01", Remedy.KICK)
     ] * is_stuck
 
 
@@ -340,7 +340,7 @@ def test_a_graph_of_which_htcondor_did_not_take_a_region_is_submitted_again(
     note_failure(folder.region("A").failing, "A", "end", "HTCondor did not take its DAGMan")
     fault = only(faults(folder, [], NOW))
     assert (fault.what, fault.remedy) == (
-        "HTCondor did not take the DAGMan of A",
+        "HTCondor refused the DAGMan of A",
         Remedy.SUBMIT,
     )
     folder.dag_files.metrics.write_text(json.dumps({"exitcode": 1, "DagStatus": 4}))  # removed
@@ -396,7 +396,7 @@ def test_a_submission_that_was_cut_off_is_made_again_until_its_dagman_lives(
     for handed_over in (False, True):
         write_json(folder.submission, {"region": None, "handed_over": handed_over})
         fault = only(faults(folder, [], NOW))
-        assert (fault.remedy, "cut off" in fault.what) == (Remedy.SUBMIT, True)
+        assert (fault.remedy, "interrupted" in fault.what) == (Remedy.SUBMIT, True)
     folder.dag_files.node_status.write_text("")  # its DAGMan's: it has lived, and ended
     assert faults(folder, [], NOW) == []
 
@@ -416,7 +416,7 @@ def test_a_run_that_lacks_its_report_alone_is_submitted_where_that_was_cut_off(
     assert faults(folder, [], NOW) == []  # a person stopped it, perhaps
     write_json(folder.submission, {"region": None, "handed_over": False})
     fault = only(faults(folder, [], NOW))
-    assert (fault.remedy, "cut off" in fault.what) == (Remedy.SUBMIT, True)
+    assert (fault.remedy, "interrupted" in fault.what) == (Remedy.SUBMIT, True)
 
 
 def test_a_run_whose_dagman_was_lost_before_its_report_is_submitted_again(

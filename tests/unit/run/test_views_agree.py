@@ -41,7 +41,7 @@ from trialfleet.workflows.views.serve.views import concerns, header, tiles
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.answer import Blame
 from trialfleet.workflows.views.why.region_rules import why_region
-from trialfleet.workflows.views.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 NAMES = ("A", "B")
 BEGAN = datetime.now() - timedelta(hours=1)
@@ -186,11 +186,11 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
             (RunTrials, "all", lambda _: found),
             (status_module, "look_up", look_up),
             (NodeReader, "read", lambda _: PoolNodes()),
-            (RunWitnesses, "_waiting", lambda *_: None),
+            (RunFactsReader, "_waiting", lambda *_: None),
         ):
             stack.enter_context(patch.object(place, name, value))
         snapshot, again = (one.read() for one in (LiveRun(folder, NodeReader()), live))
-        witnesses, events = RunWitnesses(folder.root), RunEvents(folder)
+        witnesses, events = RunFactsReader(folder.root), RunEvents(folder)
         run = witnesses.run()
         answers = {
             region.name: why_region(run, witnesses.region(region)).blame for region in graph.regions

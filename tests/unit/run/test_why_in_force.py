@@ -72,8 +72,8 @@ def test_a_model_that_a_person_promoted_past_the_gate_is_told_as_in_force(models
     answer = asked("day2")
     assert (answer.kind, answer.blame) == (Kind.WELL, Blame.NOBODY)
     assert answer.why == (
-        f"its model is in force {since(models)}, by hand (promote by anna): {models / 'day2'}; "
-        f"the gate had {KEPT}"
+        f"its model has been current {since(models)}, by hand (promote by anna): "
+        f"{models / 'day2'}; the gate had {KEPT}"
     )
     assert not answer.command
 
@@ -110,7 +110,9 @@ def test_a_run_tells_once_what_kept_a_model_out_and_how_many_regions_are_unwell(
     files.region("B").published.unlink()
     files.region("B").verdict.unlink()
     write_json(files.region("B").stopped, {"reason": "no trial can succeed"})
-    assert why(None, "two").why.startswith("2 of 2 regions, not all for one reason; A: the gate")
+    assert why(None, "two").why.startswith(
+        "2 of 2 regions for different reasons, for example A: the gate"
+    )
 
 
 @pytest.mark.slow
@@ -122,32 +124,32 @@ def test_best_says_of_a_model_that_was_kept_out_that_another_is_in_force(models:
     with stored(Run(place)) as opened:
         opened.fill("A", 3, datetime(2026, 11, 22, 7))
     told = CliRunner().invoke(main, ["best", "day2"]).output.splitlines()
-    assert told[-1] == f"model  A  {models / 'day2'}  (not in force)"
+    assert told[-1] == f"model  A  {models / 'day2'}  (not the current model)"
 
 
 def test_the_model_that_it_took_the_place_of_is_told_as_no_longer_in_force(models: Path) -> None:
-    assert asked("day1").why == f"its model is published and in force: {models / 'day1'}"
+    assert asked("day1").why == f"its model is published and current: {models / 'day1'}"
     promote(models / "day2")
     answer = asked("day1")
     assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
     assert answer.why == (
-        f"its model is no longer in force: day2's is {since(models)}, by hand (promote by anna)"
+        f"its model is no longer current: day2's has been current {since(models)}, by hand "
+        "(promote by anna)"
     )
-    assert answer.lines()[1] == "next: to have it in force again: trialfleet promote day1/A"
+    assert answer.lines()[1] == "next: to make it current again: trialfleet promote day1/A"
 
 
 def test_a_rollback_is_told_from_both_sides(models: Path) -> None:
     promote(models / "day2")
     rollback(models)
     back = asked("day1")
-    assert (back.kind, back.why) == (
-        Kind.WELL,
-        f"its model is in force {since(models)}, by hand (rollback by anna): {models / 'day1'}",
-    )
+    how = f"{since(models)}, by hand (rollback by anna)"
+    told = f"its model has been current {how}: {models / 'day1'}"
+    assert (back.kind, back.why) == (Kind.WELL, told)
     answer = asked("day2")
     assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
     assert answer.why == (
-        f"its model was rolled back: day1's is in force {since(models)}, "
+        f"its model was rolled back: day1's has been current {since(models)}, "
         f"by hand (rollback by anna); the gate had {KEPT}"
     )
     assert answer.command == "trialfleet promote day2/A"
@@ -159,5 +161,5 @@ def test_a_model_whose_place_a_newer_run_took_by_itself_is_well(models: Path) ->
     (models / "latest").symlink_to("day2")
     answer = asked("day1")
     assert answer.kind is Kind.WELL
-    assert answer.why == f"its model is published; day2's is in force {since(models)}"
+    assert answer.why == f"its model is published; day2's has been current {since(models)}"
     assert not answer.command

@@ -37,15 +37,15 @@ from trialfleet.workflows.views.why.facts import (
     InstanceFacts,
     NodeFacts,
     Queued,
+    RegionFacts,
+    RunFacts,
     Scaling,
-    WitnessedRegion,
-    WitnessedRun,
 )
 from trialfleet.workflows.views.why.instance_rules import kind_of_leaving, why_instance
 from trialfleet.workflows.views.why.node_rules import why_node
-from trialfleet.workflows.views.why.region_rules import what_else, why_region
+from trialfleet.workflows.views.why.region_rules import notes_on, why_region
 from trialfleet.workflows.views.why.run_rules import blocked
-from trialfleet.workflows.views.why.waiting_rules import kind_of_refusal, waits
+from trialfleet.workflows.views.why.waiting_rules import explain_wait, kind_of_refusal
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 STUDY = Study.model_validate(
@@ -98,8 +98,8 @@ LOOK = Look(
     service_away="",
     no_space="",
 )
-RUN = WitnessedRun(frozen=FROZEN, look=LOOK, now=NOW)
-REGION = WitnessedRegion(
+RUN = RunFacts(frozen=FROZEN, look=LOOK, now=NOW)
+REGION = RegionFacts(
     name="A",
     slug="A",
     state=RunState.RUNNING,
@@ -124,12 +124,12 @@ GAVE_UP = RegionRecords(stopped={"script": "ask"})
 HOURS = STUDY.budget.model_copy(update={"hours": 1.0})
 AWAITED = replace(FAILS, error="the storage of study 'demo' can't be used", cause="storage")
 GONE = replace(FAILS, script="ask-best", error="the data can't be read: /d/a.csv: No such file")
-ALL_THE_SAME = "to have the new model in force all the same"
-LACK, NEEDS = "today's data lack", "which the model in force needs"
+ALL_THE_SAME = "to use the new model anyway"
+LACK, NEEDS = "today's data lack", "which the current model needs"
 LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBMIT, patience=5)
 
 
-def a_run(**changes: Any) -> WitnessedRun:
+def a_run(**changes: Any) -> RunFacts:
     """Our run, but for some of what stands in its study, its status or another witness's word."""
 
     def changed(of: Any) -> Any:
@@ -137,14 +137,12 @@ def a_run(**changes: Any) -> WitnessedRun:
         return replace(of, **{name: changes.pop(name) for name in names})
 
     status, queued = changed(STATUS), changed(IN_QUEUE)
-    run: WitnessedRun = changed(
-        replace(RUN, look=replace(changed(LOOK), status=status, queued=queued))
-    )
+    run: RunFacts = changed(replace(RUN, look=replace(changed(LOOK), status=status, queued=queued)))
     study = STUDY.model_copy(update=changes)
     return replace(run, frozen=run.frozen.model_copy(update={"study": study}))
 
 
-def region(run: WitnessedRun = RUN, **changes: Any) -> Answer:
+def region(run: RunFacts = RUN, **changes: Any) -> Answer:
     return why_region(run, replace(REGION, **changes))
 
 
@@ -217,7 +215,7 @@ def test_a_region_that_failed(changes: dict[str, Any], kind: Kind, blame: Blame)
 @pytest.mark.parametrize(
     ("slots", "own", "foreign", "words"),
     [
-        (1, 1, 0, "the one slot that can run it is busy with 1 job of this run;"),
+        (1, 1, 0, "the only slot that can run it is busy with 1 job of this run;"),
         (
             2,
             2,
@@ -237,12 +235,12 @@ def test_slots_and_jobs_are_counted_in_words(
 def test_who_waits_for_a_busy_slot_is_sent_to_the_runs_status() -> None:
     """Whose shell has no condor_q can type it; a job of nobody's run is asked of HTCondor."""
     assert region(waiting=QUEUED).lines()[1] == (
-        "next: nothing is wrong; to watch: trialfleet status /r/r1 --watch"
+        "next: no action is needed; to watch: trialfleet status /r/r1 --watch"
     )
-    foreign = waits("7.0", None, QUEUED)
-    unfit = waits("7.0", None, replace(QUEUED, prospects=replace(FITS, fit=0, willing=0)))
+    foreign = explain_wait("7.0", None, QUEUED)
+    unfit = explain_wait("7.0", None, replace(QUEUED, prospects=replace(FITS, fit=0, willing=0)))
     assert unfit.command == "condor_q -better-analyze 7.0"
-    assert foreign.lines()[1] == "next: to see whose jobs run: condor_q -all"
+    assert foreign.lines()[1] == "next: to see the running jobs: condor_q -all"
 
 
 def test_a_pool_that_is_down_is_started_by_the_command_that_names_it() -> None:
@@ -285,7 +283,7 @@ def test_a_budget_that_ended_the_trials_is_told_with_what_became_of_the_region()
     answer = region(stage=Stage.PUBLISHED, published="/m/A/r1", records=spent)
     assert answer.kind is Kind.WELL
     [note] = answer.notes
-    assert note.startswith("no trial begins after 0 of 4: budget.usd of 8 USD")
+    assert note.startswith("no trial starts after 0 of 4: budget.usd of 8 USD")
     assert note.endswith(": budget.usd of 8 USD is used up: 8 USD are spent")
 
 
@@ -295,7 +293,7 @@ def test_what_ended_well() -> None:
     assert region(**published).kind is Kind.WELL
     assert region(**published, records=RegionRecords(verdict=kept)).kind is Kind.GATE_KEPT
     facts = replace(REGION, **published, records=RegionRecords(verdict=kept))
-    assert what_else(facts, why_region(RUN, facts)) == [
+    assert notes_on(facts, why_region(RUN, facts)) == [
         "A: the gate kept the current model (run r0) instead of this one: loss 0.4, champion 0.1"
     ]
     unmeasured = kept_for("the gate's job failed: exit code 1")
@@ -305,38 +303,36 @@ def test_what_ended_well() -> None:
     assert "to change that" not in later.why
     assert not later.notes
     day = region(**published, not_latest="latest stays with r2: r1 is of an earlier day; to x")
-    assert day.notes == (
-        "a day that is made up for is as old as its data, a run without a day as its plan",
-    )
+    assert day.notes == ("a backfilled day is as old as its data, a run without a day as its plan",)
     moved = Change(run="r0", former="r1", time=NOW.isoformat(), by="rollback")
     back = region(**published, moved=moved)
     assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
-    assert back.why.startswith("its model was rolled back: r0's is in force since 2026-11-20 ")
+    assert back.why.startswith("its model was rolled back: r0's has been current since 2026-11-20 ")
 
 
 @pytest.mark.parametrize(
     ("why", "step"),
     [
-        ("loss 0.4, champion 0.1", f"nothing is wrong; {ALL_THE_SAME}"),
+        ("loss 0.4, champion 0.1", f"no action is needed; {ALL_THE_SAME}"),
         (
             "no better than a constant prediction (loss 0.4, baseline 0.4); are the labels right?",
-            f"look at the labels and the join of today's data first; {ALL_THE_SAME}",
+            f"check the labels and the join of today's data first; {ALL_THE_SAME}",
         ),
         (
             "no fair comparison; 9 of 9 rows hold values that the champion never saw: 'x' in 9",
-            f"compare today's spelling of these values with that of other days; {ALL_THE_SAME}",
+            f"compare the spelling of these values with that of other days; {ALL_THE_SAME}",
         ),
         (
             "the gate's job failed: exit code 1",
-            f"mend the trainer's mode evaluate; {ALL_THE_SAME}",
+            f"fix the trainer's mode evaluate; {ALL_THE_SAME}",
         ),
         (
             "the gate's job failed: there is no column temperature; the model needs temperature, x",
-            f"{LACK} column 'temperature', {NEEDS}: bring it back; if it is gone for good",
+            f"{LACK} column 'temperature', {NEEDS}: restore it; if it is removed permanently",
         ),
         (
             "the gate's job failed: there is no column a, b; the model needs a, b, c",
-            f"{LACK} columns 'a', 'b', {NEEDS}: bring them back; if they are gone for good",
+            f"{LACK} columns 'a', 'b', {NEEDS}: restore them; if they are removed permanently",
         ),
     ],
 )
@@ -394,7 +390,7 @@ EVICTED = Execution(
         ),
         (
             {"queued": QUEUED, "last": EVICTED, "leaving": "3 jobs failed here within 60 s"},
-            Kind.EATS_JOBS,
+            Kind.FAILING_JOBS,
             Blame.NODE,
         ),
         (
@@ -418,8 +414,8 @@ def test_a_trial_that_was_stopped_early_is_explained_by_the_numbers_of_its_order
     order = {"step": 8, "max_steps": 20, "predicted": 0.85, "deviation": 0.0213, "best": 0.15}
     stopped = replace(NODE, state=TrialState.STOPPED_EARLY, stopped=order)
     why = why_node(RUN, REGION, stopped).why
-    assert "not be the best: at step 8 of 20 it was predicted to end at 0.85 ± 0.021" in why
-    assert why.endswith("against the best of 0.15")
+    assert "not be the best: at step 8 of 20 the prediction for its end was 0.85 ± 0.021" in why
+    assert why.endswith("the best is 0.15")
     for lacking in ({}, {**order, "deviation": None}, {**order, "step": "x"}):
         assert why_node(RUN, REGION, replace(stopped, stopped=lacking)).why.endswith("the best")
 
@@ -442,12 +438,10 @@ def test_what_came_of_a_gates_job_is_what_the_region_says() -> None:
 
 
 def test_a_job_that_waits_for_shared_files_waits_for_no_slot() -> None:
-    answer = waits("A.l1.t01", RUN, Queued(job="7.0", seconds=60, blocked=True))
+    answer = explain_wait("A.l1.t01", RUN, Queued(job="7.0", seconds=60, blocked=True))
     assert (answer.kind, answer.blame) == (Kind.SOON, Blame.NOBODY)
-    assert (
-        answer.why == "its job (job 7.0) has a slot; HTCondor sends the files there that jobs share"
-    )
-    assert answer.evidence == ("job 7.0 waits for files since 60 s",)
+    assert answer.why == "its job (job 7.0) has a slot and is receiving the files that jobs share"
+    assert answer.evidence == ("job 7.0 has waited for files for 60 s",)
 
 
 def test_a_job_that_waits_for_files_in_vain_is_no_fault_of_its_run() -> None:
@@ -461,10 +455,10 @@ def test_a_job_that_waits_for_files_in_vain_is_no_fault_of_its_run() -> None:
         node="A.l1.t01",
     )
     run = a_run(faults=(fault,))
-    answer = waits("A.l1.t01", run, Queued(job="7.0", seconds=60, blocked=True))
+    answer = explain_wait("A.l1.t01", run, Queued(job="7.0", seconds=60, blocked=True))
     assert (answer.kind, answer.blame, answer.why) == (Kind.FILES, Blame.POOL, fault.what)
     assert answer.command == run.resume
-    other = waits("A.l2.t01", run, Queued(job="77.0", seconds=60, blocked=True))
+    other = explain_wait("A.l2.t01", run, Queued(job="77.0", seconds=60, blocked=True))
     assert other.kind is Kind.SOON
     assert blocked(run, run.look.faults) is None
 
@@ -494,7 +488,7 @@ def test_what_the_autoscaler_says(line: str, kind: Kind | None) -> None:
     report = {"state": "scaling", "at": NOW.isoformat(), "step": {"notes": [line], "nodes": {}}}
     run = a_run(scaling=Scaling(report, wanted=True))
     none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
-    assert waits("A", run, none).kind is (kind or Kind.NO_SLOTS)
+    assert explain_wait("A", run, none).kind is (kind or Kind.NO_SLOTS)
 
 
 def test_an_autoscaler_that_says_nothing_any_more() -> None:
@@ -502,7 +496,7 @@ def test_an_autoscaler_that_says_nothing_any_more() -> None:
     old = {"state": "scaling", "at": (NOW - timedelta(minutes=9)).isoformat(), "step": {}}
     for report in (None, old, {"state": "ended", "at": NOW.isoformat()}):
         run = a_run(scaling=Scaling(report, wanted=True))
-        assert waits("A", run, none).kind is Kind.AUTOSCALER
+        assert explain_wait("A", run, none).kind is Kind.AUTOSCALER
 
 
 @pytest.mark.parametrize(
@@ -511,7 +505,7 @@ def test_an_autoscaler_that_says_nothing_any_more() -> None:
         ("spot interruption: terminate at 2026", Kind.SPOT),
         ("rebalance recommendation of 2026", Kind.SPOT),
         ("lease expired at 2026: the manager has not renewed it", Kind.LEASE),
-        ("3 jobs failed here within 60 s: 7.0 exit code 1", Kind.EATS_JOBS),
+        ("3 jobs failed here within 60 s: 7.0 exit code 1", Kind.FAILING_JOBS),
         ("idle for 10 minutes", Kind.IDLE),
         ("its GPU failed the probe: Xid 79", Kind.SICK),
         ("a new disk", None),

@@ -55,7 +55,7 @@ def test_the_jobs_of_graphs_are_known_once_they_have_ended() -> None:
         "51.0": ("region", "A", ""),
         "52.0": ("node", "A", "A.l1.t01"),
     }
-    with pytest.raises(InputError, match="no job 5 is in"):
+    with pytest.raises(InputError, match="the job 5 is neither in"):
         find_subject("5")
 
 
@@ -99,7 +99,7 @@ def test_a_name_where_nothing_has_run_is_refused_with_what_to_do(
     done = CliRunner().invoke(main, ["logs", "nosuch"])
     assert done.exit_code == 2
     assert done.stderr == (
-        "error: no run has a region or node named 'nosuch', and no job or instance is called so; "
+        "error: 'nosuch' is not a region, node, job or instance; "
         f"there are no runs in {str(work / 'runs')!r}: make one with: trialfleet plan STUDY, "
-        "or name the folder of one by --run\n"
+        "or name a run's folder with --run\n"
     )

@@ -96,11 +96,11 @@ def test_models_are_compared_by_the_report_s_metric_too(apart: StoredRun) -> Non
     write_json(result, {"status": "complete", "metrics": {"loss": 0.2, "test": 1.0}})
     found = gain(apart)
     assert (found.text, found.over, found.metric) == (
-        "0.250 better", "the model in force", "test",
+        "0.250 better", "the current model", "test",
     )  # fmt: skip
     snapshot = LiveRun(RunFolder(apart.run.folder), NodeReader()).read()
     facts = {label: text for label, text, _ in region_page(snapshot, "A").facts}
-    assert facts["Against the model in force"] == "0.250 better by test"
+    assert facts["Compared with the current model"] == "0.250 better by test"
 
 
 def test_a_full_training_is_held_against_the_model_in_force(run: StoredRun) -> None:
@@ -108,7 +108,7 @@ def test_a_full_training_is_held_against_the_model_in_force(run: StoredRun) -> N
     result.parent.mkdir(parents=True, exist_ok=True)
     write_json(result, {"status": "complete", "metrics": {"loss": 0.375}})
     found = gain(run)
-    assert (found.text, found.over, found.tone) == ("0.1250 worse", "the model in force", "bad")
+    assert (found.text, found.over, found.tone) == ("0.1250 worse", "the current model", "bad")
     write_json(result, {"status": "complete", "metrics": {"loss": 0.25}})
     assert gain(run).text == "no better"
 
@@ -137,16 +137,16 @@ def test_a_tile_says_that_its_model_was_rolled_back(run: StoredRun) -> None:
     rollback(models)
     snapshot = LiveRun(files, NodeReader()).read()
     tile = tile_of(snapshot, snapshot.look.status.regions[0])
-    assert (tile.stage, tile.tone, tile.why) == ("rolled back", "idle", "r0's model is in force")
+    assert (tile.stage, tile.tone, tile.why) == ("rolled back", "idle", "r0's model is current")
 
 
 def test_the_page_tells_the_money_of_a_run_on_machines_with_a_price(run: StoredRun) -> None:
     snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).read()
-    assert header(snapshot)[3] == ("Money", NOTHING, "no prices are known")
+    assert header(snapshot)[3] == ("Money", NOTHING, "prices are unknown")
     region = replace(snapshot.look.status.regions[0], usd=0.0043)
     status = replace(snapshot.look.status, regions=(region,))
     priced = replace(snapshot, look=replace(snapshot.look, status=status))
-    assert header(priced)[3] == ("Money", "0.0043 USD", "its jobs, by usd_per_hour")
+    assert header(priced)[3] == ("Money", "0.0043 USD", "its jobs, from usd_per_hour")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_page_tells_the_money_of_a_run_on_machines_with_a_price(run: StoredR
     [
         (NOW, "planned 10 min ago"),
         (NOW - timedelta(days=3), "of 3 days ago"),
-        (None, "of an unknown age"),
+        (None, "of unknown age"),
     ],
 )
 def test_a_model_is_as_new_as_its_data(as_of: datetime | None, text: str) -> None:

@@ -158,7 +158,7 @@ def test_the_end_of_a_log_is_shown_and_links_in_a_trials_folder_lead_nowhere(
     assert "&lt;b&gt;the last word&lt;/b&gt;" in text
     assert "the secret" not in text
     assert len(text) < 40_000
-    assert "7,254 bytes before that" in text
+    assert "7,254 earlier bytes are in" in text
 
 
 def test_beyond_this_machine_a_token_is_asked_for(run: StoredRun, work: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_token_from_a_file_is_not_printed(run: StoredRun, work: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "content", "expected"),
-    [(0o644, "long-enough-a-token", "others can read"), (0o600, "short", "16 or more")],
+    [(0o644, "long-enough-a-token", "other users can read"), (0o600, "short", "16 or more")],
 )
 def test_a_token_that_protects_nothing_is_refused(
     work: Path, monkeypatch: pytest.MonkeyPatch, mode: int, content: str, expected: str
@@ -211,7 +211,7 @@ def test_a_port_that_is_taken_is_told(run: StoredRun, server: Server) -> None:
     result = CliRunner().invoke(main, ["serve", str(run.run.folder), "--port", port])
     assert result.exit_code == 2
     assert f"port {port} of 127.0.0.1 can't be used" in result.stderr
-    assert "--port 0 takes one that is free" in result.stderr
+    assert "--port 0 takes a free one" in result.stderr
 
 
 def test_a_page_without_runs_says_how_to_make_one(work: Path) -> None:
@@ -242,11 +242,11 @@ def test_the_models_of_a_region_and_their_cards_are_shown(
     wait_for(lambda: "model planned 3 h ago" in server.ask("/").text)
     tile = server.ask("/").text
     assert re.search(
-        r'class="good">0\.1\S*</b> <span class="muted small">better than the former model', tile
+        r'class="good">0\.1\S*</b> <span class="muted small">better than the previous model', tile
     )
     page = server.ask("/runs/r1/regions/A").text
     assert page.index("r1</bdi>") < page.index("r0</bdi>")
-    assert "in force" in page
+    assert "Current model" in page
     assert "better by 0.1" in page
     assert "waits for approval" not in page
     later = {"study": study.name, "run": "r2", "region": "A", "created": now.isoformat()}

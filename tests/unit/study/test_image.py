@@ -75,7 +75,7 @@ def test_a_reference_is_the_same_with_and_without_its_scheme(folder: Path, image
         (f"me/{'x' * 500}", FORMS),
         ("3.12", "must be text: docker://"),
         ("none.sif", "none.sif' does not exist"),
-        ("go.sif", "go.sif' is no SIF file"),
+        ("go.sif", "go.sif' is not a SIF file"),
         ("folder.sif", "folder.sif' can't be read"),
     ],
 )
@@ -91,7 +91,7 @@ def test_what_is_no_image_is_refused_with_its_line(folder: Path, text: str, told
 def test_a_python_beside_an_image_is_a_path_in_it(folder: Path) -> None:
     write_sif(folder / "it.sif")
     message = error_of(folder, f"{MINIMAL}image: it.sif\npython: env/bin/python3\n")
-    assert ":10: python: is a path in the image, so it begins with /" in message
+    assert ":10: python: must be an absolute path in the image" in message
     study = load_study(write(folder, f"{MINIMAL}image: it.sif\npython: /env/bin/python3\n"))
     assert study.python == "/env/bin/python3"
 

@@ -36,25 +36,25 @@ def put(folder: Path, day: date, *regions: str) -> None:
 @pytest.mark.parametrize(
     ("daily", "words"),
     [
-        ("{}", ["daily.at: is missing. The time of day at which a day's run begins."]),
+        ("{}", ["daily.at: is missing. Time of day when a day's run starts."]),
         ("{at: noon}", ["daily.at", "from 0:00 to 23:59, such as 02:30", "'noon'"]),
         ("{at: '24:00'}", ["daily.at", "'24:00'"]),
         ("{at: 130}", ["daily.at", "must be a time of day"]),
         ("{at: 02:30, zone: Europe/Olso}", ["daily.zone", "did you mean 'Europe/Oslo'"]),
-        ("{at: 02:30, zone: /etc/passwd}", ["daily.zone", "there is no time zone"]),
-        ("{at: 02:30, zone: ../../x}", ["daily.zone", "there is no time zone"]),
-        ('{at: 02:30, zone: "UTC\\nExecStart=x"}', ["daily.zone", "there is no time zone"]),
+        ("{at: 02:30, zone: /etc/passwd}", ["daily.zone", "unknown time zone"]),
+        ("{at: 02:30, zone: ../../x}", ["daily.zone", "unknown time zone"]),
+        ('{at: 02:30, zone: "UTC\\nExecStart=x"}', ["daily.zone", "unknown time zone"]),
         ("{at: 02:30, deadline: 6}", ["daily.deadline", "6h, 90m or 1h30m"]),
-        ("{at: 02:30, deadline: 0h}", ["daily.deadline", "longer than nothing"]),
+        ("{at: 02:30, deadline: 0h}", ["daily.deadline", "longer than 0 minutes"]),
         ("{at: 02:30, missed: some}", ["daily.missed", "'latest', 'all' or 'none'"]),
         ("{at: 02:30, unchanged: no}", ["daily.unchanged", "'skip' or 'train'"]),
-        ("{at: 02:30, takeover_after: 0m}", ["daily.takeover_after", "longer than nothing"]),
+        ("{at: 02:30, takeover_after: 0m}", ["daily.takeover_after", "longer than 0 minutes"]),
         (
             "{at: 02:30, takeover_after: 10m}",
             [
                 "daily.takeover_after",
-                "needs storage: postgresql+psycopg://… that both managers reach",
-                "needs the models in S3: publish: s3://BUCKET/PREFIX",
+                "requires storage: postgresql+psycopg://…, which both managers reach",
+                "requires models in S3: publish: s3://BUCKET/PREFIX",
             ],
         ),
         ("{at: 02:30, when: x}", ["daily", "unknown key 'when'", "missed"]),
@@ -94,17 +94,15 @@ def test_wrong_checks_are_told_with_their_place(folder: Path, text: str, words: 
 
 
 def test_checks_need_days_to_compare_and_a_table_to_read(folder: Path) -> None:
-    assert "checks: compares days, and there is no daily:" in error_of(
-        folder, TABULAR + "checks: {rows: fail}\n"
-    )
-    assert "checks: goes with trainer: tabular" in error_of(
+    assert "checks: requires daily:" in error_of(folder, TABULAR + "checks: {rows: fail}\n")
+    assert "checks: requires trainer: tabular" in error_of(
         folder, MINIMAL + "daily: {at: 02:30}\nchecks: {rows: fail}\n"
     )
 
 
 def test_a_day_needs_models(folder: Path) -> None:
     message = error_of(folder, MINIMAL + "publish: none\ndaily: {at: 02:30}\n")
-    assert "study.yaml:9: publish: none leaves a day without models" in message
+    assert "study.yaml:9: publish: daily requires published models" in message
 
 
 def test_a_frozen_study_keeps_its_day(folder: Path) -> None:
@@ -129,7 +127,7 @@ def test_regions_without_data_of_the_day_are_set_apart(folder: Path) -> None:
     assert found.study
     assert list(found.study.region_table) == ["NO"]
     told = error_of_day(folder, DATED)
-    assert f"{DAY}.npz' does not exist; {{date}} is {DAY}, the day that was asked for\n" in told
+    assert f"{DAY}.npz' does not exist; {{date}} is {DAY}, as requested\n" in told
 
 
 def test_data_that_is_missing_today_is_told_with_the_day(folder: Path) -> None:
@@ -179,8 +177,8 @@ def test_a_date_in_a_url_is_put_in(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (MINIMAL + "data: '{dat}.npz'\n", "{dat} is no placeholder (did you mean '{date}')"),
-        (with_line("[A, NO]", "{glob: 'data/{date}/*.npz'}"), "{date} may stand in data: alone"),
+        (MINIMAL + "data: '{dat}.npz'\n", "{dat} is not a placeholder (did you mean '{date}')"),
+        (with_line("[A, NO]", "{glob: 'data/{date}/*.npz'}"), "{date} is allowed in data: only"),
     ],
 )
 def test_a_misplaced_or_misspelt_date_is_explained(folder: Path, text: str, words: str) -> None:
@@ -201,9 +199,9 @@ def test_a_plan_is_of_today_or_of_the_day_that_is_given(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("22.11.2026", "'22.11.2026' is no date; DATE is like 2"),
-        ("tomorrow", "'tomorrow' is no date; DATE is like 2"),
-        ("2026-02-30", "there is no day '2026-02-30'; DATE is like 2"),
+        ("22.11.2026", "'22.11.2026' is not a date; write DATE like 2"),
+        ("tomorrow", "'tomorrow' is not a date; write DATE like 2"),
+        ("2026-02-30", "the day '2026-02-30' does not exist; write DATE like 2"),
     ],
 )
 def test_what_is_no_day_is_told_as_such(typed: str, expected: str) -> None:

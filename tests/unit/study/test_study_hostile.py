@@ -48,9 +48,9 @@ def test_a_study_that_is_no_regular_file_is_refused_unopened(folder: Path) -> No
     for place, kind in [(folder / "fifo", "a pipe"), (Path("/dev/zero"), "a device")]:
         with pytest.raises(InputError) as caught:
             load_study(place)
-        assert str(caught.value) == f"{place}: is {kind}; a study is a regular file"
+        assert str(caught.value) == f"{place}: is {kind}; a study must be a regular file"
     for load in (load_study, load_fleet):
-        with pytest.raises(InputError, match="is a folder; a study is a regular file"):
+        with pytest.raises(InputError, match="is a folder; a study must be a regular file"):
             load(folder)
 
 
@@ -76,7 +76,7 @@ def test_a_study_that_grows_too_large_is_refused_unread(folder: Path) -> None:
 def test_a_study_has_ten_thousand_regions_at_most(folder: Path) -> None:
     names = ", ".join(f"R{i}" for i in range(10_001))
     message = error_of(folder, with_line(REGIONS, f"regions: [{names}]"))
-    assert ":2: regions: has 10,001 regions; a study has 10,000 at most" in message
+    assert ":2: regions: has 10,001 regions; the maximum is 10,000" in message
     assert len(message) < 400
     table = "\n".join(f"  R{i}:" for i in range(10_001))
     assert "has 10,001 regions" in error_of(folder, with_line(REGIONS, f"regions:\n{table}"))
@@ -89,7 +89,7 @@ def test_a_glob_gives_ten_thousand_regions_at_most(
     for name in "abc":
         (folder / f"{name}.npz").touch()
     message = error_of(folder, with_line(REGIONS, "regions: {glob: '*.npz'}"))
-    assert ":2: regions.glob: has 3 regions; a study has 2 at most" in message
+    assert ":2: regions.glob: has 3 regions; the maximum is 2" in message
 
 
 class CountsLookUps(dict[str, object]):

@@ -65,8 +65,8 @@ def test_the_time_limit_is_described_as_it_is_judged() -> None:
     """Holds of codes 46 and 47 are final in `outcome`."""
     described = Study.model_json_schema()["$defs"]["Trainer"]["properties"]["minutes"]
     example = SHIPPED[0].read_text(encoding="utf-8")
-    assert "not tried again" in described["description"]
-    assert "not tried again" in example
+    assert "not retried" in described["description"]
+    assert "not retried" in example
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-FORGOTTEN = "lies beside the study, but is not among trainer.files: add it there"
+FORGOTTEN = "is beside the study, but not in trainer.files: add it there"
 
 
 @pytest.mark.parametrize(
@@ -41,15 +41,15 @@ FORGOTTEN = "lies beside the study, but is not among trainer.files: add it there
         (
             "[python3, trian.py]",
             "[train.py]",
-            "'trian.py' is not among trainer.files (did you mean 'train.py'?)",
+            "'trian.py' is not in trainer.files (did you mean 'train.py'?)",
         ),
-        ("[Rscript, fit.R]", "[go.sh]", "'fit.R' is not among trainer.files"),
-        ("[python3, src/train.py]", "[src/train.py]", "files travel into one folder"),
+        ("[Rscript, fit.R]", "[go.sh]", "'fit.R' is not in trainer.files"),
+        ("[python3, src/train.py]", "[src/train.py]", "files are copied into one directory"),
         ("[python3, src/fit.py]", "[src]", "src/fit.py' is not in "),
         (
             "[tool]",
             "[tool]",
-            "'tool' is sent along, and a program in the sandbox is run as './tool'",
+            "'tool' is in trainer.files; to run it in the sandbox, write './tool'",
         ),
         ("[./plain]", "[plain]", "'./plain' is not executable: chmod +x plain"),
     ],

@@ -55,7 +55,7 @@ def test_a_study_that_publishes_nothing_has_no_full_training_and_no_model(
     assert "CHILD A.tuned" in dag
     assert not (work / "models").exists()
     assert not (work / "none").exists()
-    assert "2, and no full training" in plan_text(run)
+    assert "2, without a full training" in plan_text(run)
     # A itself, two trials, tuned; optimizer and report
     assert plan_summary(run)["dag_nodes"] == 6
 

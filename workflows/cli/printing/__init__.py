@@ -1,1 +1,1 @@
-"""What commands print: plans, fleets, trials."""
+"""The printed views of commands: plans, fleets, trials."""

@@ -1,4 +1,4 @@
-"""What a run found as CSV: the columns in one order, whatever single trials or regions had."""
+"""The results of a run as CSV, with the same columns for all trials or regions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OF_BEST = ("region", "stage", "trial", "value", "published")
 def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
     """Write a header and a row per trial.
 
-    Columns are `COLUMNS`, then `params.NAME` of every parameter that the study tunes in any of its
-    regions, in its order, then `metrics.NAME`: the objective, the others by name. Moments are Unix
-    seconds, as `trialfleet trials --json` has them.
+    Columns are `COLUMNS`, then `params.NAME` of every parameter that the study tunes in any region,
+    in its order, then `metrics.NAME`: the objective, and the others by name. Times are Unix
+    seconds, as in `trialfleet trials --json`.
     """
     rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in trials]
     spaces = [study.space_of(region) for region in study.region_table]
@@ -35,8 +35,8 @@ def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
 def write_best_csv(found: Sequence[BestSettings], file: TextIO) -> None:
     """Write the best settings: a header and a row per region.
 
-    Columns are those of every region, then `params.NAME`, and `final.NAME` for the metrics of the
-    full training, each in the order in which regions have them first.
+    Columns are the common ones, then `params.NAME`, and `final.NAME` for the metrics of the full
+    training, each in order of first appearance.
     """
     rows = [
         {

@@ -1,4 +1,4 @@
-"""How a fleet looks in a terminal: its plan, its status, what the doctor found."""
+"""The terminal views of a fleet: its plan, its status, the doctor's findings."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _MARKS = {True: ("ok", "green"), False: ("wrong", "red"), None: ("unknown", "yel
 
 
 def plan_view(plan: FleetPlan) -> RenderableType:
-    """What `up` would make and cost."""
-    columns = ("type", "zone", "", "GPUs", "GPU", "USD/h", "on-demand", "taken back", "trials/USD")
+    """Return the view of what `up` would create and cost."""
+    columns = ("type", "zone", "", "GPUs", "GPU", "USD/h", "on-demand", "interrupted", "trials/USD")
     table = plain_table(*columns, right=("USD/h", "on-demand", "trials/USD"))
     best = plan.candidates[0].cost
     for one, seen in list(zip(plan.candidates, plan.seen, strict=True))[:SHOWN_CANDIDATES]:
@@ -49,7 +49,7 @@ def plan_view(plan: FleetPlan) -> RenderableType:
             memory,
             f"{one.price:.3f}",
             _on_demand(plan, one),
-            _taken_back(one, seen),
+            _interruptions(one, seen),
             f"{best / one.cost:.2f}",
         )
     hidden = len(plan.candidates) - SHOWN_CANDIDATES
@@ -62,30 +62,31 @@ def plan_view(plan: FleetPlan) -> RenderableType:
         Text(_money(plan)),
         *(Text(line) for line in partly_offered(plan)),
         *(Text(str(gang)) for gang in plan.gangs),
-        Text("beside them `up` makes:"),
+        Text("`up` also creates:"),
         *(Text(f"  {resource}") for resource in plan.makes),
-        Text("`trialfleet fleet plan --policy` prints the permissions that this needs"),
+        Text("to print the required permissions: trialfleet fleet plan --policy"),
         *(Text(warning, "yellow") for warning in plan.warnings),
         *(Text(problem, "red") for problem in plan.problems),
     )
 
 
 def _asked(plan: FleetPlan) -> str:
-    """What is asked of AWS."""
+    """Return the requests to AWS in words."""
     regions = len({one.aws_region for one in plan.candidates[: plan.first]})
     where = "one request" if regions == 1 else "one request for each AWS region"
     rest = len(plan.candidates) - plan.first
-    text = f"{where} of EC2 Fleet names {plan.first} of these pools"
+    text = f"{where} to EC2 Fleet names {plan.first} of these pools"
     if rest:
         text += (
-            f"; the {rest} with less than 2/3 of the best's trials/USD follow where it has no room"
+            f"; if they have no capacity, the other {rest}, with less than 2/3 of the best's "
+            "trials/USD, follow"
         )
     if plan.spot_nodes < plan.max_nodes and plan.spot_share > 0:
         beyond = f" of those beyond {plan.spot_base} on-demand" if plan.spot_base else ""
         text += (
             f"\nof {plan.max_nodes} nodes {plan.spot_nodes} are spot: "
             f"{plan.spot_share:.0%}{beyond}, "
-            + ("as near as whole gangs come to it" if plan.gangs else "rounded up")
+            + ("rounded to whole gangs" if plan.gangs else "rounded up")
         )
     if plan.placement_scores:
         told = ", ".join(f"{region} {score}" for region, score in plan.placement_scores.items())
@@ -93,8 +94,8 @@ def _asked(plan: FleetPlan) -> str:
     return text
 
 
-def _taken_back(candidate: Candidate, seen: PoolHistory) -> str:
-    """How often AWS took a pool's nodes back, older days counting less."""
+def _interruptions(candidate: Candidate, seen: PoolHistory) -> str:
+    """Return the number of spot interruptions in a pool; older days count less."""
     if candidate.lifecycle != "spot" or not seen.hours:
         return ""
     return f"{seen.interruptions:.1f} in {seen.hours:.1f} h"
@@ -106,7 +107,7 @@ def _on_demand(plan: FleetPlan, candidate: Candidate) -> str:
 
 
 def partly_offered(plan: FleetPlan) -> list[str]:
-    """Types that not each of the fleet's AWS regions offers, those of the same regions together."""
+    """Return lines on types that only some of the fleet's AWS regions offer."""
     types: dict[tuple[str, str], list[str]] = {}
     for one in plan.offers:
         if one.others:
@@ -126,14 +127,14 @@ def _money(plan: FleetPlan) -> str:
         if cap is not None
     ]
     return (
-        f"{plan.min_nodes} to {plan.max_nodes} nodes, {plan.living} there now, "
+        f"{plan.min_nodes} to {plan.max_nodes} nodes, {plan.living} now, "
         f"{plan.spot_share:.0%} spot; {', '.join(caps) or 'no price cap'}; "
-        f"at the most {plan.most_per_hour:.2f} USD per hour"
+        f"maximum {plan.most_per_hour:.2f} USD per hour"
     )
 
 
 def gpus_view(found: GpuTypes) -> RenderableType:
-    """Instance types with GPUs, the cheapest GPU first."""
+    """Return a table of instance types with GPUs, the cheapest GPU first."""
     table = plain_table(
         "type", "GPUs", "GPU", "vCPUs", "memory", "on-demand", "spot", "cheapest in", "offered in",
         right=("GPUs", "vCPUs", "memory", "on-demand", "spot"),
@@ -152,12 +153,12 @@ def gpus_view(found: GpuTypes) -> RenderableType:
             one.zone,
             ", ".join(one.aws_regions) or "none",
         )
-    prices = Text("prices in USD per hour, the least of the AWS regions")
+    prices = Text("prices in USD per hour, the lowest of the AWS regions")
     return Group(table, prices, *([Text(found.note, "yellow")] if found.note else []))
 
 
 def status_view(status: FleetStatus) -> RenderableType:
-    """A fleet: a line, its nodes, and what needs a person."""
+    """Return the view of a fleet: a line, its nodes, and problems for a person."""
     title = Text.assemble(
         (status.fleet, "bold"),
         f"  {_counts(status)}  {status.price_per_hour:.2f} USD/h, {usd(status.spent)} USD so far",
@@ -179,7 +180,7 @@ def status_view(status: FleetStatus) -> RenderableType:
 
 
 def status_line(status: FleetStatus) -> str:
-    """A fleet in one line, and what its nodes wait for."""
+    """Return a fleet in one line, and what its nodes wait for."""
     waits = [
         f"{node.instance.id}: {node.why.split(';')[-1].strip()}"
         for node in status.nodes
@@ -218,7 +219,7 @@ def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
 
 
 def doctor_view(findings: Sequence[Finding]) -> RenderableType:
-    """What the doctor found, and what to do."""
+    """Return a table of the doctor's findings and advice."""
     table = plain_table("", "check", "found")
     for finding in findings:
         mark, color = _MARKS[finding.ok]

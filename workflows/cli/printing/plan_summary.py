@@ -1,4 +1,4 @@
-"""What a run will run, in words and as data."""
+"""The summary of a planned run, as text and as data."""
 
 from __future__ import annotations
 
@@ -32,41 +32,41 @@ from trialfleet.workflows.study.spec import Study, Trainer
 
 _MODEL = re.compile(r"""\bfinal\b|\bmodel/|/model\b|\.model\b|["']model["']""")
 _NO_MODEL = (
-    "no file of the trainer mentions mode final or a folder model/, where a full training must "
-    "leave its model; publish: none tunes without one"
+    "no file of the trainer mentions mode final or the folder model/, where a full training must "
+    "write its model; for tuning only: publish: none"
 )
 
 _NO_PRICE = (
-    "a budget in USD counts only what is spent on nodes with a price: set usd_per_hour, unless the "
-    "pool's machines say theirs (docs/costs.md)"
+    "a budget in USD counts only nodes with a price: set usd_per_hour, unless the pool's machines "
+    "advertise theirs (docs/costs.md)"
 )
 _MOST_NAMES = 4
-_NO_TRAINING = "and no full training: publish: none"
+_NO_TRAINING = "without a full training (publish: none)"
 _EVALUATE = re.compile(r"\bevaluate\b")
 _NO_EVALUATE = (
-    "no file of the trainer mentions mode evaluate, in which the gate has it measure models: as "
-    "it is, no new model would take the place of one in force (docs/gate.md)"
+    "no file of the trainer mentions mode evaluate, in which it measures models for the gate: "
+    "without it, no new model can replace the current one (docs/gate.md)"
 )
 _REPORTS = re.compile(r"\breport\b|progress\.jsonl")
 _NO_REPORTS = (
-    "no file of the trainer mentions report() or progress.jsonl: a trial that never reports is "
-    "never stopped early (docs/early-stopping.md)"
+    "no file of the trainer mentions report() or progress.jsonl: trials without reports are never "
+    "stopped early (docs/early-stopping.md)"
 )
 _LOOKS = re.compile(r"\bshould_stop\b|stop\.json")
 _NEVER_LOOKS = (
-    "no file of the trainer mentions should_stop() or stop.json: a trial that is told to stop "
-    "trains on for {seconds} s (early_stopping.grace_seconds) and is killed then "
+    "no file of the trainer mentions should_stop() or stop.json: a trial that is stopped early "
+    "trains for another {seconds} s (early_stopping.grace_seconds) and is then killed "
     "(docs/early-stopping.md)"
 )
 _SHARED_ROWS = (
-    "rows are split by chance: where days share rows, the model in force has trained on some of "
-    "today's test rows, looks better than it is, and the gate keeps nearly everything out; "
-    "table.split: {time: COLUMN} tests on the latest rows (docs/gate.md)"
+    "rows are split at random: if days share rows, the current model has trained on some of "
+    "today's test rows and looks better than it is, so that the gate rejects nearly all new "
+    "models; to test on the latest rows: table.split: {time: COLUMN} (docs/gate.md)"
 )
 
 
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
-    """Return what a planned run will run as plain data, and what the pool has for it."""
+    """Return the summary of a planned run, with the pool's resources, as plain data."""
     graph = graph_of(run.study)
     former = read_former(RunFolder(run.folder).previous_results)
     found = pool_check.prospects if pool_check else None
@@ -112,7 +112,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
 
 
 def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
-    """Return what a planned run will run, and what the pool has for it, in a few lines."""
+    """Return the summary of a planned run, with the pool's resources, in a few lines."""
     summary, study, here = plan_summary(run, pool_check), run.study, shell_quoted(run.folder)
     regions, expected, lessons = summary["regions"], summary["expected"], summary["learns_from"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")
@@ -147,28 +147,29 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
 
 
 def _below(folder: Path) -> str:
-    """What the path of a run's folder is relative to, where nobody chose another place."""
+    """Return the base of a run folder's relative path; empty for a folder elsewhere."""
     here = Path.cwd()
-    return f", below {here}, where the command was given" if folder.is_relative_to(here) else ""
+    return f", relative to {here}" if folder.is_relative_to(here) else ""
 
 
 def _gate(study: Study) -> str:
     rule = rule_of(study)
-    allowed = f", {rule.tolerance:g} worse at most" if rule.tolerance else ""
-    asks = "; what passes waits for trialfleet promote" if study.gate and study.gate.approve else ""
-    return f"each new model against the one in force, by {rule.metric}{allowed}{asks}"
+    allowed = f", at most {rule.tolerance:g} worse" if rule.tolerance else ""
+    is_manual = study.gate is not None and study.gate.approve
+    asks = "; models that pass wait for trialfleet promote" if is_manual else ""
+    return f"compares each new model with the current one by {rule.metric}{allowed}{asks}"
 
 
 def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
-    """Where the model in force can't be measured on today's rows: a line per missing column."""
+    """Return a line per column that the current models need and today's rows lack."""
     used = {name: [*table["numeric"], *table["categorical"]] for name, table in tables.items()}
     found: dict[str, list[str]] = {}
     for region, _, columns in lacking(study, used):
         for column in columns:
             found.setdefault(column, []).append(region)
     return [
-        f"    the gate will keep the model in force of {first_of(regions, _MOST_NAMES)}, which "
-        f"needs column {column!r}: today's rows lack it"
+        f"    the gate will keep the current model of {first_of(regions, _MOST_NAMES)}, because "
+        f"it needs column {column!r}, which today's rows lack"
         for column, regions in found.items()
     ]
 
@@ -178,19 +179,21 @@ def _early_stopping(study: Study) -> str:
         return ""
     trials = max(study.budget_of(region).trials for region in study.region_table)
     if trials <= rule.startup_trials:
-        which = f"all {trials} trials of a region come to their ends"
-        which = which if trials > 1 else "the one trial of a region comes to its end"
-        return f"nothing: {which} first (early_stopping.startup_trials: {rule.startup_trials})"
+        which = f"all {trials} trials" if trials > 1 else "the only trial"
+        return (
+            f"no trial early: {which} of a region must complete first "
+            f"(early_stopping.startup_trials: {rule.startup_trials})"
+        )
     least = f"step {rule.min_steps}" if rule.min_steps else f"{FLOOR:.0%} of its steps"
     return (
-        f"a trial early that is {rule.confidence:.0%} sure to end behind its region's best: from "
-        f"{least} on, once {rule.startup_trials} trials are complete; at most "
-        f"{rule.max_stopped:.0%} of a region's"
+        f"a trial early if it will end worse than its region's best with {rule.confidence:.0%} "
+        f"confidence: from {least}, after {rule.startup_trials} complete trials; at most "
+        f"{rule.max_stopped:.0%} of a region's trials"
     )
 
 
 def _warnings(run: Run) -> list[str]:
-    """What the trainer seems not to know, and what a person may not expect."""
+    """Return warnings on functions that the trainer lacks, and on surprising settings."""
     study, stops = run.study, run.study.early_stopping
     never_reports = stops is not None and _never_mentions(run, _REPORTS)
     never_looks = stops is not None and not never_reports and _never_mentions(run, _LOOKS)
@@ -207,7 +210,7 @@ def _warnings(run: Run) -> list[str]:
 
 
 def shares_rows_with_champion(study: Study) -> bool:
-    """Whether test rows that a gate measures by may be those that the former model trained on."""
+    """Return whether a gate's test rows may be rows that the previous model trained on."""
     if study.gate is None or isinstance(study.trainer, Trainer):
         return False
     if study.table and study.table.split.own_columns:
@@ -217,20 +220,20 @@ def shares_rows_with_champion(study: Study) -> bool:
 
 
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
-    """Whether nothing of the trainer has a word in it; only where all is text."""
+    """Return whether no part of the trainer contains a word; False if a part isn't text."""
     trainer = run.study.trainer
     if not isinstance(trainer, Trainer) or not trainer.files:
         return False
     code = RunFolder(run.folder).code
     try:
         texts = [(code / Path(file).name).read_text() for file in trainer.files]
-    except (OSError, UnicodeError):  # a folder, or a program: nobody knows what is in it
+    except (OSError, UnicodeError):  # a folder, or a binary program
         return False
     return not any(pattern.search(text) for text in [*texts, " ".join(trainer.command)])
 
 
 def _learns_from(former: Iterable[FormerTask]) -> list[dict[str, Any]]:
-    """The former runs that the optimiser learns from, with what is known of each."""
+    """Return the previous runs that the optimiser learns from, with their sizes."""
     runs: dict[str, list[FormerTask]] = {}
     for task in former:
         runs.setdefault(task.name.removesuffix(f"/{task.region}"), []).append(task)
@@ -241,7 +244,7 @@ def _learns_from(former: Iterable[FormerTask]) -> list[dict[str, Any]]:
 
 
 def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
-    """How many trials run at a time, by the study and by the pool as it stands."""
+    """Return how many trials run in parallel, by the study and by the present pool."""
     gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
     size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
     if gangs := [nodes for name in study.region_table if (nodes := study.nodes_of(name))]:
@@ -253,18 +256,18 @@ def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
         return text
     most = _at_a_time(study, found.concurrency)
     if most >= lanes:
-        return f"{text}; this pool has room for all of them"
-    return f"{text}; this pool runs {most or 'none'} at a time"
+        return f"{text}; this pool has slots for all of them"
+    return f"{text}; this pool runs {most or 'none'} in parallel"
 
 
 def _at_a_time(study: Study, jobs: int) -> int:
-    """How many trials a pool runs at a time that runs so many jobs."""
+    """Return how many trials run in parallel on a pool that runs a number of jobs."""
     nodes = (study.nodes_of(name) for name in study.region_table)
     return jobs // max(each.min if each else 1 for each in nodes)
 
 
 def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
-    """How long the run will take, and what that consists of."""
+    """Return the estimated duration of the run and its parts."""
     full, gate = expected["full_seconds"], expected["gate_seconds"]
     parts = [_of_time(trials, "trial", expected["trial_seconds"])]
     parts += [_of_time(regions, "full training", full)] if full is not None else []
@@ -272,12 +275,12 @@ def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     jobs, whole = expected["jobs_seconds"], expected["seconds"]
     rest = ""
     if whole > jobs:
-        rest = f", and {rough_duration(round(whole) - round(jobs))} between jobs and for publishing"
+        rest = f", plus {rough_duration(round(whole) - round(jobs))} between jobs and to publish"
     known, runs = expected["based_on"], expected["runs"]
     return (
-        f"about {rough_duration(whole)}: {', '.join(parts)}, {expected['concurrency']} at a time, "
-        f"take {rough_duration(jobs)}{rest}; "
-        f"by {counted(known, 'trial')} of {counted(runs, 'earlier run')}"
+        f"about {rough_duration(whole)}: {', '.join(parts)}, {expected['concurrency']} in "
+        f"parallel, take {rough_duration(jobs)}{rest}; "
+        f"based on {counted(known, 'trial')} of {counted(runs, 'previous run')}"
     )
 
 
@@ -286,7 +289,7 @@ def _of_time(many: int, what: str, seconds: float) -> str:
 
 
 def _cost(study: Study) -> dict[str, Any] | None:
-    """What the run will cost by earlier runs, and what bounds that; None where nothing is known."""
+    """Return the estimated cost of the run and its limit; None if both are unknown."""
     found, bound = estimate_cost(study), _bound(study)
     if found is None and bound is None:
         return None
@@ -296,7 +299,7 @@ def _cost(study: Study) -> dict[str, Any] | None:
 
 
 def _bound(study: Study) -> tuple[float, str] | None:
-    """The least that bounds what a run may cost, and its key; None where nothing does."""
+    """Return the lowest limit on a run's cost, and its key; None without a limit."""
     budgets = [study.budget_of(name) for name in study.region_table]
     of_regions = [budget.usd for budget in budgets if budget.usd is not None]
     bounds = [
@@ -311,42 +314,42 @@ def _bound(study: Study) -> tuple[float, str] | None:
 def _cost_text(cost: dict[str, Any]) -> str:
     most = f"{usd(cost['at_most'])} USD by {cost['bounded_by']}" if cost["bounded_by"] else ""
     if cost["usd"] is None:
-        return f"at most {most}; no earlier run tells what it will be"
+        return f"at most {most}; there is no previous run to estimate it from"
     full = f", a full training {usd(cost['full'])}" if cost["full"] is not None else ""
     nodes = cost["overhead"]
-    more = f", and boot and idle time {nodes:.0%} more" if nodes else ""
+    more = f", plus {nodes:.0%} for boot and idle time" if nodes else ""
     known = (
-        f"one trial cost {usd(cost['trial'])}{full}{more}, by {cost['based_on']} of earlier runs"
+        f"a trial costs {usd(cost['trial'])}{full}{more}, based on {cost['based_on']} of previous "
+        "runs"
     )
     ends = f"; at most {most}" if most else ""
     return f"about {usd(cost['usd'])} USD: {known}{ends}"
 
 
 def _lessons(runs: list[dict[str, Any]]) -> list[str]:
-    """From which runs the optimiser learns, and how to have it begin anew."""
+    """Return the runs that the optimiser learns from, and how to turn that off."""
     lines = [
         f"from {each['run']}: {each['trials']} trials of {each['regions']} region(s)"
         for each in runs
     ]
-    return [*lines[:-1], f"{lines[-1]}; to begin anew: learn_from: []"] if lines else []
+    return [*lines[:-1], f"{lines[-1]}; to turn this off: learn_from: []"] if lines else []
 
 
 def _model(regions: list[dict[str, Any]], *, has_former: bool) -> str:
-    """From which trial on the sampler's model chooses."""
-    before = "settings that did well in former runs" if has_former else "spread-out starting points"
+    """Return the first trial that the sampler's model chooses, in words."""
+    before = "good settings of previous runs" if has_former else "space-filling start-up points"
     first = [r["model_leads_from"] for r in regions if r["model_leads_from"]]
     never = [r["name"] for r in regions if not r["model_leads_from"]]
     if not first:
         return (
-            "the optimiser's model chooses no trial: all are spread-out starting points; give more "
-            "trials, fewer lanes or startup_trials"
+            "the optimiser's model chooses no trial: all are space-filling start-up points; give "
+            "more trials, fewer lanes or fewer startup_trials"
         )
     least, most = min(first), max(first)
-    span = f"{least}" if least == most else f"{least} to {most}, by region,"
+    span = f"{least}" if least == most else f"{least} to {most} (depending on the region)"
     but = f"; never in {', '.join(never[:6])}{', …' if len(never) > 6 else ''}" if never else ""
     return (
-        f"from trial {span} of a region on the optimiser's model chooses; before that, "
-        f"{before}{but}"
+        f"the optimiser's model chooses from trial {span} of a region; before that, {before}{but}"
     )
 
 

@@ -1,4 +1,4 @@
-"""How the embedded pool looks in a terminal."""
+"""The terminal view of the embedded pool."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from trialfleet.infra.pool.status import PoolStatus
 
 
 def pool_view(status: PoolStatus) -> RenderableType:
-    """The embedded pool: its daemons, its machines, and the runs and jobs of its queue."""
+    """Return the view of the pool: its daemons and machines, and the runs and jobs in its queue."""
     color = {"up": "green", "down": "dim", "failing": "red"}[status.state]
-    version = f"  HTCondor {status.version}" if status.version else ""  # it was never up: not known
+    version = (
+        f"  HTCondor {status.version}" if status.version else ""
+    )  # unknown before the first start
     lines: list[RenderableType] = [
         Text.assemble((status.state, color), f"{version}  {status.folder}")
     ]
@@ -28,10 +30,10 @@ def pool_view(status: PoolStatus) -> RenderableType:
         others = Counter(status.jobs)
         others.subtract(status.trials)
         if +others:
-            what = "full trainings, publications and the like"
+            what = "full trainings, publications and similar jobs"
             lines.append(Text(f"others   {_in_states(+others)} ({what})"))
         if status.clocks:
-            lines.append(Text(f"clocks   {status.clocks} of trialfleet daily"))
+            lines.append(Text(f"daily    {status.clocks} schedule(s)"))
     return Group(*lines)
 
 

@@ -25,7 +25,7 @@ from trialfleet.workflows.facts.dagman.recovery import end_holder, is_locked, se
 from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.common_files import OWN_COPY, REPAIR
-from trialfleet.workflows.status.health import Fault, Remedy, Submission, dag_files, mends
+from trialfleet.workflows.status.health import Fault, Remedy, Submission, dag_files, read_repairs
 
 REMOVAL_SECONDS = 120.0  # for jobs to leave the queue: a trial has 60 to save its checkpoint
 ENDING_SECONDS = 20.0  # for a DAGMan's process to end after its job
@@ -207,4 +207,4 @@ def _note(folder: RunFolder, fault: Fault) -> None:
         "what": fault.what,
         "remedy": str(fault.remedy),
     }
-    write_json(folder.repairs, [*mends(folder), noted][-KEPT_REPAIRS:])
+    write_json(folder.repairs, [*read_repairs(folder), noted][-KEPT_REPAIRS:])

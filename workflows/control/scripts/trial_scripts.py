@@ -37,7 +37,7 @@ from trialfleet.workflows.status.attempts.outcome import (
     EXIT_UNANSWERED,
     EXIT_UNTRAINABLE,
     JOB_REMOVED,
-    told_to_stop,
+    early_stop,
 )
 from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
 from trialfleet.workflows.status.run_trials import RunTrials
@@ -251,7 +251,7 @@ class TrialScripts:
     def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:
         if self._study.early_stopping is None:
             return None
-        return told_to_stop(place, self._study.objective.metric)
+        return early_stop(place, self._study.objective.metric)
 
     def _was_told(self, slug: str, name: str) -> bool:
         """Record a trial that has a stop order, whatever its job's result; return if it had."""

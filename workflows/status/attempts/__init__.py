@@ -1,1 +1,1 @@
-"""Attempts at a trial: what became of one, whose fault it was, and whether there is another."""
+"""Attempts at a trial: their outcome, their fault, and retries."""

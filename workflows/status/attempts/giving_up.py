@@ -1,7 +1,7 @@
-"""When a run's trials are given up before the budget is: all that ran did was fail, for one reason.
+"""Abandoning a run's trials before the budget is used: all have failed for one reason.
 
-A trainer that crashes whatever its parameters would otherwise use up attempts, and rented hours, to
-the last one that the study allows.
+A trainer that crashes with any parameters would otherwise use all attempts, and rented hours, that
+the study allows.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     Regions = Sequence[tuple[Sequence[AnyTrial], RegionFolder]]
 
-TRIALS = 3  # of different parameters: one may have been given some that can't be trained
+TRIALS = 3  # of different parameters: one of them may have untrainable ones
 
 
 def why_give_up(regions: Regions) -> str | None:
-    """Return why no further trial of these regions would fare better; None while one may.
+    """Return why no further trial of these regions can succeed; None if one may.
 
-    All attempts so far failed for one reason, those at three trials or more; a machine's faults
-    don't count. Nothing completed, no first attempt runs that has outlived them, and the machine
-    isn't to blame: they ran on several, or the pool has no other.
+    All attempts so far failed for one reason, at three trials or more, without faults of machines.
+    No trial is complete, and no first attempt has run longer than the failed ones. The machine is
+    not the cause: they ran on several, or the pool has no other.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = [attempt for attempt in failed_attempts(trials) if not attempt.blame]
@@ -57,14 +57,14 @@ def why_give_up(regions: Regions) -> str | None:
 
 
 def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
-    """Whether a first attempt left a result, or has been under way for longer than the others."""
+    """Return whether a first attempt has a result, or has run longer than the others."""
     if job_files.size_of(place.result):
         return True
     return is_executing(place) and time.time() - (job.started or 0.0) > seconds
 
 
 def _on_several(used: Set[str]) -> bool:
-    """Whether jobs ran on more than one machine, or on all that there are."""
+    """Return whether jobs ran on more than one machine, or on all machines."""
     if len(used) != 1:  # none: they failed before a machine had them
         return True
     try:

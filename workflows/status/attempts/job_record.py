@@ -1,4 +1,4 @@
-"""How a trial ran, whatever came of it: what a tell stores beside the outcome."""
+"""The execution of a trial in any outcome, which a tell stores beside the outcome."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from trialfleet.workflows.study.spec import Study
 def execution_of(
     place: TrialFolder, study: Study, attempts: int, *, failed: bool
 ) -> TrialExecution:
-    """Return how a trial ran, by what its job left in its folder.
+    """Return the execution of a trial from its job's files.
 
-    So many `attempts` are counted where the job's log says nothing: DAGMan forgets those of a run
-    that was stopped, the log does not. If nothing came of it, it has `failed`.
+    `attempts` is the count if the job's log has none: DAGMan forgets the attempts of a stopped run,
+    the log does not. `failed` marks a trial without a result.
     """
     plain, metric = _plain(place, study, failed=failed), study.objective.metric
-    # where its job brought nothing back, what its agent did
+    # without files from its job, its agent's reports
     reports = read_reports(place.progress, metric) or read_reports(place.reports, metric)
     attempts = plain.pop("attempts", attempts)
     return TrialExecution(attempts=attempts, job=plain or None, reports=reports)
 
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
-    """Keep, in its folder, how the job of a full training or of a gate ran: no study has it."""
+    """Store the execution of a full training or a gate in its folder, as no study has it."""
     job_files.write_json(place.job, _plain(place, study, failed=failed))
 
 
 def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
-    """The job as plain data, and each of its executions; nothing where it had none."""
+    """Return the job and its executions as plain data; empty without a job."""
     job = read_job(place, study.usd_per_hour, failed=failed)
     stays = read_stays(place, study.usd_per_hour, failed=failed)
     if job is None:

@@ -1,8 +1,8 @@
-"""Attempts at a trial that failed by the fault of a machine, or of HTCondor: they cost no retry.
+"""Attempts at a trial that a machine or HTCondor made fail: they cost no retry.
 
-Three witnesses tell them from the user's own errors: HTCondor's hold code, the last words of what
-failed, and the machine's own word in the pool, by its probe and its agent. A machine that is found
-out late, after the third job that failed there, is to blame for what failed there before.
+Three sources distinguish them from the user's own errors: HTCondor's hold code, the last line of
+the error, and the machine's state in the pool, from its probe and its agent. A machine that is
+detected late, after the third failed job, is also blamed for the failures before.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from trialfleet.workflows.facts.dagman.pool_slots import machines
 from trialfleet.workflows.rules.resource_limits import CODES
 from trialfleet.workflows.study.spec import Study
 
-MACHINE = "node"  # whose an attempt is, as it is noted
+MACHINE = "node"  # the recorded blame of an attempt
 _BY_A_PERSON = frozenset({1, 15})  # UserRequest, SubmittedOnHold
 _OUTPUT, _INPUT = 12, 13  # a transfer of files failed
 _ERRNO = re.compile(r"\(?errno (\d+)\)?", re.IGNORECASE)
-# Of a file that isn't there, or may not be read: that of the access point is the user's.
+# Errors of a missing or unreadable file: one on the access point is the user's.
 _ABSENT = frozenset({2, 13, 20, 21})
 
-# What only a machine can be blamed for: its disk, its GPU or its driver. CUDA's own words, see
-# "CUDA Runtime API, data types, cudaError".
+# Errors that only a machine causes: its disk, its GPU or its driver. For CUDA's texts see "CUDA
+# Runtime API, data types, cudaError".
 _WORDS = re.compile(
     r"No space left on device"
     r"|Input/output error|\bErrno 5\b|Read-only file system|Stale file handle"
@@ -36,13 +36,13 @@ _WORDS = re.compile(
     r"|(uncorrectable|hardware) .*error.*(NVLink|GPU)|Unsupported display driver",
     re.IGNORECASE,
 )
-_EATS = "jobs failed here within"  # how a node's agent tells that job after job fails there
+_FAILING_JOBS = "jobs failed here within"  # a node agent's text for repeatedly failing jobs
 
 
 def in_hold(code: int, reason: str) -> bool:
-    """Whether a hold is the machine's fault, or HTCondor's, by its code and its words.
+    """Return whether a machine or HTCondor caused a hold, by its code and reason.
 
-    A file that isn't there is the user's.
+    A missing file is the user's error.
     """
     if code in {*CODES, *_BY_A_PERSON}:
         return False
@@ -53,20 +53,20 @@ def in_hold(code: int, reason: str) -> bool:
 
 
 def in_words(message: str) -> bool:
-    """Whether the last words of a trainer tell of a broken machine."""
+    """Return whether a trainer's last line indicates a broken machine."""
     return _WORDS.search(message) is not None
 
 
 def word_of(machine: str) -> bool:
-    """Whether a machine says of itself that it is broken; a silent pool says nothing."""
+    """Return whether a machine reports itself as broken; False if the pool doesn't answer."""
     found = machine_named(machine)
     if found is None:
         return False
-    return (found.is_sick() and found.healthy is False) or _EATS in found.drain_explanation
+    return (found.is_sick() and found.healthy is False) or _FAILING_JOBS in found.drain_explanation
 
 
 def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
-    """Return how many attempts failed by the user's own error, which is what `retries` counts."""
+    """Return the number of attempts that failed by the user's error, which `retries` limits."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
     broken = {name for name in names if word_of(name)}
@@ -74,13 +74,13 @@ def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def to_avoid(study: Study, noted: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the machines that another attempt should not go to, where others would do."""
+    """Return the machines that another attempt should avoid, if there are others."""
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
 
 
 def others_than(study: Study, used: Iterable[str]) -> bool:
-    """Whether the pool has other machines than these that have what a study requires."""
+    """Return whether the pool has other machines that meet a study's requirements."""
     own = f"({study.resources.requirements or 'true'})"
     requirements = f"HAS_GPU && {own}" if study.accelerator == "gpu" else own
     try:

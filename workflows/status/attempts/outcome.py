@@ -1,4 +1,4 @@
-"""What became of an attempt at a trial: its exit, its result.json, its hold."""
+"""The outcome of an attempt at a trial, from its exit, its result.json and its hold."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
 from trialfleet.workflows.status.attempts import node_faults
 
-EXIT_UNTRAINABLE = 64  # the trainer says: these parameters can't be trained
-EXIT_UNANSWERED = 75  # an agent's, which asked for a trial and was not answered
-# What a shell says, that of RUN/agent too: a command can't be executed, or isn't found.
+EXIT_UNTRAINABLE = 64  # from the trainer: these parameters can't be trained
+EXIT_UNANSWERED = 75  # from an agent that asked for a trial and got no answer
+# From a shell, that of RUN/agent too: a command can't be executed, or isn't found.
 EXITS_NO_COMMAND = frozenset({126, 127})
 
-# What DAGMan says for an exit code where there was none.
+# DAGMan's exit codes for jobs without one.
 JOB_UNSUBMITTED, JOB_REMOVED, NO_JOB = -1001, -1002, -1004
 
-_BY_SUBMIT_FILE = "The job attribute PeriodicRemove"  # how HTCondor begins to say so
-_BY_USER = re.compile(r" \(by user [^()]*\)$")  # HTCondor's own words behind a removal's reason
-_TAIL = 300  # characters of an error that are worth keeping
-_LAST_BYTES = 8192  # of standard error that are looked at
+_BY_SUBMIT_FILE = "The job attribute PeriodicRemove"  # the beginning of HTCondor's reason
+_BY_USER = re.compile(r" \(by user [^()]*\)$")  # HTCondor's addition to a removal's reason
+_TAIL = 300  # stored characters of an error
+_LAST_BYTES = 8192  # of standard error that are read
 _MOST_METRICS = 1_000  # of a result, or of a model in it
 _LONGEST_NAME = 100  # characters of a metric's name
 _SHOWN = 40  # characters of a value that isn't a number
@@ -42,11 +42,11 @@ def outcome_of(
     """Return the outcome of a job that ended.
 
     Args:
-        folder: the trial's folder, with what the job left.
-        return_code: what DAGMan gives a POST script: the exit code, minus the signal's number, or
-            a number below -999 for a job that was removed.
+        folder: the trial's folder, with the job's files.
+        return_code: DAGMan's return code for a POST script: the exit code, minus the signal's
+            number, or a number below -999 for a removed job.
         metric: the objective's metric, which a result must have.
-        places: where the study sets a trial's limits, as `FrozenStudy` has them.
+        places: where the study sets a trial's limits, as in `FrozenStudy`.
     """
     ended = read_ended(folder)
     if ended and ended.over:
@@ -66,8 +66,8 @@ def outcome_of(
     return Failed(error=error, final=never_began, never_began=never_began, by_machine=by_machine)
 
 
-def told_to_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
-    """Return what a trial was told that is to stop, with what it left; None of any other."""
+def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
+    """Return the stop order of a trial with its results; None if it has no order."""
     order = read_stop(folder)
     if order is None:
         return None
@@ -79,7 +79,7 @@ def told_to_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
 
 
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
-    """Return the order by which a trial is to stop early; None where there is none."""
+    """Return the order to stop a trial early; None without one."""
     try:
         order = job_files.parsed(job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null")
     except (OSError, ValueError):
@@ -89,7 +89,7 @@ def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
 
 
 class _NoResultError(ValueError):
-    """JSON of another shape than a result's."""
+    """JSON without the shape of a result."""
 
 
 def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
@@ -109,7 +109,7 @@ def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
 
 
 def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
-    """What a result says of a training: its metrics, seconds and device."""
+    """Return the metrics, seconds and device in a result."""
     seconds = result.get("seconds")
     return {
         "metrics": finite_metrics(result["metrics"], metric),
@@ -119,10 +119,10 @@ def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
 
 
 def load_result(path: Path) -> dict[str, Any]:
-    """Return a trial's result, "metrics" a dict in it; what a job left may be anything.
+    """Return a trial's result, with "metrics" as a dict; a job's file may contain anything.
 
     Raises:
-        ValueError: it can't be used, in words.
+        ValueError: it can't be used; the message says why.
     """
     try:
         text = job_files.read_bytes(path, job_files.MOST_RESULT)
@@ -141,20 +141,20 @@ def load_result(path: Path) -> dict[str, Any]:
         raise ValueError(f"result.json is not JSON ({error}): {shown}") from error
     usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)
     if not usable:
-        raise _NoResultError(f"result.json is no result: {shown}")
+        raise _NoResultError(f"result.json is not a result: {shown}")
     _check_count(result)
     return {"metrics": {}, **result}
 
 
 def _check_count(result: dict[str, Any]) -> None:
-    """Refuse more metrics than anybody looks at: each is stored, shown and compared."""
+    """Refuse too many metrics: each is stored, shown and compared."""
     models = result.get("models")
     of_models = models.values() if isinstance(models, dict) else ()
     for part in (result, *(one for one in of_models if isinstance(one, dict))):
         metrics = part.get("metrics")
         if isinstance(metrics, dict) and len(metrics) > _MOST_METRICS:
             raise ValueError(
-                f"result.json has {len(metrics):,} metrics; at most {_MOST_METRICS:,} are taken"
+                f"result.json has {len(metrics):,} metrics; the maximum is {_MOST_METRICS:,}"
             )
 
 
@@ -163,9 +163,9 @@ def _shape(metric: str) -> str:
 
 
 def _beside(result: dict[str, Any], metric: str) -> str:
-    """What is wrong where the objective's number isn't where it belongs."""
+    """Return a note if the objective's number is beside "metrics" instead of in it."""
     found = is_finite(result.get(metric)) and metric not in result["metrics"]
-    return f', and {metric!r} stands beside "metrics", not in it' if found else ""
+    return f', and {metric!r} is beside "metrics" instead of in it' if found else ""
 
 
 def _why_not_complete(result: dict[str, Any], metric: str) -> str:
@@ -190,7 +190,7 @@ def _why_no_objective(result: dict[str, Any], metric: str) -> str:
 
 
 def wrong_type(given: Mapping[str, Any], metric: str) -> str:
-    """Return what a metric is that isn't a number, with its value; empty for a number or none."""
+    """Return the type and value of a metric that isn't a number; empty for a number or none."""
     value = given.get(metric)
     if metric not in given or is_number(value):
         return ""
@@ -202,7 +202,7 @@ def wrong_type(given: Mapping[str, Any], metric: str) -> str:
 
 
 def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:
-    """Return the finite ones by their cleaned names; no other takes the objective's name."""
+    """Return the finite metrics by their cleaned names; only the objective keeps its name."""
     metrics = {}
     for name, value in given.items():
         key = name if name == objective else one_line(name)
@@ -214,7 +214,7 @@ def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[
 
 
 def reported_metrics(place: TrialFolder) -> dict[str, float]:
-    """Return the metrics in a trial's or full training's result; none before its end."""
+    """Return the metrics in a trial's or full training's result; empty before its end."""
     try:
         return finite_metrics(load_result(place.result)["metrics"])
     except ValueError:
@@ -222,12 +222,12 @@ def reported_metrics(place: TrialFolder) -> dict[str, float]:
 
 
 def one_line(value: Any) -> str:
-    """Return the beginning of what a job said, as a line that can be shown and stored."""
+    """Return the beginning of a job's text as one line that can be shown and stored."""
     return _clean(value)[:_TAIL]
 
 
 def _clean(value: Any) -> str:
-    """`value` as one line that a page, a terminal and a database can take."""
+    """Return `value` as one line that is safe for a page, a terminal and a database."""
     try:
         text = str(value)
     except RecursionError:
@@ -236,7 +236,7 @@ def _clean(value: Any) -> str:
 
 
 def _own_words(folder: TrialFolder) -> str:
-    """What the trainer said of its failure: in its result, or last on standard error."""
+    """Return the trainer's own error: from its result, or the last line of standard error."""
     try:
         error = load_result(folder.result).get("error")
     except ValueError:
@@ -245,7 +245,7 @@ def _own_words(folder: TrialFolder) -> str:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a file that isn't blank, cleaned, shortened; "" if there is none."""
+    """Return the last non-blank line of a file, cleaned and shortened; "" without one."""
     tail, _ = job_files.tail(path, _LAST_BYTES)
     for line in reversed(tail.decode(errors="replace").splitlines()):
         if words := _clean(line):
@@ -254,12 +254,12 @@ def last_line(path: Path) -> str:
 
 
 def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
-    """A removed job was held before, as the submit file removes it then; or somebody removed it."""
+    """Return the outcome of a removed job: after a hold, or removed by a person."""
     hold, removal, evictions = "", "", 0
     code: int | None = None
     for event in submissions(events_of(log))[-1]:
         match event.type.name:
-            case "JOB_RELEASED":  # what was before is over
+            case "JOB_RELEASED":  # earlier events no longer count
                 hold, code, removal = "", None, ""
             case "JOB_HELD":
                 hold, code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
@@ -279,7 +279,7 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid
 
 
 def _got_nowhere(removal: str, evictions: int) -> str:
-    """Why a job was removed that got nowhere: by the supervisor, or by its submit file's bound."""
+    """Return why a job without progress was removed, by the supervisor or its submit file."""
     for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
         if beginning in removal:
             return _BY_USER.sub("", removal[removal.index(beginning) :])

@@ -1,4 +1,4 @@
-"""The attempts at a node of a region's graph that failed, and whether another one follows."""
+"""The failed attempts at a DAG node, and whether it is retried."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from trialfleet.workflows.facts.runs.causes import note_final_failure, noted_fai
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.study.spec import Study
 
-Noted = Mapping[str, Mapping[str, str]]  # what is kept of each attempt that failed, by its number
+Noted = Mapping[str, Mapping[str, str]]  # the record of each failed attempt, by its number
 
 
 class JobEnd(NamedTuple):
-    """How a node's job ended, as DAGMan tells its POST script.
+    """The end of a node's job, as DAGMan reports it to its POST script.
 
     Attributes:
-        code: as `outcome.outcome_of` has it.
-        retry: how often it has tried the node again.
-        most: how often it would.
+        code: the return code, as in `outcome.outcome_of`.
+        retry: the number of retries of the node so far.
+        most: the maximum number of retries.
         asked: the exit code of the node's PRE script.
     """
 
@@ -36,7 +36,10 @@ class JobEnd(NamedTuple):
 
 
 class Attempts:
-    """Counts what a study's `retries` allow: the user's own errors. DAGMan's count bounds all."""
+    """The attempts that a study's `retries` allow: only the user's errors count.
+
+    DAGMan's own limit applies to all attempts.
+    """
 
     def __init__(self, place: TrialFolder, study: Study) -> None:
         starts = [start for start in read_starts(place) if start.slot]
@@ -46,10 +49,10 @@ class Attempts:
         self._study, self._retries = study, study.retries
 
     def with_machine(self, outcome: Failed, before: Noted) -> Failed:
-        """Return the outcome with what the pool knows of the machine; `before` this were others.
+        """Return the outcome with the machine's fault; `before` has the earlier attempts.
 
-        A command that could not be run is not final where that was the only machine so far, and
-        others may have it: Python may be broken there. So may HTCondor, where a job got nowhere.
+        A command that could not be run is not final if only one machine has tried it and there are
+        others: Python may be broken there. The same holds for a job without progress.
         """
         if not self._machine:
             return outcome
@@ -61,14 +64,14 @@ class Attempts:
         return replace(outcome, by_machine=True) if is_broken else outcome
 
     def kept(self, outcome: Failed) -> dict[str, str]:
-        """Return what is kept of an attempt that failed, beside its error."""
+        """Return the record of a failed attempt, beside its error."""
         blame = {"blame": node_faults.MACHINE} if outcome.by_machine else {}
         return ({"machine": self._machine} if self._machine else {}) | blame
 
     def over(self, outcome: Failed, noted: Noted, job: JobEnd | None) -> bool:
-        """Return whether no other attempt follows.
+        """Return whether there is no retry.
 
-        `noted` are all that failed, this one among them; `job` is None where that has not ended.
+        `noted` has all failed attempts, including this one; `job` is None if it has not ended.
         """
         so_far, most = len(noted), self._retries + NODE_FAULTS + 1
         if job:
@@ -76,7 +79,7 @@ class Attempts:
         return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
 
     def another(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Note that an attempt at a full training, or a gate, failed; answer if another follows."""
+        """Record a failed attempt at a full training or a gate; return the answer for a retry."""
         outcome = self.with_machine(outcome, noted_failures(self._place))
         kept = self.kept(outcome)
         noted = note_final_failure(
@@ -86,12 +89,12 @@ class Attempts:
         return None if is_over else self.try_again(node, outcome, noted)
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
-        """Answer that an attempt failed and another follows, which begins with nothing of it."""
+        """Return the answer for a retry, which starts without files of the failed attempt."""
         for left in (self._place.saved, self._place.ended):
             job_files.remove(left)
         own = node_faults.own_errors(noted)
         message = f"attempt {own} of {self._retries + 1} failed"
         if outcome.by_machine:
             machine = self._machine or "HTCondor"
-            message = f"attempt {len(noted)} failed by the fault of {machine} and costs no retry"
+            message = f"attempt {len(noted)} failed because of {machine} and costs no retry"
         return Reply(EXITS["retry"], f"{node}: {message}: {outcome.error}")

@@ -1,4 +1,4 @@
-"""How a training ended: as its agent told, or the keeper of a gang; else as its job did."""
+"""The end of a training, from its agent or a gang's keeper, otherwise from its job."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
 def settled(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
-    """Return the code by which an attempt is judged, with what it left in its place.
+    """Return an attempt's return code, and move its files to their place.
 
-    Its job ended with `return_code`, as DAGMan told it; of one that goes on, as its agent did. What
-    it left may have `most` bytes.
+    `return_code` is from DAGMan, or from the agent of a job that continues. The files may have
+    `most` bytes.
 
     Raises:
-        OSError: there is no room, say.
+        OSError: for example, the disk is full.
     """
     take_left(place, place.left, most)
     if ended := read_ended(place):
         return ended.code
-    # Of a gang DAGMan may tell the end of a job that was removed because others had failed.
+    # For a gang, DAGMan may report a job that was removed because another had failed.
     return first_failure(place.log) or return_code

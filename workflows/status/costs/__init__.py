@@ -1,1 +1,1 @@
-"""The bill of runs: what their jobs cost by logs and studies, and what their fleets' nodes did."""
+"""The bill of runs: the costs of their jobs, and of their fleets' nodes."""

@@ -1,4 +1,4 @@
-"""What runs have cost: read from their studies, from their jobs' logs and from fleets' records."""
+"""The bill of runs, from their studies, their jobs' logs and fleets' records."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class BilledRun:
         """Open a run.
 
         Raises:
-            InputError: the folder holds none.
+            InputError: the folder does not contain a run.
         """
         folder = open_run(place)
         return BilledRun(folder, load_frozen(folder.study))
 
     @property
     def name(self) -> tuple[str, str]:
-        """What its items have of it."""
+        """Its study and id, as in its items."""
         return self.frozen.study.name, self.frozen.run
 
     @property
@@ -59,11 +59,11 @@ class BilledRun:
 
 @dataclass(frozen=True)
 class Bill:
-    """What runs have cost.
+    """The bill of runs.
 
     Attributes:
-        items: of these runs, and of their nodes' time without a job.
-        notices: what is missing in them, and why.
+        items: the items of these runs, and of their nodes' time without a job.
+        notices: missing costs, with reasons.
     """
 
     items: tuple[Item, ...]
@@ -71,12 +71,12 @@ class Bill:
 
 
 def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: datetime) -> Bill:
-    """Return what runs have cost, and all that these nodes have.
+    """Return the costs of runs and of nodes.
 
     Args:
-        runs: all that may have used the nodes: each has its part in their time without a job.
-        lifetimes: the nodes' lives, by instance.
-        now: until when nodes cost that live yet.
+        runs: all runs that may have used the nodes: each has a share of their time without a job.
+        lifetimes: the nodes' lifetimes, by instance.
+        now: the end of the charged time of running nodes.
     """
     runs = list(runs)
     items: list[Item] = []
@@ -85,13 +85,13 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
         try:
             items += run_items(run)
         except (OptimizerError, OSError) as error:
-            notices.append(f"what {'/'.join(run.name)} has cost is missing: {error}")
+            notices.append(f"the cost of {'/'.join(run.name)} is missing: {error}")
     whole = settled(items, lifetimes, now)
     return Bill(tuple(_placed(item, runs) for item in whole), tuple(notices))
 
 
 def _placed(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Complete the item of a node that no job used: its tag tells the run's id alone."""
+    """Complete the item of a node without jobs: its tag has only the run's id."""
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
         return item
@@ -104,7 +104,7 @@ def _placed(item: Item, runs: Sequence[BilledRun]) -> Item:
 
 
 def run_items(run: BilledRun) -> list[Item]:
-    """Return what a run's jobs have cost.
+    """Return the costs of a run's jobs.
 
     Raises:
         OptimizerError: its study can't be read.
@@ -153,17 +153,17 @@ def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
 
 
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
-    """Return what a run's part in its fleet's nodes has cost, by its autoscaler's last report.
+    """Return the cost of a run's share of its fleet's nodes, from its autoscaler's last report.
 
-    AWS is not asked. Whoever used the same nodes is looked for beside the run, in the folder of the
-    study's runs and in those of others beside that.
+    AWS is not asked. Other runs on the same nodes are looked for beside the run: in the folder of
+    the study's runs and in those of other studies beside it.
 
     Args:
         place: the run's folder.
-        now: until when nodes cost that live yet.
+        now: the end of the charged time of running nodes.
 
     Returns:
-        Of which `boot` and `idle` are meant; None where no autoscaler has reported nodes.
+        The costs, mainly `boot` and `idle`; None if no autoscaler has reported nodes.
 
     Raises:
         OptimizerError: the run's study can't be read.
@@ -184,7 +184,7 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
 
 
 def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
-    """The other runs whose jobs ran at a moment or later."""
+    """Yield the other runs with jobs at a moment or later."""
     root = run.folder.root
     are_by_study = root.parent.name == run.frozen.study.name  # runs/STUDY/RUN
     for place in root.parent.parent.glob("*/*") if are_by_study else root.parent.glob("*"):
@@ -195,5 +195,5 @@ def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
 
 
 def _last_event(folder: RunFolder) -> float:
-    """When the newest event of a run's jobs was written, in Unix seconds; 0 before the first."""
+    """Return the time of the newest event of a run's jobs, in Unix seconds; 0 without events."""
     return max(job_files.stamp_of(dag.nodes_log)[1] for dag in folder.all_dags()) / 1e9

@@ -1,4 +1,4 @@
-"""The lives of fleets' nodes, as this machine knows them and as AWS does."""
+"""The lifetimes of fleets' nodes, from this machine's records and from AWS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
-    """Return the nodes that a fleet's autoscalers reported here, and what `fleet down` kept."""
+    """Return the nodes in autoscalers' reports here, and in the records of `fleet down`."""
     found: dict[str, Lifetime] = {}
     for report in (*reports, default_report(fleet.called)):
         step = (read_report(report) or {}).get("step")
@@ -26,10 +26,10 @@ def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
 
 
 def recorded(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:
-    """Return the nodes that the fleet's own record has, and those that AWS lists now.
+    """Return the nodes in the fleet's own record, and those that AWS lists now.
 
     Raises:
-        FleetError: AWS can't be asked.
+        FleetError: AWS is unreachable.
     """
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.status import current_record

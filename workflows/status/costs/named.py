@@ -1,4 +1,4 @@
-"""What runs have cost, by the names that people type."""
+"""The costs of runs, by names as on the command line."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from trialfleet.workflows.status.costs.lifetimes import recorded, reported
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What runs have cost, in USD.
+    """The costs of runs, in USD.
 
     Attributes:
-        by: what the rows have in common.
-        notices: what is not known, a line each.
+        by: the keys that the rows are grouped by.
+        notices: unknown costs, one per line.
     """
 
     by: tuple[str, ...]
@@ -50,21 +50,21 @@ class Costs:
 
 
 def cost(*names: str | PathLike[str], by: Sequence[str] = ()) -> Costs:
-    """Return what runs have cost: work, lost work, and nodes' time without a job.
+    """Return the costs of runs: work, lost work, and nodes' time without a job.
 
     Args:
-        names: of runs, or of studies, which stand for all of their runs; or runs' folders; none for
-            all runs in `./runs`, and all that their fleets have cost.
-        by: add up by these: study, run, day, team, region, kind; default: region of one run, else
-            run.
+        names: runs, their folders, or studies, for all of their runs; without names, all runs in
+            `./runs`, and the total cost of their fleets.
+        by: the keys to group by: study, run, day, team, region, kind; default: region for one run,
+            otherwise run.
 
     Raises:
-        InputError: there is no such run, study or key.
+        InputError: a run, study or key doesn't exist.
     """
     if unknown := [key for key in by if key not in BY]:
         raise InputError(
-            f"--by {','.join(by)}: there is no {unknown[0]!r}{did_you_mean(unknown[0], BY)}; "
-            f"choose of {', '.join(BY)}, with commas between"
+            f"--by {','.join(by)}: unknown key {unknown[0]!r}{did_you_mean(unknown[0], BY)}; "
+            f"write comma-separated keys from: {', '.join(BY)}"
         )
     found = read_costs([os.fspath(name) for name in names])
     several = len({(item.study, item.run) for item in found.items}) > 1
@@ -75,33 +75,33 @@ def cost(*names: str | PathLike[str], by: Sequence[str] = ()) -> Costs:
 
 
 _UNPRICED = (
-    "what {} cost is unknown, and missing above: their nodes say no price; set "
+    "the cost of {} is unknown, and missing above, because their nodes advertise no price; set "
     "usd_per_hour in the study (docs/costs.md)"
 )
 
 
-_CENT, _NEAR = 0.01, 0.02  # USD, and a part: two looks at nodes that live are some seconds apart
+_CENT, _NEAR = 0.01, 0.02  # USD, and a part: two reads of running nodes are some seconds apart
 
 
 def _slot_time(hours: float) -> str:
-    """Hours of slots in words; few of them in minutes, for which 0.00 would stand else."""
+    """Return hours of slots in words; short times in minutes, as hours would round to 0.00."""
     return f"{hours:.2f} slot hours" if hours >= 0.1 else f"{hours * 60:.2g} slot minutes"
 
 
 def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
-    """Return what runs have cost.
+    """Return the bill of runs.
 
     Args:
-        names: of runs, as `find_run` takes them, or of studies, which stand for all of their runs;
-            none for all runs in `./runs`, and all that their fleets have cost.
-        now: until when nodes cost that live yet; default: the present.
+        names: runs, as `find_run` takes them, or studies, for all of their runs; without names, all
+            runs in `./runs`, and the total cost of their fleets.
+        now: the end of the charged time of running nodes; default: the present.
 
     Raises:
-        InputError: there is no such run or study.
+        InputError: a run or study doesn't exist.
     """
     chosen = [BilledRun.at(place) for place in _places(names)] if names else _all_here()
     fleets = {run.fleet.called: run.fleet for run in chosen if run.fleet}
-    # whoever else used their nodes has a part in these nodes' idle time
+    # other runs on their nodes have a share of these nodes' idle time
     others = [run for run in _all_here() if run.fleet and run.fleet.called in fleets]
     runs = {run.folder.root: run for run in [*others, *chosen]} if fleets else {}
     runs |= {run.folder.root: run for run in chosen}
@@ -117,21 +117,21 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
 
 
 def _beside_the_status(run: BilledRun, items: Sequence[Item], now: datetime | None) -> list[str]:
-    """Why a run's cost isn't the sum that its status has of the fleet, where it isn't."""
+    """Return a notice if a run's cost differs from the fleet's cost in its status."""
     money = read_spending(run.folder, run.frozen.run, run.fleet, now)
     own = add(items).usd or 0.0
     if money is None or abs(money.spent - own) <= max(_CENT, _NEAR * own):
         return []
     line = (
-        f"`trialfleet status` says {usd(money.spent)} USD: that is what all of the fleet's nodes "
-        f"cost since the run began; these {usd(own)} USD are the run's part of them, and what its "
-        "jobs cost elsewhere"
+        f"`trialfleet status` shows {usd(money.spent)} USD, the cost of all of the fleet's nodes "
+        f"since the run started; these {usd(own)} USD are the run's share of that, and the cost of "
+        "its other jobs"
     )
     return [line]
 
 
 def _places(names: Iterable[str]) -> list[Path]:
-    """The runs that are named; the name of a study stands for all of its runs."""
+    """Return the named runs; a study's name means all of its runs."""
     here = runs_here()
     places: dict[Path, None] = {}
     for name in names:
@@ -143,7 +143,7 @@ def _places(names: Iterable[str]) -> list[Path]:
 
 
 def _all_here() -> list[BilledRun]:
-    """The runs in `./runs`, but for those that can't be read."""
+    """Return the readable runs in `./runs`."""
     found = []
     for run in runs_here():
         with suppress(InputError):
@@ -154,7 +154,7 @@ def _all_here() -> list[BilledRun]:
 def _lifetimes(
     runs: Iterable[BilledRun], fleets: Iterable[Fleet], now: datetime | None
 ) -> tuple[dict[str, Lifetime], list[str]]:
-    """What the nodes of fleets have lived, and why some of that isn't known."""
+    """Return the lifetimes of fleets' nodes, and why some are unknown."""
     reports = [run.folder.fleet_state for run in runs if run.fleet]
     found: dict[str, Lifetime] = {}
     notices = []
@@ -164,7 +164,7 @@ def _lifetimes(
             found |= recorded(fleet, now)
         except TrialfleetError as error:
             notices.append(
-                f"the nodes of the fleet {fleet.called} are those that its autoscaler has reported "
+                f"the nodes of the fleet {fleet.called} come only from its autoscaler's reports "
                 f"here: {error}"
             )
     return found, notices

@@ -1,4 +1,4 @@
-"""What is concluded from a region's trials: best, comparison, failures."""
+"""The analysis of a region's trials: best, comparison, failures."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from trialfleet.workflows.views.report.model import (
 )
 
 EDGE = 0.02  # of the range
-AS_GOOD = 0.005  # of the value with default settings: less is no difference to speak of
+AS_GOOD = 0.005  # of the value with default settings: a smaller difference is negligible
 
 
 def compare(
     metric: str, direction: Direction, baseline: Trial | None, best: Trial | None, objective: str
 ) -> Comparison:
-    """`metric` of the best trial against that of the default settings."""
+    """Return `metric` of the best trial compared with that of the default settings."""
 
     def value(trial: Trial | None) -> float | None:
         if trial is None or trial.state != "complete":
@@ -43,9 +43,9 @@ def compare(
 
 
 def worse_of(objective: Comparison, report: Comparison) -> str | None:
-    """How tuned settings are worse than the default ones; None if they aren't, or hardly.
+    """Return how tuned settings are worse than default ones; None if they are not notably worse.
 
-    The best trial is never worse by the objective: only by another metric.
+    The best trial is never worse by the objective, only by another metric.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -53,54 +53,53 @@ def worse_of(objective: Comparison, report: Comparison) -> str | None:
         return None
     decimals = column_decimals([report.tuned, report.default])
     return (
-        f"By {report.metric}, tuned settings reach {fixed(report.tuned, decimals)} against "
-        f"{fixed(report.default, decimals)} with default ones ({signed(report.gain, decimals)}), "
-        f"though they gained {signed(objective.gain, None)} by {objective.metric}, "
-        "which chose them."
+        f"By {report.metric}, tuned settings reach {fixed(report.tuned, decimals)} and default "
+        f"ones {fixed(report.default, decimals)} ({signed(report.gain, decimals)}), although tuned "
+        f"ones gained {signed(objective.gain, None)} by {objective.metric}, which chose them."
     )
 
 
 def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
-    """Say that no completed trial reported the metric of the comparison; empty where one did."""
+    """Return a note if no completed trial reported the compared metric; otherwise empty."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
     is_objective = any(region.objective.metric == metric for region in regions)
     if not complete or is_objective or metric in reported:
         return ""
     return (
-        f"Nothing is compared: no trial reported the report_metric {metric!r}"
-        f"{did_you_mean(metric, reported)}; they reported: {', '.join(reported) or 'none'}."
+        f"No comparison: no trial reported the report_metric {metric!r}"
+        f"{did_you_mean(metric, reported)}; reported metrics: {', '.join(reported) or 'none'}."
     )
 
 
 def advice_on_worse(metric: str, report_metric: str) -> str:
-    """What to do where tuned settings are worse than default ones."""
+    """Return advice for tuned settings that are worse than default ones."""
     return (
-        f"{metric}, which chose the settings, and {report_metric} disagree. If both "
-        "models are hardly better than a guess, look at the data first: are the labels right? Else "
-        "few rows may be why: validate on more of them, or over several splits (cross-validation), "
-        "and give the tuning more trials. Don't choose settings by the test rows: nothing would be "
-        "left to say how good they are on new ones."
+        f"{metric}, which chose the settings, and {report_metric} disagree. If both models are "
+        "hardly better than a guess, check the data first: are the labels right? Otherwise there "
+        "may be too few rows: validate on more rows, or on several splits (cross-validation), and "
+        "run more trials. Don't choose settings by the test rows: then no rows are left to measure "
+        "how good they are on new data."
     )
 
 
 def next_step_on_worse(
     region: str, data: Sequence[str], published: Path, in_force: Path, previous: Path | None
 ) -> tuple[str, str | None]:
-    """What to do about a published model of settings that are worse than the default ones.
+    """Return the next step for a published model of settings that are worse than default ones.
 
     Args:
         region: its region's name.
         data: its region's files.
         published: its folder.
-        in_force: the model that `latest` means.
-        previous: an earlier run's model that measured better; None without any.
+        in_force: the model that `latest` links to.
+        previous: a previous run's model that measured better; None without one.
 
     Returns:
-        The step in words, and the command for it; None where there is none.
+        The step in words, and its command; None without a command.
     """
     if in_force != published:
-        return f"The region's latest model is not this one but run {in_force.name}'s.", None
+        return f"The region's latest model is run {in_force.name}'s, not this one.", None
     if previous is not None:
         command = f"trialfleet promote {shlex.quote(str(previous))}"
         earlier = f"run {previous.name}'s, which measured better"
@@ -108,19 +107,19 @@ def next_step_on_worse(
     with_data = {region: {"data": list(data)}} if data else [region]
     alone = json.dumps(with_data, ensure_ascii=False)
     return (
-        "Its model is the region's latest, and no earlier one is known to be better. To publish a "
-        f"model of the default settings, run a copy of the study with regions: {alone} and budget: "
-        "{trials: 1}: the first trial has them."
+        "Its model is the region's latest, and no previous model is known to be better. To publish "
+        f"a model of the default settings, run a copy of the study with regions: {alone} and "
+        "budget: {trials: 1}: the first trial uses the default settings."
     ), None
 
 
 def why_command(region: str, run: Path) -> str:
-    """The command that says why a region stands where it stands, typed anywhere."""
+    """Return the `trialfleet why` command for a region, valid in any folder."""
     return f"trialfleet why {shlex.quote(region)} --run {shell_quoted_anywhere(run)}"
 
 
 def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:
-    """The failed trials by their error, most frequent first."""
+    """Return the failed trials by error, most frequent first."""
     groups: dict[str, list[int]] = {}
     for trial in trials:
         if trial.state == "failed" and trial.error is not None:
@@ -135,12 +134,12 @@ def settings_of(
     trials: Sequence[Trial],
     parameters: Mapping[str, Tunable],
 ) -> tuple[Setting, ...]:
-    """Every parameter's default and best value: the defaults' order, then the others by name.
+    """Return every parameter's default and best value: in the defaults' order, then by name.
 
     Args:
         defaults: the default settings.
         best: the best trial.
-        trials: what they had is said where it was searched.
+        trials: a range is given for the parameters that they had.
         parameters: those of the search space.
     """
     had = {name for trial in trials for name in trial.params}

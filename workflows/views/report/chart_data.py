@@ -1,7 +1,7 @@
-"""What the page's script shows: the numbers behind pictures and trials' tables, as plain JSON.
+"""The data of the page's script, for charts and tables of trials, as plain JSON.
 
-Once per region; columns instead of rows and few digits keep hundreds of regions in a small file.
-The script looks up everything else: colours, texts over a point, axes.
+One block per region; columns instead of rows and few digits keep hundreds of regions in a small
+file. The script adds everything else: colours, tooltips, axes.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from trialfleet.workflows.views.report.summary import report_decimals
 from trialfleet.workflows.views.report.timeline import Timeline
 
 MOST_PARAMETERS = 12  # drawn one by one
-PAIR_TRIALS = 12  # below this, a smoothed surface would be an invention
+PAIR_TRIALS = 12  # with fewer trials, a smoothed surface would be meaningless
 SCATTER_TRIALS = 3
-FAR_REGION = 40.0  # a region is far from the others only beyond this: each should be in view
+FAR_REGION = 40.0  # only a farther region is an outlier, because each should be in view
 CHOICE_LENGTH = 40
 ERROR_LENGTH = 90
-CURVE_POINTS = 40_000  # of all curves of the page, together
-COST_COLORS = {  # of a bar's parts, as the theme calls them
+CURVE_POINTS = 40_000  # of all curves of the page together
+COST_COLORS = {  # of a bar's parts, as names in the theme
     "trials": "tuned",
     "full training and gate": "default",
     "lost": "failed",
@@ -56,7 +56,7 @@ CURVE_LEAST, CURVE_MOST = 8, 100  # of one curve
 
 @dataclass(frozen=True)
 class Pair:
-    """How the two leading parameters are drawn together: "contour", "scatter" or not at all."""
+    """The chart of the two leading parameters: "contour", "scatter" or None."""
 
     kind: str | None
     names: tuple[str, ...]
@@ -64,9 +64,9 @@ class Pair:
 
 
 def overview_data(report: Report) -> dict[str, Any]:
-    """The regions to compare: places in the report, values, gains; and how to lay them out.
+    """Return the compared regions: places in the report, values, gains, and scales.
 
-    Gains also as people read them, as in the table of regions.
+    Gains also as text, as in the table of regions.
     """
     decimals = report_decimals(report)
     rows = [
@@ -96,25 +96,25 @@ def overview_data(report: Report) -> dict[str, Any]:
 
 
 def scale_of_overview(report: Report) -> Scale | None:
-    """How tuned and default values are laid out; None without any."""
+    """Return the scale of tuned and default values; None without any."""
     pairs = [(row.report.default, row.report.tuned) for row in report.regions]
     values = [value for pair in pairs for value in pair if value is not None]
     return scale_of(values, median(values), FAR_REGION) if values else None
 
 
 def scale_of_gains(report: Report) -> Scale:
-    """How gains are laid out, around zero; they have a sign, so never by logarithms."""
+    """Return the scale of gains around zero; never logarithmic, because they have a sign."""
     gains = [row.report.gain for row in report.regions if row.report.gain is not None]
     return scale_of([0.0, *gains], 0.0, FAR_REGION)
 
 
 class CostBar(NamedTuple):
-    """What a region's jobs cost, or the fleet's nodes without one.
+    """The cost of a region's jobs, or of the fleet's nodes without a job.
 
     Attributes:
-        place: the region's in the report; None: it is the fleet.
+        place: the region's place in the report; None: the fleet.
         usd: the sum.
-        parts: what it consists of, in USD; nothing that cost nothing.
+        parts: its parts in USD, without zeros.
     """
 
     place: int | None
@@ -128,7 +128,7 @@ class CostBar(NamedTuple):
 
 
 def cost_bars(report: Report) -> list[CostBar]:
-    """What each region's jobs cost, the dearest first, and what no job had of the fleet's nodes."""
+    """Return the cost of each region's jobs, greatest first, and of the fleet's idle nodes."""
     regions = enumerate(report.regions)
     bars = [CostBar(at, row.usd, _parts_of_cost(row)) for at, row in regions if row.usd]
     bars.sort(key=lambda bar: -bar.usd)
@@ -142,9 +142,9 @@ def _known(parts: dict[str, float]) -> dict[str, float]:
 
 
 def _parts_of_cost(region: RegionReport) -> dict[str, float]:
-    """Trials, full training and gate, and what was lost of either; together all that is known.
+    """Return the cost of trials, of full training and gate, and of lost work.
 
-    The time of jobs between their trials is the trials'.
+    The time of jobs between their trials counts as the trials'.
     """
     jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
     lost = sum(job.lost_usd or 0.0 for job in jobs)
@@ -155,7 +155,7 @@ def _parts_of_cost(region: RegionReport) -> dict[str, float]:
 
 
 def timeline_data(timeline: Timeline) -> dict[str, Any]:
-    """The machines' rows, jobs and pauses; times in seconds from `start`, the first of them."""
+    """Return the machines' rows, jobs and pauses; times in seconds from `start`."""
     start = timeline.start
     states = sorted({bar.state for bar in timeline.bars})
     return {
@@ -179,14 +179,14 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
 
 
 class Pictures:
-    """A region, and what several of its pictures need: each found once."""
+    """A region with shared data of its charts, each computed once."""
 
     def __init__(self, region: RegionReport) -> None:
         self.region = region
 
     @cached_property
     def searched(self) -> list[str]:
-        """The parameters that could be drawn: searched ones, most important first."""
+        """The searched parameters, most important first."""
         region = self.region
         names = [name for name, item in region.ranges.items() if not item.single]
         order = {item.parameter: at for at, item in enumerate(region.importance)}
@@ -194,13 +194,13 @@ class Pictures:
 
     @cached_property
     def drawn(self) -> list[str]:
-        """Those of them that are drawn: up to twelve that completed trials had."""
+        """The parameters with a chart: up to twelve that completed trials had."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
         return [name for name in self.searched if name in having][:MOST_PARAMETERS]
 
     @cached_property
     def pair(self) -> Pair:
-        """The two leading parameters that enough trials have, and how to draw them."""
+        """The two leading parameters that enough trials have, and their chart."""
         names = self.drawn[:2]
         if len(names) < 2:
             return Pair(None, (), 0)
@@ -216,17 +216,17 @@ class Pictures:
 
     @cached_property
     def curves(self) -> list[Trial]:
-        """The trials that reported at least two steps: less is no curve."""
+        """The trials with a curve, which takes at least two reported steps."""
         return [trial for trial in self.region.trials if len(trial.curve) > 1]
 
     @cached_property
     def scale(self) -> Scale | None:
-        """How the objective is laid out in all pictures; None without any value."""
+        """The scale of the objective in all charts; None without any value."""
         return self._anchored([t.value for t in self.region.trials if t.value is not None])
 
     @cached_property
     def curve_scale(self) -> Scale | None:
-        """How the learning curves are laid out; None without any."""
+        """The scale of the learning curves; None without any."""
         return self._anchored([value for trial in self.curves for _, value in trial.curve])
 
     def _anchored(self, values: Sequence[float]) -> Scale | None:
@@ -235,12 +235,12 @@ class Pictures:
 
 
 def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, Any]:
-    """A region's trials as columns, its parameters, and how to lay out its objective.
+    """Return a region's trials as columns, its parameters, and the scale of its objective.
 
     Args:
-        report: of the run.
-        pictures: of the region.
-        points: how many points of each learning curve to keep.
+        report: the run's report.
+        pictures: the region's shared data.
+        points: the number of points of each learning curve to keep.
     """
     region, drawn = pictures.region, pictures.drawn
     known = {item.name: item for item in region.settings}
@@ -282,7 +282,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
 
 
 def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int | None:
-    """A column's decimals, as the values near the best need them: one far away takes none off."""
+    """Return a column's decimals, as values near the best need them, without outliers."""
     known = [value for value in values if value is not None]
     anchor = comparison.tuned
     view = view_of(known, anchor) if known and anchor is not None else None
@@ -295,7 +295,7 @@ def _texts(values: Sequence[Any]) -> list[str]:
 
 
 def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
-    """What trials' jobs were, by names of the page's columns; without what none of them told."""
+    """Return the data of trials' jobs by the page's columns, without empty columns."""
     columns: dict[str, list[Any]] = {
         "started": [t.started and round(t.started) for t in trials],
         "seconds": [t.compute_seconds and round(t.compute_seconds, 1) for t in trials],
@@ -314,7 +314,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
-    """Steps and values of the learning curves, in thousandths of what they go through."""
+    """Return steps and values of the learning curves, rounded to thousandths of their range."""
     curves = {t.trial: thinned(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0
@@ -357,7 +357,7 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
-    """Where the trials lie on a parameter's axis: at its value, or its choice's place."""
+    """Return the trials' positions on a parameter's axis: the value, or the choice's index."""
     assert item.range is not None, item
     values = [trial.params.get(item.name) for trial in trials]
     if item.range.choices is None:
@@ -368,6 +368,6 @@ def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
 
 
 def curve_points(report: Report) -> int:
-    """How many points of each learning curve the page keeps: fewer where there are many curves."""
+    """Return the number of points to keep of each learning curve: fewer with many curves."""
     curves = sum(len(trial.curve) > 1 for region in report.regions for trial in region.trials)
     return max(CURVE_LEAST, min(CURVE_MOST, CURVE_POINTS // max(1, curves)))

@@ -1,4 +1,4 @@
-"""Which parameters' best values lie at the end of their ranges, and in how many regions."""
+"""Parameters whose best values are at the end of their ranges, and in how many regions."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from trialfleet.workflows.views.report.model import RegionReport
 
-LEAST_TRIALS = 5  # of a region, completed: the best of fewer says little
+LEAST_TRIALS = 5  # completed ones of a region: the best of fewer is not significant
 OFTEN = 0.5  # of the regions
 _ENDS = {"low": "lower", "high": "upper"}
 
 
 def edges_of(regions: Sequence[RegionReport]) -> str:
-    """A sentence on the parameters of which half of the regions or more want values beyond.
+    """Return a sentence on parameters whose best values are at an end in half of the regions.
 
-    A best value that is the default one doesn't count: tuning didn't go there. Neither do those of
-    a region whose tuned settings are no better than its default ones: where all trials are about
-    equal, chance chose the best of them, and a wider range would gain nothing.
+    A best value that is the default doesn't count, because tuning didn't move it. Neither do those
+    of a region whose tuned settings are not better than its default ones: if all trials are about
+    equal, the best one is random, and a wider range would not help.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(
@@ -44,9 +44,9 @@ def edges_of(regions: Sequence[RegionReport]) -> str:
 
 
 def _gained(row: RegionReport) -> bool:
-    """Whether tuning helped, by the metric that is compared, else by the objective.
+    """Return whether tuning helped, by the compared metric, otherwise by the objective.
 
-    Where no trial had the default settings, nobody knows that it didn't.
+    True if no trial had the default settings, because it is unknown then.
     """
     gains = (row.report.gain, row.objective.gain)
     return next((gain for gain in gains if gain is not None), 1.0) > 0

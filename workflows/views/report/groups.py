@@ -9,10 +9,10 @@ from trialfleet.workflows.views.report.model import RegionReport, Report
 
 TITLES = {
     "published": ("Published", "good"),
-    "kept": ("Kept out", ""),
+    "kept": ("Rejected", ""),
     "tuned": ("Tuned", "good"),
     "worse": ("Worse than default", "bad"),
-    "running": ("Under way", ""),
+    "running": ("In progress", ""),
     "failed": ("Failed or stopped", "bad"),
     "empty": ("No result", ""),
 }
@@ -21,11 +21,11 @@ BROKEN = {Stage.FAILED, Stage.STOPPED, Stage.LOST, Stage.HELD}
 
 @dataclass(frozen=True)
 class Group:
-    """Regions with one outcome: their places in the report and themselves.
+    """Regions with one outcome, and their places in the report.
 
     Attributes:
         key: one of `TITLES`.
-        title: how it is called.
+        title: its title.
         tone: its CSS class.
         regions: in the study's order.
     """
@@ -37,7 +37,7 @@ class Group:
 
 
 def groups_of(report: Report) -> list[Group]:
-    """The groups that have a region, in the order of `TITLES`."""
+    """Return the groups that have a region, in the order of `TITLES`."""
     placed = [(group_of(region), at, region) for at, region in enumerate(report.regions)]
     groups = [
         Group(key, title, tone, tuple((at, region) for own, at, region in placed if own == key))
@@ -47,7 +47,7 @@ def groups_of(report: Report) -> list[Group]:
 
 
 def group_of(region: RegionReport) -> str:
-    """The region's group: the first of these that holds."""
+    """Return the region's group: the first that applies."""
     if region.status in BROKEN:
         return "failed"
     if region.status == Stage.KEPT:
@@ -60,10 +60,10 @@ def group_of(region: RegionReport) -> str:
 
 
 def tone_of(region: RegionReport) -> str:
-    """The tone (a CSS class) of a region's outcome."""
+    """Return the tone (a CSS class) of a region's outcome."""
     return TITLES[group_of(region)][1]
 
 
 def outcome(region: RegionReport) -> str:
-    """The region's status, and that its tuned settings are worse where they are."""
+    """Return the region's status, with a note if its tuned settings are worse."""
     return region.status if region.worse is None else f"{region.status}, worse than default"

@@ -1,4 +1,4 @@
-"""How much each parameter counts, by PED-ANOVA; nothing where too few trials would only seem to."""
+"""The importance of parameters by PED-ANOVA; empty with too few trials."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ IMPORTANCE_BEST = 1 / 3  # of the trials
 def importance_of(
     trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
-    """How much each parameter decided whether a trial was among the best third.
+    """Return how much each parameter decided whether a trial was among the best third.
 
-    By PED-ANOVA (`optimizer/ped_anova.py`), which judges conditional parameters, too: it compares
-    the values among the best trials with those among all, of the trials that had the parameter.
-    Optuna's documentation wants five of the best trials for that, so a parameter is judged if ten
-    trials had it, five of the best among them, and left out otherwise. In simulated studies of 20
-    to 60 trials a parameter without any effect got up to nine tenths of the whole by chance where
-    three to five trials had it, and by this rule seldom more than three tenths.
+    By PED-ANOVA (`optimizer/ped_anova.py`), which also handles conditional parameters: it compares
+    the values in the best trials with those in all trials that had the parameter. Optuna's
+    documentation requires five of the best trials, so a parameter needs ten trials, five of the
+    best among them. In simulated studies of 20 to 60 trials, a parameter without any effect got up
+    to nine tenths of the total by chance if three to five trials had it, and seldom more than
+    three tenths by this rule.
 
     Returns:
-        the importances, greatest first, and why there are none, or none of some parameters.
+        The importances, greatest first, and why there are none, or none of some parameters.
     """
     complete = [trial for trial in trials if trial.value is not None]
     had = Counter(name for trial in complete for name in trial.params if name in parameters)
@@ -50,7 +50,7 @@ def importance_of(
         f"{len(best)}"
         for name in sorted(had.keys() - judged)
     ]
-    left_out = f"too few trials tell of {'; '.join(few)}" if few else None
+    left_out = f"too few trials for {'; '.join(few)}" if few else None
     as_good = [trial for trial in complete[top:] if trial.value == best[-1].value]
     weights = {
         name: _weight(name, parameters[name], [*best, *as_good], complete) for name in judged
@@ -67,7 +67,7 @@ def importance_of(
 
 def _why_no_importance(trials: Sequence[Trial], names: Sequence[str]) -> str | None:
     if len(trials) < IMPORTANCE_TRIALS:
-        return f"too few trials: {len(trials)} of at least {IMPORTANCE_TRIALS} completed ones"
+        return f"too few completed trials: {len(trials)} of at least {IMPORTANCE_TRIALS}"
     if len({trial.value for trial in trials}) == 1:
         return "every trial reached the same value"
     return None if names else "the study has no parameters"
@@ -76,7 +76,7 @@ def _why_no_importance(trials: Sequence[Trial], names: Sequence[str]) -> str | N
 def _weight(
     name: str, parameter: Tunable, best: Sequence[Trial], complete: Sequence[Trial]
 ) -> float:
-    """A parameter's importance, but for a factor that all have."""
+    """Return a parameter's importance up to a common factor."""
     of_best, of_all = (
         [trial.params[name] for trial in trials if name in trial.params]
         for trials in (best, complete)

@@ -1,9 +1,9 @@
-"""What a report holds: plain frozen data, made of one look at a run.
+"""The content of a report: plain frozen data from one snapshot of a run.
 
-`Report.to_json` is the content of report.json, schema 2: the fields below by their names, with
-`"schema": 2` before them; a trial has the names that `trialfleet trials --json` gives it. Times of
-the run are ISO 8601 in UTC, paths are text, durations are seconds, numbers are finite and what
-isn't known is null. Gains are positive where tuning helped, whichever way the metric goes.
+`Report.to_json` is the content of report.json, schema 2: the fields below by their names, after
+`"schema": 2`; trials have the names of `trialfleet trials --json`. Times of the run are ISO 8601 in
+UTC, paths are text, durations are seconds, numbers are finite, and unknown values are null. Gains
+are positive if tuning helped, in either direction of the metric.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterRange:
-    """Where a parameter was searched: `low` to `high`, or `choices`."""
+    """The searched range of a parameter: `low` to `high`, or `choices`."""
 
     low: float | None
     high: float | None
@@ -35,11 +35,11 @@ class ParameterRange:
 
     @property
     def single(self) -> bool:
-        """Whether there was nothing to choose."""
+        """True if the range has one value only."""
         return len(self.choices) < 2 if self.choices is not None else self.low == self.high
 
     def place(self, value: Any) -> float | None:
-        """Where a number lies between `low` (0) and `high` (1); None for anything else."""
+        """Return a number's place between `low` (0) and `high` (1); None for other values."""
         if self.low is None or self.high is None or self.low >= self.high:
             return None
         if not is_number(value):
@@ -52,7 +52,7 @@ class ParameterRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One parameter's default and best value. `active` is false where the parameter is unused.
+    """One parameter's default and best value. `active` is false if the parameter is unused.
 
     Attributes:
         name: the parameter.
@@ -60,8 +60,8 @@ class Setting:
         default_active: whether the default settings have it.
         best: its value in the best trial; None if inactive.
         best_active: whether the best trial has it.
-        range: where it was searched; None if no trial had it.
-        edge: "low" or "high" if the best value lies at that end of the range.
+        range: its searched range; None if no trial had it.
+        edge: "low" or "high" if the best value is at that end of the range.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Setting:
 
     @property
     def changed(self) -> bool:
-        """Whether tuning moved it; true is not 1, but 1 is 1.0."""
+        """True if tuning changed it; true differs from 1, but 1 equals 1.0."""
         default, best = (self.default_active, self.default), (self.best_active, self.best)
         return default != best or isinstance(self.default, bool) != isinstance(self.best, bool)
 
@@ -86,9 +86,9 @@ class Comparison:
     Attributes:
         metric: its name.
         direction: "minimize" or "maximize".
-        default: of the trial with the default settings; None if it isn't known.
-        tuned: of the best trial; None if it isn't known.
-        gain: how much better tuned is: positive is better in either direction.
+        default: the value of the trial with the default settings; None if unknown.
+        tuned: the value of the best trial; None if unknown.
+        gain: the improvement by tuning: positive is better in either direction.
     """
 
     metric: str
@@ -103,12 +103,12 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """How much a parameter decided whether a trial was among the best.
+    """The importance of a parameter for being among the best trials.
 
     Attributes:
         parameter: its name.
-        share: of all parameters that could be judged; their shares sum to 1.
-        trials: how many completed trials had the parameter: what the share rests on.
+        share: its share of the total of all judged parameters.
+        trials: the number of completed trials with the parameter, the basis of the share.
     """
 
     parameter: str
@@ -118,7 +118,7 @@ class Importance:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """One error and every trial (by number) that ended with it."""
+    """One error and the numbers of all trials that ended with it."""
 
     error: str
     trials: tuple[int, ...]
@@ -129,50 +129,49 @@ class RegionReport:
     """One region's outcome.
 
     Attributes:
-        name: the region's true name, any text.
+        name: the region's name, any text.
         slug: its name in paths, unique in the run; the page's anchor is `region-SLUG`.
         study_name: the name of its study in the storage.
         stopped: why the region ended early; None if it didn't.
-        budget_trials: how many trials the region may spend, failed ones too.
-        final_job: what HTCondor says of the full training's job; None before it began.
-        gate_job: likewise of the gate's.
+        budget_trials: the maximum number of trials, including failed ones.
+        final_job: HTCondor's data on the full training's job; None before its start.
+        gate_job: HTCondor's data on the gate's job; None before its start.
         not_latest: why `latest` is another run's model, if it is.
-        gate: what the gate found of a model that it let pass; None without a former one, or a gate.
-        gate_worse: whether it measured worse than the former one all the same.
-        usd: what its jobs cost; None where their nodes have no price.
-        between_usd: of that, jobs that train several trials, while they were at none; likewise.
-        holdout: how far the full training's validation and test losses are apart, where rows don't
-            explain that.
-        changed: which files of its data or code have changed since the run was submitted, if any.
-        checks: what the checks of its day's table warn of, if of anything.
-        status: where it stands, as `states.Stage` has it.
-        complete: how many completed.
-        failed: how many failed for good.
-        stopped_early: how many were told to stop, as they would not have been the best.
-        running: how many were running.
-        objective: best against default by the objective.
-        report: best trial against default by the report metric, both as tuning ran them.
+        gate: the gate's result for a model that passed; None without a previous model, or a gate.
+        gate_worse: whether the passed model measured worse than the previous one.
+        usd: the cost of its jobs; None if their nodes have no price.
+        between_usd: the part of that for jobs between their trials; None if unknown.
+        holdout: how far the full training's validation and test losses are apart, if the number of
+            rows doesn't explain it.
+        changed: the files of its data or code that have changed since the submission, if any.
+        checks: the warnings of the checks of its day's table, if any.
+        status: its stage, as in `states.Stage`.
+        complete: the number of complete trials.
+        failed: the number of permanently failed trials.
+        stopped_early: the number of trials stopped early, which would not have been the best.
+        running: the number of running trials.
+        objective: best compared with default by the objective.
+        report: best compared with default by the report metric, both as tuning ran them.
         worse: how the tuned settings are worse than the default ones by the report metric; None if
-            they aren't. `Report.advice` says what to do.
-        next_step: what to do about the model that was published of them; None where nothing was.
-        next_command: the command that does it, if there is one.
-        why_command: the command that says why it stands where it stands, and what mends that; None
-            where the run has no folder.
+            they aren't. `Report.advice` has advice.
+        next_step: what to do about the published model of such settings; None without a model.
+        next_command: the command for it, if there is one.
+        why_command: the `trialfleet why` command for it; None if the run has no folder.
         final: metrics of the full training with the best settings.
-        final_stays: its executions over all attempts, oldest first; empty: nothing tells.
+        final_stays: its executions over all attempts, oldest first; empty: unknown.
         published: the folder of the published model.
         best_trial: number of the best trial.
         baseline_trial: number of the trial with the default settings.
-        compute_seconds: how long its trials and its full training kept slots busy, in all.
+        compute_seconds: the total time that its trials and its full training used slots.
         wall_seconds: from its first trial's start to its last trial's end, without pauses.
-        paused_seconds: how long the run was paused between the two.
-        importance: of its parameters, greatest first; empty if `importance_note` says why.
-        importance_note: why there is no importance, or of which parameters there is none.
-        settings: best against default.
-        cause: why attempts failed, as `RegionStatus` has it, and where their log is.
+        paused_seconds: the time of the run's pauses between the two.
+        importance: of its parameters, greatest first; empty: see `importance_note`.
+        importance_note: why there is no importance, or none of some parameters.
+        settings: best compared with default.
+        cause: why attempts failed, as in `RegionStatus`, and their log.
         failures: most frequent first.
-        taught: what the optimiser learned from former tasks: how much each counted at the last
-            trial that followed its model, by the name of its study, the most first.
+        taught: the weights of previous tasks at the last trial that the optimiser's model chose,
+            by the name of their study, the greatest first.
         trials: by number.
     """
 
@@ -220,7 +219,7 @@ class RegionReport:
 
     @property
     def finished(self) -> int:
-        """How many trials are over, whatever became of them."""
+        """The number of ended trials, in any state."""
         return sum(trial.state.is_finished for trial in self.trials)
 
     @property
@@ -230,30 +229,30 @@ class RegionReport:
 
     @property
     def ranges(self) -> dict[str, ParameterRange]:
-        """Where each parameter that any trial had was searched."""
+        """The searched range of each parameter that a trial had."""
         return {item.name: item.range for item in self.settings if item.range is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """What a report says of a run as a whole that is not concluded from its regions.
+    """The facts of a whole run that don't come from its regions.
 
     Attributes:
         study: the study's name.
         run: the run's id.
-        metric: the objective: the metric that was optimised.
+        metric: the objective's metric.
         direction: "minimize" or "maximize".
-        report_metric: the metric by which tuned and default settings are compared.
+        report_metric: the metric that compares tuned with default settings.
         created: when the run was planned, with a time zone.
         finished: when it ended, with a time zone; None while it runs.
-        boot_usd: what its part in the fleet's nodes cost on their way into the pool; None where
-            no autoscaler has told of nodes.
-        idle_usd: what its part in them cost without a job; likewise.
-        lost_share: the part of its jobs' time, from 0 to 1, that attempts took which failed, and
-            that evictions threw away; None where nobody knows.
-        report_direction: of the report metric.
-        notice: what a reader should know first, such as why trials ended early; empty: nothing.
-        days: of a run of a day: the study's days until that, the newest first.
+        boot_usd: the cost of its share of the fleet's nodes while they boot; None if no autoscaler
+            has reported nodes.
+        idle_usd: the cost of its share of nodes without a job; None likewise.
+        lost_share: the part of its jobs' time, from 0 to 1, that failed attempts and evictions
+            lost; None if unknown.
+        report_direction: the direction of the report metric.
+        notice: the most important notice, such as why trials ended early; empty without one.
+        days: for a run with a day, the study's days up to it, the newest first.
     """
 
     study: str
@@ -272,7 +271,7 @@ class Head:
 
     @property
     def is_apart(self) -> bool:
-        """Whether regions are compared by another metric than the objective."""
+        """True if regions are compared by another metric than the objective."""
         return self.metric != self.report_metric
 
 
@@ -281,16 +280,16 @@ class Report(Head):
     """A run's outcome over all its regions.
 
     Attributes:
-        advice: what to do where tuned settings are worse than default ones; empty: nowhere.
-        edges: which parameters' best values lie at the end of their ranges in many regions, and
-            what to do about it; empty: none.
+        advice: advice on tuned settings that are worse than default ones; empty if there are none.
+        edges: a sentence on parameters whose best values are at an end of their ranges in many
+            regions, with advice; empty if there are none.
         wall_seconds: between the two, without pauses and what was before its first DAGMan.
         paused_seconds: sum of the pauses.
         pauses: from and to, in Unix seconds: when it was stopped, and resumed later.
         compute_seconds: sum over the regions.
         usd: likewise; None where no region's is known.
         complete: trials completed.
-        failed: trials failed for good.
+        failed: trials failed permanently.
         budget_trials: trials that the regions may spend.
         regions: in the study's order.
     """
@@ -308,11 +307,11 @@ class Report(Head):
     regions: tuple[RegionReport, ...]
 
     def to_json(self) -> str:
-        """The content of report.json: see the module's text for its schema."""
+        """Return the content of report.json: see the module's docstring for its schema."""
         return "".join(self.json_parts())
 
     def json_parts(self) -> Iterator[str]:
-        """The same piece by piece: of a large run, one text of it all takes much memory."""
+        """Yield the content in parts: one text of a large run takes much memory."""
         whole = _json({"schema": SCHEMA, **vars(self), "regions": ()})
         yield whole.removesuffix("]}")
         for at, region in enumerate(self.regions):
@@ -326,7 +325,7 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON's types for what a report holds: its parts are dataclasses."""
+    """Return JSON types for a report's values: its parts are dataclasses."""
     if isinstance(value, DayView):
         return {"date": str(value.date), "open": value.open, "regions": value.outcomes}
     if isinstance(value, Outcome):

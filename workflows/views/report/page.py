@@ -1,9 +1,9 @@
-"""report.html: one file that asks the network for nothing.
+"""report.html: one file without network requests.
 
-What is closed at first, each region's pictures and tables, is kept compressed until it is opened.
-Safe against every text of a run, which comes from users, trainers and machines: templates escape
-by default, JSON blocks hold no `<`, pictures write text as text, and a content security policy
-lets no script run but the page's own two (by their hashes) and no request leave.
+Each region's charts and tables are closed at first, and stay compressed until they are opened. The
+page is safe against all texts of a run, which come from users, trainers and machines: templates
+escape by default, JSON blocks contain no `<`, charts write text as text, and a content security
+policy allows only the page's own two scripts (by their hashes) and no requests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEVEL = 6  # of compression: 7 takes half more time for less than a hundredth o
 
 
 def render_page(report: Report) -> str:
-    """The whole page. The same report gives the same text."""
+    """Return the whole page. The same report gives the same text."""
     timeline = timeline_of(report)
     scripts = [libraries(), own_script(_folder() / "scripts" / "report.js")]
     overview = chart_data.overview_data(report)
@@ -73,9 +73,9 @@ def render_page(report: Report) -> str:
 
 
 def _packed(blocks: Iterable[Any]) -> str:
-    """JSON blocks, a line each, compressed, in letters that can't end an element.
+    """Return compressed JSON blocks, one per line, in base64, which can't end an element.
 
-    Together, since what regions have in common is then written once.
+    They are compressed together, because regions have much in common.
     """
     packing = zlib.compressobj(_LEVEL)
     parts = bytearray()
@@ -86,7 +86,7 @@ def _packed(blocks: Iterable[Any]) -> str:
 
 
 def script_json(value: Any) -> Markup:
-    """`value` as JSON for a `<script type="application/json">`: no text can end the element."""
+    """Return `value` as JSON for a `<script type="application/json">` that no text can end."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -95,7 +95,7 @@ def script_json(value: Any) -> Markup:
 
 def _policy(scripts: list[str]) -> str:
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    # each plot has a style element of its own, so styles can't be pinned by hash
+    # each plot has its own style element, so styles can't be pinned by hash
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -108,7 +108,7 @@ def _digest(script: str) -> str:
 
 @cache
 def libraries() -> str:
-    """Observable Plot and d3, after their licences, which every copy of them must hold."""
+    """Return Observable Plot and d3, after their licences, which every copy must include."""
     vendor = _folder() / "vendor"
     licenses = sorted(
         (file for file in vendor.iterdir() if file.name.endswith(".LICENSE")),
@@ -121,9 +121,9 @@ def libraries() -> str:
 
 
 def own_script(last: Traversable) -> str:
-    """A page's own script: what draws the pictures, and behind it what that page alone has.
+    """Return a page's own script: the code of the charts, and then that page's part.
 
-    One function, so that its names meet nobody else's.
+    It is one function, so that its names are private.
     """
     parts = [_folder() / "scripts" / name for name in SCRIPTS]
     text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])

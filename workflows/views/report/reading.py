@@ -1,4 +1,4 @@
-"""From one look at a run to its `Report`. Reads only: a storage that isn't there stays so."""
+"""Makes a run's `Report` from one snapshot; reads only, and creates no missing storage."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:
-    """What a report needs to know of a region.
+    """The input of a region's report.
 
     Attributes:
-        status: where it stands.
+        status: the region's status.
         study_name: the name of its study in the storage.
-        trials: as every view has them.
-        taught: what the optimiser learned from former tasks, as `RegionReport` has it.
-        span: when its first trial was asked for, and its last was told; None before that.
-        parameters: what its search space tunes.
-        defaults: the default settings, without constants and what means nothing in them.
+        trials: as in every view.
+        taught: the weights of previous tasks, as in `RegionReport`.
+        span: when its first trial was asked, and its last was told; None before that.
+        parameters: the tuned parameters of its search space.
+        defaults: the default settings, without constants and inactive parameters.
         data: its files.
-        final: metrics of the full training with the best settings; None before it ended.
-        final_job: what HTCondor says of that training's job; None before it began.
+        final: metrics of the full training with the best settings; None before its end.
+        final_job: HTCondor's data on that training's job; None before its start.
         final_stays: the executions of that job.
-        gate_job: what HTCondor says of the gate's job; None before it began.
-        between_usd: what jobs cost while they were at none of their trials.
-        in_force: the model that `latest` means; None where there is none.
-        previous: an earlier run's model that measured better; None without any.
+        gate_job: HTCondor's data on the gate's job; None before its start.
+        between_usd: the cost of jobs between their trials.
+        in_force: the model that `latest` links to; None without one.
+        previous: a previous run's model that measured better; None without one.
     """
 
     status: RegionStatus
@@ -89,10 +89,10 @@ class RegionFacts:
 
 
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
-    """Return the report of a run as it stands now, or as it `finished`.
+    """Return the report of a run in its present state, or as it `finished`.
 
     Raises:
-        OptimizerError: its studies can't be read, or what they held is lost.
+        OptimizerError: its studies can't be read, or are lost.
     """
     look = StatusReader(folder).look()
     if look.storage_away:
@@ -102,7 +102,7 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
 
 
 def report_of_region(folder: RunFolder, frozen: FrozenStudy, look: Look, slug: str) -> Report:
-    """Return the report of one region of a run as a look at it shows it."""
+    """Return the report of one region of a run, from one snapshot."""
     regions = [region for region in look.status.regions if region.slug == slug]
     return _report(folder, frozen, look, regions, None)
 
@@ -116,7 +116,7 @@ def _report(
     *,
     is_last: bool = False,
 ) -> Report:
-    """The report of some regions; `is_last` where nobody needs the look's trials behind it."""
+    """Return the report of some regions; with `is_last`, the snapshot's trials are freed."""
     study = frozen.study
     nodes = _overhead(folder, study, finished or datetime.now(UTC))
     head = Head(
@@ -150,7 +150,7 @@ def _report(
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """What its part in its fleet's nodes cost; None without a fleet, or where nobody knows."""
+    """Return the cost of its share of the fleet's nodes; None without a fleet, or if unknown."""
     if study.fleet is None:
         return None
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
@@ -161,24 +161,24 @@ def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
 def _days(
     folder: RunFolder, frozen: FrozenStudy, regions: Iterable[RegionStatus]
 ) -> tuple[DayView, ...]:
-    """The study's days until that of the run; none of a run of no day."""
+    """Return the study's days up to the run's; empty for a run without a day."""
     if frozen.day is None:
         return ()
     return days_of_run(DailyFolder(folder.root.parent), frozen.day.date, frozen.run, regions)
 
 
 def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStatus]) -> str:
-    """What a reader should know first.
+    """Return the notice at the top of the report.
 
-    Why trials ended early for want of money, which models have drifted, and which regions failed
-    the run's day and are not in it.
+    It says why a lack of money ended trials early, which models have drifted, and which regions
+    failed the run's day and are not in the run.
     """
     unpaid = spending.unpaid_trials(folder)
     lines = [f"Trials ended early: {unpaid}."] if unpaid else []
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
     lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
     absent = left_out(folder.root, day.date) if day else []
-    lines += [f"{one.region} is not in this run, it failed its day: {one.why}." for one in absent]
+    lines += [f"{one.region} is not in this run: it failed its day: {one.why}." for one in absent]
     return " ".join(lines)
 
 
@@ -208,12 +208,12 @@ def _facts_of(
 
 
 def _other_models(published: str | None, study: Study) -> tuple[Path | None, Path | None]:
-    """The region's model in force and an earlier one that measured better; None without those."""
+    """Return the region's current model and a previous one that measured better; None without."""
     if published is None:
         return None, None
     try:
         return current_model(Path(published)), better_before(Path(published), study)
-    except OSError:  # moved away since, or not to be read: the report is written all the same
+    except OSError:  # moved or unreadable: the report is written without them
         return None, None
 
 
@@ -225,13 +225,13 @@ def build_report(
     active: Sequence[tuple[float, float | None]] = (),
     stops: Sequence[float] = (),
 ) -> Report:
-    """Return the report of a run of which all is known.
+    """Return the report of a run from its facts.
 
     Args:
-        run: what is known of it as a whole.
-        regions: likewise, of each region.
+        run: the facts of the whole run.
+        regions: the facts of each region.
         root: its folder.
-        active: when its DAGMans executed, as `read_executions` has it.
+        active: when its DAGMans executed, as in `read_executions`.
         stops: when its own DAGMan was removed, in Unix seconds.
     """
     pauses = pauses_of(active, set(_signs(regions)), stops)
@@ -259,7 +259,7 @@ def build_report(
 
 
 def _signs(regions: Iterable[RegionFacts]) -> Iterator[float]:
-    """When something happened to the run's jobs, in Unix seconds."""
+    """Yield the times of events of the run's jobs, in Unix seconds."""
     for region in regions:
         for job in (*region.trials, region.final_job):
             if job:
@@ -334,20 +334,20 @@ def _cleaned(job: Job) -> Job:
 
 
 def _sum(known: Sequence[float | None]) -> float | None:
-    """The sum of those that are known; None if none is."""
+    """Return the sum of the known values; None if there are none."""
     found = [each for each in known if each is not None]
     return sum(found) if found else None
 
 
 def span_of(trials: Sequence[StoredTrial]) -> Span | None:
-    """When the first of a region's trials was asked for, and the last was told."""
+    """Return when the first of a region's trials was asked, and the last was told."""
     starts = [trial.datetime_start for trial in trials if trial.datetime_start]
     ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
     return (min(starts).timestamp(), max(ends).timestamp()) if starts and ends else None
 
 
 def taught_of(trials: Sequence[StoredTrial]) -> dict[str, float]:
-    """What the model learned from when it was last asked, the most first."""
+    """Return the weights of previous tasks in the optimiser's last model, the greatest first."""
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
     found = next((kept for each in noted if each and (kept := finite(each))), {})
     return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -1,4 +1,4 @@
-"""How a picture's values are laid out, so that one of them far away doesn't flatten the others."""
+"""The scales of charts, chosen so that an outlier doesn't flatten the other values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ FLAT = 10.0  # times the median distance: beyond this, half of the values share 
 
 @dataclass(frozen=True)
 class Scale:
-    """What a reader may choose among, and what is chosen for him.
+    """The possible scales of values, and the default one.
 
     Attributes:
-        chosen: "linear", "log" or "clipped": the first of them that flattens nothing.
+        chosen: "linear", "log" or "clipped": the first that flattens no values.
         log: whether every value is positive.
-        view: what a clipped axis shows; None if nothing lies outside.
+        view: the range of a clipped axis; None if no value is outside.
     """
 
     chosen: str
@@ -26,10 +26,10 @@ class Scale:
 
 
 def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
-    """The scale of `values`, of which those near `anchor`, the best or the middle, matter most.
+    """Return the scale of `values`, for which those near `anchor` matter most.
 
-    Where one is farther away than `flat` times the median distance, a clipped axis shows those
-    that are up to half as far.
+    If one is farther away than `flat` times the median distance, a clipped axis shows the values
+    up to half that distance.
     """
     log, view = bool(values) and min(values) > 0, view_of(values, anchor, flat)
     if view is None:
@@ -41,7 +41,7 @@ def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scal
 def view_of(
     values: Sequence[float], anchor: float, flat: float = FLAT
 ) -> tuple[float, float] | None:
-    """What a clipped axis of them shows; None if nothing lies outside."""
+    """Return the range of a clipped axis; None if no value is outside."""
     reach = _reach(values, anchor, flat)
     if reach is None:
         return None
@@ -50,7 +50,7 @@ def view_of(
 
 
 def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
-    """How far from `anchor` to show; None where all can be shown without flattening most."""
+    """Return the distance from `anchor` to show; None if all values fit without flattening."""
     distances = [abs(value - anchor) for value in values if value != anchor]
     if not distances or not math.isfinite(max(distances)):
         return None
@@ -59,7 +59,7 @@ def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
 
 
 def short(value: float | None, digits: int = 6) -> float | None:
-    """A number in so many significant digits: less than a pixel off, and half the bytes."""
+    """Return a number with fewer significant digits: less than a pixel off, and half the bytes."""
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.{digits}g}")

@@ -1,4 +1,4 @@
-"""The report as a table in a terminal."""
+"""The report as a terminal table."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-_LONGEST_WORD = 24  # columns that a word of a name gets before it is folded
-_IN_FULL, _NAMED = 2, 8  # regions whose words are told, or whose names, in a terminal
+_LONGEST_WORD = 24  # columns of a word in a name before it is folded
+_IN_FULL, _NAMED = 2, 8  # regions with notes, or with names, in a terminal
 _STYLES = {"worse": "red", "kept": "yellow"}
 
 
 def fitted_summary(report: Report) -> Fitting:
-    """The summary for a terminal; a narrow one goes without the objective's best, then times."""
+    """Return the summary; a narrow terminal omits the objective's best, then times."""
     narrow = partial(summary_table, report, with_best=False)
     without = Fitting(lambda room: narrow(with_time=room))
     return Fitting(lambda whole: summary_table(report) if whole else without)
 
 
 def summary_table(report: Report, *, with_best: bool = True, with_time: bool = True) -> Table:
-    """One row per region: trials, tuned against default settings, gain, time, status.
+    """Return a table with one row per region: trials, tuned against default, gain, time, status.
 
-    Trials are the completed ones; a column of failed ones stands beside them if there are any.
+    Trials are the completed ones; failed trials have their own column if there are any.
 
-    Time is the region's own, from its first trial's start to its last trial's end. Above the table
-    stands which metric it compares; below, what to know of each region whose tuned settings are
-    worse than the default ones or whose validation and test losses are far apart, and of best
-    settings at the ends of their ranges.
+    Time is the region's own, from its first trial's start to its last trial's end. The title names
+    the compared metric. The caption has notes on regions whose tuned settings are worse than the
+    default ones or whose validation and test losses are far apart, and on best settings at the
+    ends of their ranges.
 
     Args:
-        report: of the run.
-        with_best: with the objective's best value, where another metric is compared.
-        with_time: with times.
+        report: the run's report.
+        with_best: whether to show the objective's best value, if another metric is compared.
+        with_time: whether to show times.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -87,7 +87,7 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
 
 
 def _state(row: RegionReport) -> str:
-    """What became of a region; of one that failed, how many attempts did, and why, in short."""
+    """Return a region's outcome; for a failed one, the failed attempts and their cause in short."""
     is_failed = row.status == Stage.FAILED and row.cause
     return f"{row.status}: {in_short(row.cause or '')}" if is_failed else outcome(row)
 
@@ -116,11 +116,11 @@ def _caption(report: Report) -> Text | None:
 
 
 def _worse(rows: list[RegionReport]) -> list[str]:
-    """Say where tuned settings are worse than default ones, and what to do about it."""
+    """Return notes on regions whose tuned settings are worse, with advice."""
     if len(rows) > _IN_FULL:
         named = first_of([row.name for row in rows], _NAMED)
         where = f"Tuned is worse than default in {len(rows)} regions: {named}"
-        return [f"{where}; the report says what to do about each."]
+        return [f"{where}; see the report for advice on each."]
     lines = []
     for row in rows:
         sentence = f"{row.name}: tuned is worse than default. {row.worse} {row.next_step or ''}"
@@ -129,7 +129,7 @@ def _worse(rows: list[RegionReport]) -> list[str]:
 
 
 def report_decimals(report: Report) -> int | None:
-    """The decimals of every number of the report metric, so that columns can be compared."""
+    """Return the decimals of all numbers of the report metric, so that columns can be compared."""
     return column_decimals(
         [
             value

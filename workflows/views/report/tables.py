@@ -1,4 +1,4 @@
-"""The cells of the page's tables: texts and what they sort by. Nothing here is HTML."""
+"""The cells of the page's tables: texts and sort keys, without HTML."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from trialfleet.workflows.views.report.summary import report_decimals
 
 FULL_TRAINING = "Full training"
 FULL_MEANS = (
-    "the best settings trained once more on the full budget; its model is the one that is "
-    "published, or kept out"
+    "the best settings trained once more on the full budget; its model is published or rejected"
 )
 MODEL = "Published model"
 COST = "USD"
-COST_MEANS = "what the region's jobs cost, failed attempts among them"
+COST_MEANS = "cost of the region's jobs, including failed attempts"
 EDGES = {"low": "at the lower end", "high": "at the upper end"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell: its text, what it sorts by (None: last), and its tone (a CSS class)."""
+    """A table's cell: its text, its sort key (None: last), and its tone (a CSS class)."""
 
     text: str
     key: float | str | None = None
@@ -34,7 +33,7 @@ class Cell:
 
     @property
     def written_key(self) -> str | None:
-        """The key as the page holds it; None where there is none or where the text is it."""
+        """The key in the page; None without one, or if it equals the text."""
         if self.key is None:
             return None
         key = f"{self.key:.9g}" if isinstance(self.key, float) else str(self.key)
@@ -43,9 +42,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the overview: its title, its kind ("number" or "text"), and its cells' maker.
+    """A column of the overview: its title, its kind ("number" or "text"), and its cell function.
 
-    A phone shows the others only on demand where `brief` is false; `hint` explains the title.
+    Phones show a column that is not `brief` only on demand; `hint` explains the title.
     """
 
     title: str
@@ -56,7 +55,7 @@ class Column:
 
 
 def region_columns(report: Report) -> list[Column]:
-    """The overview's columns after the region's name; without those that all would leave empty."""
+    """Return the overview's columns after the region's name, without empty columns."""
     return [
         column
         for column in (*_compared_columns(report), *_course_columns(report))
@@ -111,26 +110,26 @@ def _failed(row: RegionReport) -> Cell:
 
 
 def _model(row: RegionReport) -> Cell:
-    """The end of a published model's path: the run's id. The page has the rest as its title."""
+    """Return the last part of a published model's path, the run's id; its title has the rest."""
     name = f.NOTHING if row.published is None else PurePath(row.published).name
     return Cell(name, row.published or None, "path")
 
 
 def region_rows(report: Report) -> list[tuple[RegionReport, list[Cell]]]:
-    """The overview's rows, cells as `region_columns`."""
+    """Return the overview's rows, with cells as in `region_columns`."""
     columns = region_columns(report)
     return [(row, [column.cell(row) for column in columns]) for row in report.regions]
 
 
 def gain_tone(comparison: Comparison) -> str:
-    """The tone of a gain."""
+    """Return the tone of a gain."""
     gain = comparison.gain
     return "" if not gain else "good" if gain > 0 else "bad"
 
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One parameter, best against default; places are percent of its range, None: no number."""
+    """One parameter, best against default; places in percent of its range, None: not a number."""
 
     name: str
     default: str
@@ -144,7 +143,7 @@ class SettingRow:
 
 
 def setting_rows(row: RegionReport) -> list[SettingRow]:
-    """The settings table."""
+    """Return the rows of the settings table."""
     return [_setting_row(item, row.best_trial is not None) for item in row.settings]
 
 
@@ -167,7 +166,7 @@ def _setting_row(item: Setting, has_best: bool) -> SettingRow:
 
 
 def _text_of(item: Setting, values: Sequence[Any]) -> Callable[[Any], str]:
-    """How these values of a parameter are written; choices as the study has them."""
+    """Return the formatter of a parameter's values; choices as in the study."""
     is_choice = item.range is not None and item.range.choices is not None
     return f.setting if is_choice else f.alike(values)
 

@@ -1,8 +1,7 @@
-"""Which machine ran what, and when: the rows of the report's timeline.
+"""The rows of the report's timeline: which machine ran which job, and when.
 
-HTCondor carves a machine's slots anew for each job and uses their names again, so slots can't be
-counted by their names. A row is room for one job at a time: a machine has as many as it ever ran at
-once.
+HTCondor creates a machine's slots for each job and reuses their names, so slots can't be counted by
+name. A row has one job at a time: a machine has as many rows as it ever ran jobs at once.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.status.pauses import Span, paused_within
 from trialfleet.workflows.views.report.model import RegionReport, Report
 
-TO_COME = 0.04  # of a run that goes on: so far past the latest news are jobs drawn that still run
+TO_COME = 0.04  # of a run's time: how far past the latest event running jobs are drawn
 GATE = "gate"  # as a job's state; a full training's is "full training"
 LOST = {End.FAILED: "failed attempt", End.EVICTED: "cut off"}  # executions that led to nothing
 OVERLAP = 1.0  # seconds that one job's end and the next one's start may overlap in their logs
@@ -33,11 +32,11 @@ class Bar(NamedTuple):
     Attributes:
         region: the region's place in the report.
         trial: the trial's number; None for the full training and the gate.
-        state: the trial's state; of an execution that was lost, how it was (`LOST`).
-        start: when it began.
+        state: the trial's state; for a lost execution, its kind (`LOST`).
+        start: when it started.
         end: when it ended.
-        machine: where.
-        row: its row in the timeline, once it has one.
+        machine: the machine.
+        row: its row in the timeline, once assigned.
     """
 
     region: int
@@ -51,13 +50,13 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """Every execution of a job whose time is known; where logs are gone, each job's last attempt.
+    """All executions of jobs with known times; without logs, each job's last attempt.
 
     Attributes:
-        rows: the machine of each row; those of one machine lie together.
+        rows: the machine of each row; rows of one machine are together.
         bars: the executions, at most one at a time in a row.
         pauses: from and to, in Unix seconds: when the run was stopped, and resumed later.
-        undrawn: attempts that nothing tells the times of: those before their jobs' last.
+        undrawn: the number of attempts with unknown times, before their jobs' last.
     """
 
     rows: tuple[str, ...]
@@ -67,37 +66,37 @@ class Timeline:
 
     @property
     def jobs(self) -> int:
-        """How many jobs these are the executions of."""
+        """The number of jobs."""
         return len({(bar.region, bar.trial, bar.state == GATE) for bar in self.bars})
 
     @property
     def lost(self) -> int:
-        """How many executions led to nothing, or were cut off."""
+        """The number of lost executions: failed or interrupted."""
         return sum(bar.state in LOST.values() for bar in self.bars)
 
     @cached_property
     def start(self) -> float:
-        """When the first job began."""
+        """The start of the first job."""
         return min((bar.start for bar in self.bars), default=0.0)
 
     @cached_property
     def end(self) -> float:
-        """When the last job ended."""
+        """The end of the last job."""
         return max((bar.end for bar in self.bars), default=0.0)
 
     @property
     def paused_seconds(self) -> float:
-        """How long the run was paused between the first job's start and the last one's end."""
+        """The time of the run's pauses between the first job's start and the last one's end."""
         return paused_within(self.pauses, self.start, self.end)
 
     @property
     def active_seconds(self) -> float:
-        """From the first job's start to the last one's end, without pauses."""
+        """The time from the first job's start to the last one's end, without pauses."""
         return self.end - self.start - self.paused_seconds
 
     @property
     def job_seconds(self) -> float:
-        """How long all jobs took together, as they are drawn."""
+        """The total time of all jobs, as drawn."""
         return sum(bar.end - bar.start for bar in self.bars)
 
     @property
@@ -113,7 +112,7 @@ class Timeline:
 
 
 def timeline_of(report: Report) -> Timeline:
-    """The jobs of a run, as its report has them."""
+    """Return the timeline of a run's jobs from its report."""
     until = _until(report)
     undrawn = sum(
         max(1, job.attempts) - 1
@@ -131,7 +130,7 @@ def timeline_of(report: Report) -> Timeline:
 
 
 def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 0) -> Timeline:
-    """Jobs in as few rows per machine as they need: each takes the first free one."""
+    """Return jobs in the fewest rows per machine: each takes the first free row."""
     machines: dict[str, _Rows] = defaultdict(_Rows)
     for each in sorted(found, key=lambda each: (each.start, each.end)):
         machines[each.machine].take(each)
@@ -145,7 +144,7 @@ def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 
 
 
 class _Rows:
-    """The rows of a machine while they are filled, job by job as they began."""
+    """The rows of a machine while they are filled, in order of the jobs' starts."""
 
     def __init__(self) -> None:
         self.rows: list[list[Bar]] = []
@@ -153,7 +152,7 @@ class _Rows:
         self._free: list[int] = []
 
     def take(self, job: Bar) -> None:
-        """Put a job into the first row that is free, or into a new one."""
+        """Put a job into the first free row, or into a new one."""
         latest = job.start + min(OVERLAP, (job.end - job.start) / 2)
         while self._taken and self._taken[0][0] <= latest:
             heappush(self._free, heappop(self._taken)[1])
@@ -165,7 +164,7 @@ class _Rows:
 
 
 def _until(report: Report) -> float:
-    """When jobs that still run are drawn to end."""
+    """Return the drawn end of running jobs."""
     if report.finished is not None:
         return report.finished.timestamp()
     jobs = [each for region in report.regions for each in _jobs(region)]
@@ -178,15 +177,15 @@ def _until(report: Report) -> float:
 def bars_of(
     at: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Where a job executed, and when.
+    """Yield the bars of a job's executions.
 
     Args:
         at: its region's place in the report.
-        number: its trial's; None: it is a full training, or a gate.
-        state: its trial's, or which of these it is.
-        job: what is known of it.
-        stays: its executions; none: the last is drawn by what `job` says.
-        until: when a job that still runs is drawn to end.
+        number: its trial's number; None for a full training or a gate.
+        state: its trial's state, or "full training" or the gate's.
+        job: the job's data.
+        stays: its executions; empty: the last one is drawn from `job`.
+        until: the drawn end of a running job.
     """
     yield from _executions(at, number, state, stays, until)
     if job.started is None or stays:
@@ -205,7 +204,7 @@ def bars_of(
 def _executions(
     at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Every stay of a job in a slot: the last is as the trial is, those before it were lost."""
+    """Yield a bar per stay of a job in a slot: the last has the trial's state, others are lost."""
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
@@ -224,6 +223,6 @@ def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:
-    """node-10 after node-2."""
+    """Return a natural sort key: node-10 after node-2."""
     parts = re.split(r"([0-9]+)", text)
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

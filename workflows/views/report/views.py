@@ -1,4 +1,4 @@
-"""What the page's templates show: texts and sort keys, decided here so that templates only lay out.
+"""The texts and sort keys of the page's templates, which only lay them out.
 
 Nothing here is HTML: the templates escape every text.
 """
@@ -38,7 +38,7 @@ LEAST_DEFAULT = 0.1  # of a value and its default: where that is nearer to zero,
 
 
 def header(report: Report) -> list[tuple[str, str, str]]:
-    """The tiles on top: label, value, what stands under it."""
+    """Return the tiles at the top: label, value, and the text below."""
     regions = report.regions
     tuned = sum(row.status == Stage.TUNED for row in regions)
     published = sum(row.status == Stage.PUBLISHED for row in regions)
@@ -56,7 +56,7 @@ def header(report: Report) -> list[tuple[str, str, str]]:
         else (
             "Models published",
             f"{published:,}",
-            f"of {f.counted(len(regions), 'region')}" + (f" · {kept:,} kept out" if kept else ""),
+            f"of {f.counted(len(regions), 'region')}" + (f" · {kept:,} rejected" if kept else ""),
         ),
         ("Trials completed", f"{report.complete:,}", trials),
         (f"Median gain, {report.report_metric}", middle, helped if gains else "nothing to compare"),
@@ -71,16 +71,16 @@ def header(report: Report) -> list[tuple[str, str, str]]:
 
 
 def _lost(report: Report) -> str:
-    """The part of that which was lost, where it is no less than a percent."""
+    """Return the lost part of the compute time, if it is at least one percent."""
     share = report.lost_share or 0.0
     return f" · {share:.0%} lost" if share >= 0.01 else ""
 
 
 def _median_gain(report: Report) -> tuple[str, str]:
-    """The median of the regions' gains, and what it is a part of.
+    """Return the median of the regions' gains, and its unit.
 
-    Regions' values may be of different sizes, so it is in percent of each one's default settings,
-    but where one of these is near zero.
+    Values of regions may differ in size, so it is in percent of each region's value with default
+    settings, unless one of these is near zero.
     """
     compared = [row.report for row in report.regions if row.report.gain is not None]
     shares = [share for each in compared if (share := _share(each)) is not None]
@@ -99,7 +99,7 @@ def _share(item: Comparison) -> float | None:
 
 
 def subtitle(report: Report) -> str:
-    """Under the study's name: run, objective, when."""
+    """Return the line under the study's name: run, objective, time."""
     objective = f"{report.direction} {report.metric}"
     when = (
         f"finished {_moment(report.finished)}"
@@ -110,7 +110,7 @@ def subtitle(report: Report) -> str:
 
 
 def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
-    """Why someone should look at regions, and at which; the most regions first."""
+    """Return the problems of regions and these regions, the most frequent problem first."""
     reasons: dict[str, list[RegionReport]] = {}
     for row in report.regions:
         reason, _ = _trouble(row)
@@ -120,49 +120,49 @@ def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
 
 
 def next_command(row: RegionReport) -> str | None:
-    """What to type about a region that needs attention."""
+    """Return the command for a region that needs attention."""
     return _trouble(row)[1]
 
 
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Why someone should look at a region, and what to type then; no reason where nobody should.
+    """Return a region's problem and the command for it; an empty problem if there is none.
 
-    `why` says where a region stands: of tuned settings that are worse it knows nothing.
+    `trialfleet why` explains a region's state, but not tuned settings that are worse.
     """
-    if reason := _why_it_stands_there(row):
+    if reason := _problem(row):
         return reason, row.why_command
     if row.worse is not None:
         return f"tuned settings are worse than default by {row.report.metric}", row.next_command
     return row.holdout or row.changed or row.checks or "", row.why_command
 
 
-def _why_it_stands_there(row: RegionReport) -> str:
+def _problem(row: RegionReport) -> str:
     if row.stopped:
         return f"{row.status}: {row.stopped.partition(SEE)[0]}"
     if group_of(row) == "failed":
-        return f"{row.status}: {row.finished} of {row.budget_trials} trials are over"
+        return f"{row.status}: {row.finished} of {row.budget_trials} trials have ended"
     if row.failed > row.complete:
         return f"{row.failed} of {row.complete + row.failed} trials failed"
     if row.status == Stage.KEPT and row.not_latest:
         why = row.not_latest.partition("; to change that")[0]
-        return f"its new model is not in force: {why}"
+        return f"its new model is not the current one: {why}"
     return (row.gate_worse and row.not_latest is None and row.gate) or ""
 
 
 def lesson(row: RegionReport) -> str:
-    """What the optimiser learned from former runs; empty where that was nothing."""
+    """Return the previous runs that the optimiser learned from; empty without any."""
     if not row.taught:
         return ""
     named = list(row.taught.items())[:MOST_TEACHERS]
     return (
-        "Learned from former runs, which the model of the last trial weighed so: "
+        "Learned from previous runs; their weights in the optimiser's model at the last trial: "
         + ", ".join(f"{name} {weight:.2f}" for name, weight in named)
-        + ". 1 takes their results as they are, 0 not at all."
+        + ". 1 uses all of a run's results, 0 none."
     )
 
 
 def log_of(row: RegionReport) -> str:
-    """The log to read first of a region in which trials failed; empty where there is none."""
+    """Return the first log to read of a region with failed trials; empty without one."""
     if not row.failed and row.status != Stage.FAILED:
         return ""
     found = (each.partition(SEE)[2] for each in (row.stopped, row.cause) if each)
@@ -170,7 +170,7 @@ def log_of(row: RegionReport) -> str:
 
 
 def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
-    """A region's figures in words: label, text and tone (a CSS class)."""
+    """Yield a region's figures in words: label, text and tone (a CSS class)."""
     for item in [row.objective, row.report] if report.is_apart else [row.objective]:
         if (item.default, item.tuned) != (None, None):
             yield item.metric, _comparison(item), ""
@@ -193,7 +193,7 @@ def _digits(value: float) -> str:
 
 
 def full_training_note(report: Report) -> str:
-    """What a full training is; empty where no region had one."""
+    """Return an explanation of full trainings; empty if no region had one."""
     trained = any(row.final is not None or row.final_job is not None for row in report.regions)
     return f"{FULL_TRAINING}: {FULL_MEANS}." if trained else ""
 
@@ -211,7 +211,7 @@ def _trial_counts(row: RegionReport) -> str:
 
 
 def early_stopping_note(report: Report) -> str:
-    """What early stopping gave; empty where no trial was stopped."""
+    """Return the effect of early stopping; empty if no trial was stopped."""
     stopped = sum(row.stopped_early for row in report.regions)
     if not stopped:
         return ""
@@ -222,7 +222,7 @@ def early_stopping_note(report: Report) -> str:
     part = round(100 * saved / (saved + used)) if saved else 0
     if saved < 1 or not part:
         return f"{words}."
-    time = f"some {f.duration(saved)} of compute, {part} % of what all trials would have taken"
+    time = f"about {f.duration(saved)} of compute, {part} % of the time without stops"
     return f"{words}, which saved {time}."
 
 
@@ -238,12 +238,16 @@ def _time(row: RegionReport) -> str:
     return f"{wall}, {compute}{' on ' + where if where else ''}"
 
 
+def _pause(seconds: float) -> str:
+    return f"{f.duration(seconds)} of pauses in between"
+
+
 def _paused(seconds: float) -> str:
     return f"paused {f.duration(seconds)} in between" if seconds else ""
 
 
 def failure_rows(row: RegionReport) -> list[tuple[str, str, str]]:
-    """Failures: how often, which trials, the error."""
+    """Return failures: the count, the trials and the error."""
     return [
         (
             f"{len(item.trials)} {f.TIMES}",
@@ -260,7 +264,7 @@ def _trial_names(trials: Sequence[int]) -> str:
 
 
 def verdict(row: RegionReport) -> str:
-    """What a reader may otherwise miss: that nothing beat the default settings."""
+    """Return a note if no trial beat the default settings; otherwise empty."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
     return f"None of {f.counted(row.complete - 1, 'other trial')} beat the default settings."
@@ -268,7 +272,7 @@ def verdict(row: RegionReport) -> str:
 
 @dataclass(frozen=True)
 class Switch:
-    """A choice of how to lay out an axis: what it is of, its options (value, text), the chosen."""
+    """A choice of an axis's layout: its kind, its options (value, text) and the chosen one."""
 
     kind: str
     legend: str
@@ -280,7 +284,7 @@ SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:
-    """What there is to choose: a logarithm of positive values, a view without values far away."""
+    """Return the choices: logarithmic for positive values, and a range without outliers."""
     found = []
     if scale.log:
         options = (("linear", "Linear"), ("log", "Log"))
@@ -294,74 +298,77 @@ def switches(scale: Scale, of: str = "") -> list[Switch]:
 
 
 def costs_note(report: Report) -> str:
-    """Below the picture of costs: what is in it, and what is not."""
-    lost = "lost are attempts that failed and executions that were cut off."
+    """Return the note below the chart of costs: what it includes."""
+    lost = "lost: failed attempts and interrupted executions."
     if not report.boot_usd and not report.idle_usd:
-        return f"Jobs alone; {lost} A fleet's nodes also cost while they boot and idle:"
+        return f"Jobs only; {lost} A fleet's nodes also cost money while they boot and idle:"
     return (
-        f"Jobs by region; {lost} Boot and idle are this run's part in what the fleet's nodes cost "
-        "without a job until this page was written. Until now it may be more:"
+        f"Jobs by region; {lost} Boot and idle: this run's share of the cost of the fleet's nodes "
+        "without a job, until this page was written. For the present cost:"
     )
 
 
 def timeline_note(timeline: Timeline) -> str:
-    """What the rows of the whole run's timeline are, and how busy they were."""
+    """Return the note on the timeline: its rows, and how busy they were."""
     jobs, rows = f.counted(timeline.jobs, "job"), f.counted(len(timeline.rows), "row")
     machines = f.counted(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
     if timeline.lost:
         lost = f.counted(timeline.lost, "execution")
-        caption += f" {lost} failed or were cut off, and are drawn with a dashed edge."
+        caption += f" {lost} failed or were interrupted; they have a dashed edge."
     if timeline.undrawn:
-        whose = "each job's last is drawn, without"
-        caption += f" Of some jobs {whose} {f.counted(timeline.undrawn, 'attempt')} before it."
+        caption += (
+            f" Some jobs show only their last attempt, without "
+            f"{f.counted(timeline.undrawn, 'earlier attempt')}."
+        )
     if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
         return caption
-    left_out = f", {_paused(timeline.paused_seconds)} left out" if timeline.paused_seconds else ""
+    left_out = f", without {_pause(timeline.paused_seconds)}" if timeline.paused_seconds else ""
     share = f"{f.duration(timeline.job_seconds)} of {rows} {f.TIMES} "
     share += f.duration(timeline.active_seconds)
     return (
-        f"{caption} Busy {timeline.busy:.0%}: the jobs took {share}, from the first job's start to "
-        f"the last one's end{left_out}."
+        f"{caption} Busy {timeline.busy:.0%}: the jobs took {share}, from the start of the first "
+        f"job to the end of the last one{left_out}."
     )
 
 
 def share(item: Importance) -> str:
-    """How much a parameter counts, and what that rests on."""
+    """Return a parameter's importance, and the number of trials that it is based on."""
     return f"{item.share:.0%} · {f.counted(item.trials, 'trial')}"
 
 
 def importance_note(row: RegionReport) -> str:
-    """What the importance rests on, or why there is none."""
+    """Return the basis of the importance, or why there is none."""
     note = row.importance_note or ""
     why = f"{note[:1].upper()}{note[1:]}." if note else ""
     if not row.importance:
         return why
     return (
-        f"Share in reaching the best results, and how many completed trials had it. {why}".rstrip()
+        f"Share in reaching the best results, and number of completed trials with the parameter. "
+        f"{why}".rstrip()
     )
 
 
 def pair_note(pair: Pair) -> str:
-    """What the picture of the two leading parameters shows, or why there is none."""
+    """Return the note on the chart of the two leading parameters, or why there is none."""
     if pair.kind == "contour":
         return (
-            f"Smoothed over {pair.trials} trials; blank where none is near. The ring is the best."
+            f"Smoothed over {pair.trials} trials; blank without a near trial. Ring: the best trial."
         )
     if pair.kind == "scatter" and pair.trials < PAIR_TRIALS:
-        few = f"{f.counted(pair.trials, 'trial')}, too few for a surface (from {PAIR_TRIALS})"
-        return f"{few}. The ring is the best trial."
+        few = f"{f.counted(pair.trials, 'trial')}, too few for a surface (at least {PAIR_TRIALS})"
+        return f"{few}. Ring: the best trial."
     if pair.kind == "scatter":
-        return "One dot per trial: between choices there is no surface. The ring is the best trial."
-    return f"It takes two searched parameters that {SCATTER_TRIALS} completed trials have."
+        return "One dot per trial, because choices have no surface. Ring: the best trial."
+    return f"Needs two searched parameters that at least {SCATTER_TRIALS} completed trials have."
 
 
 def slices_note(pictures: Pictures) -> str:
-    """Below the pictures of single parameters."""
+    """Return the note below the charts of single parameters."""
     best = "The filled dot is the best trial."
     if not (left_out := len(pictures.searched) - len(pictures.drawn)):
         return best
-    return f"{best} {f.counted(left_out, 'less important parameter')} in the table alone."
+    return f"{best} {f.counted(left_out, 'less important parameter')} only in the table."
 
 
 def _moment(time: datetime) -> str:
@@ -369,7 +376,7 @@ def _moment(time: datetime) -> str:
 
 
 def summary_line(row: RegionReport, decimals: int | None) -> str:
-    """A closed region's one line: the tuned report metric and its gain."""
+    """Return the line of a closed region: the tuned report metric and its gain."""
     if row.report.tuned is None:
         return ""
     gain = "" if row.report.gain is None else f" ({f.signed(row.report.gain, decimals)})"

@@ -1,7 +1,7 @@
-"""The page's addresses, and what each of them shows.
+"""The page's URLs and their content.
 
-A page is a frame around a part that lives: the browser asks for it again each second with the
-version that it has, and gets 204 and nothing else as long as that is still so.
+A page is a frame around a live part. The browser requests that part each second with its version,
+and gets an empty 204 while it is unchanged.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _ASSETS = {
     "page.js": "text/javascript",
     "theme.js": "text/javascript",
 }
-# A page of its own that can ask for none of the others; the file's own policy names its scripts.
+# A separate page that can't request the others; the file's own policy names its scripts.
 _REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 _PACKING = 4  # gzip's level
 _PACKED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
 _KEPT = 64  # rendered parts
-_TURN = 15.0  # seconds after which a part is rendered anew: ages, and how far what runs has come
+_TURN = 15.0  # seconds after which a part is rendered again, for ages and progress
 
 
 class Pages:
-    """Renders the pages of runs, each once for all who look at it.
+    """Renderer of the pages of runs, each once for all readers.
 
     Args:
-        runs: which there are.
-        dashboard: the folder of the run that optuna-dashboard shows beside them, if it does.
+        runs: the runs.
+        dashboard: the folder of the run that optuna-dashboard shows, if it is served.
     """
 
     def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
@@ -70,15 +70,15 @@ class Pages:
         self._rendered: OrderedDict[tuple[object, ...], _Rendered] = OrderedDict()
 
     def warm_up(self) -> None:
-        """Read the run that the first page shows, so that nobody waits for what is slow at first.
+        """Render the first page once, so that no reader waits for slow first steps.
 
-        Modules are imported, templates compiled and finished trials fetched.
+        These are importing modules, compiling templates and fetching finished trials.
         """
-        with suppress(TrialfleetError):  # whoever asks for the page sees it
+        with suppress(TrialfleetError):  # the first request shows it
             self.newest(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}))
 
     def newest(self, request: Request) -> Response:
-        """The screen of the newest run, whichever that is at the moment."""
+        """Return the page of the newest run at this moment."""
         try:
             run = self.runs.newest()
         except InputError as error:
@@ -87,12 +87,12 @@ class Pages:
         return self._run(request, run, "/")
 
     def run(self, request: Request) -> Response:
-        """The screen of one run."""
-        run = self._called(request)
+        """Return the page of one run."""
+        run = self._named(request)
         return self._run(request, run, views.run_path(run.key))
 
     def region(self, request: Request) -> Response:
-        """All about a region of a run."""
+        """Return the page of a region of a run."""
         run, snapshot, slug = self._of_region(request)
         return self._answer(
             request,
@@ -102,11 +102,11 @@ class Pages:
         )
 
     def trial(self, request: Request) -> Response:
-        """A trial's settings and the ends of its logs."""
+        """Return the page of a trial: its settings and the ends of its logs."""
         run, snapshot, slug = self._of_region(request)
         page = details.trial_page(snapshot, slug, request.path_params["node"])
         if page is None:
-            return _missing("no such trial")
+            return _missing("the trial does not exist")
         return self._answer(
             request,
             None,
@@ -117,7 +117,7 @@ class Pages:
         )
 
     def all(self, request: Request) -> Response:
-        """The runs that there are."""
+        """Return the page with the list of runs."""
         return self._answer(
             request,
             None,
@@ -133,18 +133,18 @@ class Pages:
         )
 
     def report(self, request: Request) -> Response:
-        """A run's report, as it lies in its folder."""
-        run = self._called(request)
+        """Return a run's report file."""
+        run = self._named(request)
         if not has_report(run.folder):
-            return _missing("no report yet; trialfleet report writes one")
+            return _missing("no report yet; to write one: trialfleet report")
         headers = {"Content-Security-Policy": _REPORT_POLICY, "Cache-Control": "no-store"}
         return FileResponse(run.folder.report_page, media_type="text/html", headers=headers)
 
     def metrics(self, request: Request) -> Response:
-        """The newest run of each study, and its days, for Prometheus."""
+        """Return the metrics of each study's newest run and days for Prometheus."""
         snapshots = []
         for run in self.runs.newest_of_each():
-            with suppress(TrialfleetError):  # one that can't be read has no metrics
+            with suppress(TrialfleetError):  # an unreadable run has no metrics
                 snapshots.append(self.live.of(run.folder).snapshot())
         accept = request.headers.get("accept", "")
         days = filter(None, map(study_days, self.runs.daily_folders()))
@@ -185,15 +185,15 @@ class Pages:
             views=views,
         )
 
-    def _called(self, request: Request) -> KnownRun:
-        return self.runs.called(request.path_params["run"])
+    def _named(self, request: Request) -> KnownRun:
+        return self.runs.find(request.path_params["run"])
 
     def _of_region(self, request: Request) -> tuple[KnownRun, Snapshot, str]:
-        run = self._called(request)
+        run = self._named(request)
         slug = request.path_params["region"]
         snapshot = self.live.of(run.folder).snapshot()
         if slug not in snapshot.graph:
-            raise InputError(f"no region {slug!r} in this run")
+            raise InputError(f"the region {slug!r} does not exist in this run")
         return run, snapshot, slug
 
     def _answer(
@@ -205,14 +205,14 @@ class Pages:
         *,
         polls: bool = True,
     ) -> Response:
-        """A page, or its living part alone where the browser says which version it has.
+        """Return a page, or only its live part if the browser names its version.
 
         Args:
-            request: what the browser asks for.
-            key: what the part is made of: the same key, the same part; None: of what may change.
-            title: of the page.
-            render: makes the living part.
-            polls: whether the page asks for it again.
+            request: the browser's request.
+            key: the cache key of the part; None: don't cache it.
+            title: the page's title.
+            render: renders the live part.
+            polls: whether the page requests the part again.
         """
         found = self._part(key, partial(_Rendered.of, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")
@@ -230,7 +230,7 @@ class Pages:
     def _part(self, key: object, render: Callable[[], _Rendered]) -> _Rendered:
         if key is None:
             return render()
-        with self._lock:  # a second page waits for what the first has rendered
+        with self._lock:  # a second request waits for the first one's rendering
             found = self._rendered.pop((key,), None) or render()
             self._rendered[(key,)] = found
             while len(self._rendered) > _KEPT:
@@ -240,7 +240,7 @@ class Pages:
 
 @dataclass(frozen=True)
 class _Rendered:
-    """The living part of a page, and which version of it that is."""
+    """The live part of a page, and its version."""
 
     html: Markup
     version: str
@@ -260,12 +260,12 @@ class _Rendered:
 
     @cached_property
     def packed(self) -> bytes:
-        """Compressed, once for all who look at it."""
+        """The compressed part, once for all readers."""
         return gzip.compress(self.html.encode(), _PACKING)
 
 
 def has_report(folder: RunFolder) -> bool:
-    """Whether a run has a report; a link is not followed."""
+    """Return whether a run has a report, without following links."""
     return folder.report_page.is_file() and not folder.report_page.is_symlink()
 
 
@@ -293,7 +293,7 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
 
 
 def _tile(snapshot: Snapshot, tile: views.Tile, place: int, key: str) -> Markup:
-    """A region's tile, rendered when it changes."""
+    """Return a region's tile, rendered after changes."""
 
     def made() -> Markup:
         path = views.region_path(key, tile.slug)
@@ -304,7 +304,7 @@ def _tile(snapshot: Snapshot, tile: views.Tile, place: int, key: str) -> Markup:
 
 
 def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
-    """What stands below the timeline of a run, and its numbers; an empty text without any job."""
+    """Return the note below a run's timeline, and its data; an empty note without jobs."""
     timeline = timeline_of_run(snapshot)
     names = [region.name for region in snapshot.look.status.regions]
     note = report_views.timeline_note(timeline) if timeline.bars else ""
@@ -312,7 +312,7 @@ def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
 
 
 def _regions_json(timeline: Timeline, names: Sequence[str]) -> Markup:
-    """What the pictures of all regions together draw."""
+    """Return the data of the charts of all regions together."""
     return script_json({"names": names, "timeline": chart_data.timeline_data(timeline)})
 
 
@@ -342,14 +342,14 @@ def application(
     cookie: str,
     routes: tuple[BaseRoute, ...] = (),
 ) -> Guard:
-    """Return what answers requests.
+    """Return the application that answers requests.
 
     Args:
         pages: the pages.
         hosts: see `Guard`.
         token: see `Guard`.
         cookie: see `Guard`.
-        routes: more of them, such as those of optuna-dashboard.
+        routes: more routes, such as those of optuna-dashboard.
     """
     app = Starlette(
         routes=[
@@ -380,7 +380,7 @@ def _trouble(_: Request, error: Exception) -> Response:
 def _asset(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _ASSETS:
-        return _missing("no such file")
+        return _missing("the file does not exist")
     headers = {"Cache-Control": "private, max-age=31536000, immutable"}
     return Response(_text_of(name), media_type=_ASSETS[name], headers=headers)
 
@@ -399,6 +399,6 @@ def _text_of(name: str) -> str:
 
 @cache
 def _versions() -> dict[str, str]:
-    """The address of each file of ours: another one when the file is another."""
+    """Return the URL of each asset, which changes with its content."""
     digests = {name: hashlib.sha256(_text_of(name).encode()).hexdigest()[:12] for name in _ASSETS}
     return {name: f"/assets/{name}?{digest}" for name, digest in digests.items()}

@@ -1,4 +1,4 @@
-"""The model in force of each region of a run: how old it is, and what it measured."""
+"""The current model of each region of a run: its age and its metrics."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trialfleet.workflows.study.spec import Study
 
 @dataclass(frozen=True, kw_only=True)
 class Champion:
-    """The model in force of a region.
+    """The current model of a region.
 
     Attributes:
         run: the run that published it.
-        as_of: how new it is; None where that isn't known.
-        created: when that run was planned; likewise.
-        metrics: of its full training.
+        as_of: the time that it represents; None if unknown.
+        created: when that run was planned; None if unknown.
+        metrics: the metrics of its full training.
     """
 
     run: str
@@ -31,11 +31,11 @@ class Champion:
 
 
 class ChampionsReader:
-    """Reads the models in force again and again, those of a folder that changed.
+    """Reader of the current models that reads only changed folders again.
 
     Args:
-        study: theirs.
-        slugs: those of its regions.
+        study: the study of the models.
+        slugs: the slugs of its regions.
     """
 
     def __init__(self, study: Study, slugs: Iterable[str]) -> None:
@@ -45,7 +45,7 @@ class ChampionsReader:
         self._known: dict[str, tuple[int, Champion | None]] = {}
 
     def read(self) -> dict[str, Champion]:
-        """Return the models in force, by the slugs of the regions that have one."""
+        """Return the current models, by the slugs of the regions that have one."""
         for slug, folder in self._folders.items():
             changed, known = folder_stamp(folder), self._known.get(slug)
             if not (known and changed and known[0] == changed):
@@ -66,5 +66,5 @@ class ChampionsReader:
 
 
 def models_folder(study: Study, slug: str) -> Path:
-    """Return the folder of a region's models, there or not."""
+    """Return the folder of a region's models, which may not exist."""
     return Path(study.publish) / study.name / slug

@@ -1,4 +1,4 @@
-"""What the pages behind the screen show: a region, a trial, the runs, the days of a study."""
+"""The content of the pages of a region, a trial, the runs, and a study's days."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ SHOWN_ROWS = 100  # of the matrix of days
 
 @dataclass(frozen=True, kw_only=True)
 class RegionPage:
-    """All about a region.
+    """The page of a region.
 
     Attributes:
-        report: the report of it alone.
-        facts: what the report doesn't have: label, text and tone.
-        progress: where its running trials run and how far they have come, by their nodes.
+        report: the report of this region only.
+        facts: facts that the report doesn't have: label, text and tone.
+        progress: the slots and the progress of its running trials, by node.
         models: its published models, the newest first.
     """
 
@@ -63,7 +63,7 @@ class RegionPage:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPage:
-    """A trial, a full training, or a node of several trials: settings, and the ends of its logs."""
+    """The page of a trial, a full training, or a node of several trials."""
 
     node: str
     region: str
@@ -75,7 +75,7 @@ class TrialPage:
 
 
 def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
-    """Return all about a region of a run."""
+    """Return the page of a region of a run."""
     region = _status_of(snapshot, slug)
     tile = views.tile_of(snapshot, region)
     return RegionPage(
@@ -94,18 +94,18 @@ def _status_of(snapshot: Snapshot, slug: str) -> RegionStatus:
 def _facts(
     snapshot: Snapshot, region: RegionStatus, tile: views.Tile
 ) -> Iterable[tuple[str, str, str]]:
-    """What the report doesn't say of a region: its models and what is to come."""
+    """Yield facts that the report doesn't have of a region: its models and its progress."""
     gain = tile.gain
     if gain.value is not None:
-        yield f"Against {gain.over}", f"{gain.text} by {gain.metric}", gain.tone
+        yield f"Compared with {gain.over}", f"{gain.text} by {gain.metric}", gain.tone
     champion = snapshot.champions.get(region.slug)
     if champion:
         since = views.since(champion, snapshot.now)
-        yield "Model in force", f"of run {champion.run}, {since}", ""
+        yield "Current model", f"of run {champion.run}, {since}", ""
     if region.seconds_left is not None:
         yield "Last trial ends in", rough_duration(region.seconds_left), ""
     verdict = gains.verdict_of(snapshot, region.slug)
-    if verdict and not (region.gate or region.not_latest):  # else the report says it
+    if verdict and not (region.gate or region.not_latest):  # otherwise the report has it
         yield "Gate", verdict.why, "good" if verdict.promoted else "bad"
     if region.drift:
         yield "Drift", region.drift, "bad"
@@ -114,7 +114,7 @@ def _facts(
 
 
 def _progress(region: RegionStatus) -> dict[str, str]:
-    """Where a region's running trials run, and how far they have come, by their nodes."""
+    """Return the slots and the progress of a region's running trials, by node."""
     return {each.node: ", ".join(_parts_of_progress(each)) for each in region.running_trials}
 
 
@@ -134,19 +134,19 @@ def _parts_of_progress(trial: RunningTrial) -> Iterable[str]:
 def _models(folder: Path) -> tuple[PublishedModel, ...]:
     try:
         return tuple(reversed(models_on(folder)[-_SHOWN_MODELS:]))
-    except OSError:  # nothing has been published yet
+    except OSError:  # nothing is published yet
         return ()
 
 
 def metrics_text(model: PublishedModel) -> str:
-    """What a model's full training measured."""
+    """Return the metrics of a model's full training."""
     metrics = model.card.get("metrics")
     values = metrics if isinstance(metrics, dict) else {}
     return ", ".join(f"{name} {setting(value)}" for name, value in values.items())
 
 
 def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
-    """A model's card as label, text and tone."""
+    """Return a model's card as label, text and tone."""
 
     def text(value: object) -> str:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
@@ -158,12 +158,12 @@ def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
 
 
 def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
-    """Return a trial of a region, or one of its nodes; None where it has none of this name."""
+    """Return the page of a region's trial or node; None if it has none of this name."""
     graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
     region = _status_of(snapshot, slug)
     trial = _trial_of(snapshot, region.name, node)
     if trial is None and node not in {*graph.trial_nodes, graph.best, graph.gate}:
-        return None  # nothing else of an address becomes a path
+        return None  # no other part of a URL becomes a path
     place = files.of_node(node)
     params = trial.params if trial else _params_in(place)
     metrics = trial.metrics if trial else reported_metrics(place)
@@ -187,7 +187,7 @@ def _facts_of(values: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
 
 
 def _trial_of(snapshot: Snapshot, region: str, node: str) -> Trial | None:
-    """The trial that a node of a region's graph has; None where it has none."""
+    """Return the trial of a DAG node; None without one."""
     look = snapshot.look
     found = [each for each in look.trials[region] if each.user_attrs.get("node") == node]
     return trial_of(region, found[-1], look.unfinished[region]) if found else None
@@ -196,7 +196,7 @@ def _trial_of(snapshot: Snapshot, region: str, node: str) -> Trial | None:
 def _trial_facts(
     study: Study, region: RegionStatus, trial: Trial
 ) -> Iterator[tuple[str, str, str]]:
-    """Label, text and tone of all but its settings and metrics, which have places of their own."""
+    """Yield label, text and tone of a trial's facts, except its settings and metrics."""
     roles = ["best"] if trial.trial == region.best_trial else []
     roles += ["default settings"] if trial.baseline else []
     tone = "strong" if "best" in roles else ""
@@ -231,7 +231,7 @@ def _params_in(place: TrialFolder) -> dict[str, Any]:
 
 
 def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
-    """Title, the end of the file, and what was left out."""
+    """Yield the title and the end of each log, and the number of omitted bytes."""
     for title, file in (
         ("Standard error", place.err),
         ("Standard output", place.out),
@@ -240,7 +240,7 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
     ):
         text, left_out = job_files.tail(file, _LOG_BYTES)
         if text:
-            more = f"{left_out:,} bytes before that in {file}" if left_out else ""
+            more = f"{left_out:,} earlier bytes are in {file}" if left_out else ""
             yield title, text.decode(errors="replace"), more
 
 
@@ -248,11 +248,11 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
 
 
 def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
-    """Return the newest runs, each with its name in addresses."""
+    """Return the newest runs, each with its name in URLs."""
     found = runs.all()[:_SHOWN_RUNS]
     return list(zip(map(key_of, found), list_runs(found), strict=True))
 
 
 def days_of(study: str) -> tuple[DayView, ...]:
-    """Return the last days of a study; none where it doesn't run every day."""
+    """Return the last days of a study; empty if it doesn't run daily."""
     return days.days_of(DailyFolder.for_study(study))

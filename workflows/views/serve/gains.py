@@ -1,4 +1,4 @@
-"""How much better a region is than what was before: models with models, trials with trials."""
+"""The gain of a region: models compared with models, trials with trials."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from trialfleet.workflows.views.serve.live import Snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """How much better a region's best settings are than what was before: positive is better.
+    """The gain of a region's best settings over a reference: positive is better.
 
     Attributes:
-        compared: what was before, as `default`, and these, in which metric.
-        over: what was before: `the model in force`, `the former model`, or `default settings`.
-        kept_out: the gate did not let it pass, so a difference is no gain.
+        compared: the reference, as `default`, and the best settings, with the metric.
+        over: the reference: `the current model`, `the previous model`, or `default settings`.
+        is_rejected: whether the gate rejected it, so that a difference is not a gain.
     """
 
     compared: Comparison
     over: str
-    kept_out: bool = False
+    is_rejected: bool = False
 
     @property
     def value(self) -> float | None:
-        """The difference; None while there is nothing to compare."""
+        """The difference; None without a comparison."""
         return self.compared.gain
 
     @property
     def metric(self) -> str:
-        """In which they are compared."""
+        """The metric of the comparison."""
         return self.compared.metric
 
     @property
     def text(self) -> str:
-        """The difference, as people read it: `0.01 better`."""
+        """The difference in words: `0.01 better`."""
         if self.value is None:
             return NOTHING
         if not self.value:
@@ -56,21 +56,21 @@ class Gain:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The figure, and whether it is better or worse."""
+        """The figure, and the word better or worse."""
         figure, _, word = self.text.partition(" ")
         return figure, word
 
     @property
     def tone(self) -> str:
         """The CSS class of the figure."""
-        return "" if self.kept_out else gain_tone(self.compared)
+        return "" if self.is_rejected else gain_tone(self.compared)
 
 
 def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    """How much better a region's best settings are.
+    """Return the gain of a region's best settings.
 
-    The gate measured both models on the same rows, so its word counts where there is one. Without a
-    gate a full training is held against that of another run's model in force. Until there is one,
+    A gate's verdict counts first, because it measured both models on the same rows. Without a gate,
+    the full training is compared with that of another run's current model. Until there is one, the
     best and default settings are compared, as tuning ran them: a trial isn't a model yet. All but
     the gate compare by the report's metric.
     """
@@ -87,12 +87,12 @@ def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
             side.metrics.get(verdict.metric) for side in (verdict.challenger, verdict.champion)
         ]
         is_former = verdict.promoted and not region.awaits_approval
-        over = "the former model" if is_former else "the model in force"
+        over = "the previous model" if is_former else "the current model"
         if sides[0] is not None and sides[1] is not None:
             study = snapshot.frozen.study
             direction = rule_of(study).direction if study.gate else study.objective.direction
             found = _gain(sides[0], sides[1], direction, over, verdict.metric)
-            return replace(found, kept_out=not verdict.promoted)
+            return replace(found, is_rejected=not verdict.promoted)
     champion = snapshot.champions.get(region.slug)
     if champion and champion.run != snapshot.look.status.run:
         study = snapshot.frozen.study
@@ -100,12 +100,12 @@ def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
         before = champion.metrics.get(metric)
         final = reported_metrics(snapshot.folder.region(region.slug).best).get(metric)
         if before is not None and final is not None:
-            return _gain(final, before, study.compared_direction, "the model in force", metric)
+            return _gain(final, before, study.compared_direction, "the current model", metric)
     return _gain_of_trials(snapshot, region)
 
 
 def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    """How much better a region's best trial is than that of the default settings: the report's."""
+    """Return the gain of a region's best trial over the default settings, as in the report."""
     study = snapshot.frozen.study
     metric = study.compared_metric
     stored = snapshot.look.trials.get(region.name, ())
@@ -124,6 +124,6 @@ def _gain(
 
 
 def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
-    """Return what the gate said in this run; None where it hasn't said anything."""
+    """Return the gate's verdict in this run; None without one."""
     file = snapshot.folder.region(slug).verdict
     return unless_damaged(lambda: Verdict.from_json(read_json(file)), None)

@@ -1,8 +1,8 @@
-"""Looks at a run for all pages that show it: one look at a time, and only while somebody watches.
+"""Snapshots of a run for all pages that show it: one reader, and only while a page is open.
 
-Whether anything has changed is asked often and cheaply: of the modification times of files, as
-every file that matters is renamed into its folder, and of the states of the run's jobs. Only then
-is the run read. However often it changes, reading takes at most `_SHARE` of a core.
+Changes are detected often and cheaply: by the modification times of files, as every relevant file
+is renamed into its folder, and by the states of the run's jobs. Only a change causes the run to be
+read. Reading takes at most `_SHARE` of a core, however often the run changes.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
 
 T = TypeVar("T")
 
-_CHECK = 0.5  # seconds between two looks at modification times
-_QUEUE = 2.0  # … at the states of jobs
+_CHECK = 0.5  # seconds between two checks of modification times
+_QUEUE = 2.0  # … of the states of jobs
 _NO_QUEUE = 15.0  # … after the queue did not answer
-_AGAIN = 20.0  # seconds after which a run is read again, whatever has changed: what logs tell
-_SHARE = 0.008  # of a core that reading takes at most, however much changes
-_LONGEST = 2.0  # seconds between two looks at a run that changes all the time, and costs more
-_SHARE_OF_LATELY = 0.04  # likewise of what pages may show a few seconds later
-_UNWATCHED = 10.0  # seconds after which nobody watches any more
+_AGAIN = 20.0  # seconds after which an unchanged run is read again, for its logs
+_SHARE = 0.008  # maximum part of a core for reading
+_LONGEST = 2.0  # maximum seconds between two reads of a run that changes constantly
+_SHARE_OF_LATELY = 0.04  # likewise for parts that pages may show a few seconds later
+_UNWATCHED = 10.0  # seconds after the last request when watching stops
 
 
 class Kept:
-    """What was made of a run, for as long as what it was made of stays the same."""
+    """A cache of results, valid as long as their sources are unchanged."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[object, Any]] = {}
         self._lately: dict[str, tuple[float, Any]] = {}
 
     def of(self, name: Hashable, source: object, make: Callable[[], T]) -> T:
-        """Return what was made under a name of what equals the source; else it is made."""
+        """Return the result for a name if its source is equal; otherwise make it."""
         known = self._made.get(name)
         if known is None or known[0] != source:
             known = self._made[name] = source, make()
@@ -56,12 +56,12 @@ class Kept:
         return made
 
     def has(self, name: Hashable, source: object) -> bool:
-        """Return whether something was made under a name of what equals the source."""
+        """Return whether the cache has a result for a name and source."""
         known = self._made.get(name)
         return known is not None and known[0] == source
 
     def lately(self, name: str, make: Callable[[], T]) -> T:
-        """Return what was made lately: making it again and again takes a small part of a core."""
+        """Return a recent result, made again so rarely that it takes a small part of a core."""
         known = self._lately.get(name)
         if known is None or time.monotonic() >= known[0]:
             cpu = time.thread_time()
@@ -74,15 +74,15 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A run at one moment, and all that pages show of it.
+    """A run at one moment, for all pages.
 
     Attributes:
-        number: how many looks there were before: what is made of a snapshot stays as it is.
-        frozen: what the run froze.
+        number: the number of snapshots before, which identifies results made from this one.
+        frozen: the frozen study.
         graph: its regions.
-        champions: the model in force of each region, by slug.
-        seconds: what the look took.
-        kept: what was made of this look and of those before.
+        champions: the current model of each region, by slug.
+        seconds: how long reading took.
+        kept: the cache of results from this and previous snapshots.
     """
 
     number: int
@@ -97,20 +97,20 @@ class Snapshot:
 
     @property
     def now(self) -> datetime:
-        """The time; a run that nothing happens to is not looked at again."""
+        """The present time, which may be later than the snapshot."""
         return datetime.now(UTC)
 
     def turn(self, seconds: float) -> int:
-        """Which span of so many seconds it is: what is shown with the time of day changes with it.
+        """Return the number of the present time span, on which ages in the page depend.
 
-        Of a run that has ended only ages change: a minute is enough.
+        Only ages change after a run's end: then spans last a minute.
         """
         return int(time.time() / (60.0 if self.look.status.ended else seconds))
 
 
 @dataclass
 class _Queue:
-    """The states of a run's jobs, asked so that it costs next to nothing."""
+    """Cheap queries of the states of a run's jobs."""
 
     folder: RunFolder
     schedd: Any = None
@@ -119,7 +119,7 @@ class _Queue:
     last: object = None
 
     def stamp(self) -> object:
-        """What changes whenever a job does; asked now and then."""
+        """Return a value that changes with the states of jobs, queried at intervals."""
         if time.monotonic() - self.asked >= self.pause:
             self.asked = time.monotonic()
             try:
@@ -129,7 +129,7 @@ class _Queue:
         return self.last
 
     def _ask(self) -> object:
-        if self.schedd is None:  # finding the pool takes longer than asking it
+        if self.schedd is None:  # finding the pool takes longer than a query
             use(connect())
         import htcondor2
 
@@ -143,14 +143,14 @@ class _Queue:
 
 
 class LiveRun:
-    """A run that any number of pages show."""
+    """A run with any number of pages."""
 
     def __init__(self, folder: RunFolder, nodes: NodeReader) -> None:
-        """Take the run of a folder; where it stands is not read before somebody asks.
+        """Open the run of a folder; its state is read at the first request.
 
         Args:
-            folder: the run's.
-            nodes: asks the pool for its nodes, for all runs.
+            folder: the run's folder.
+            nodes: the reader of the pool's nodes, for all runs.
 
         Raises:
             InputError: its study can't be read.
@@ -158,7 +158,7 @@ class LiveRun:
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
         self._graph = {region.slug: region for region in graph_of(self._frozen.study).regions}
-        self._places = tuple(map(str, self._watched_places()))  # asked for twice a second
+        self._places = tuple(map(str, self._watched_places()))  # used twice a second
         self._reports: tuple[str, ...] = ()  # those of the trials that run
         self._reader: StatusReader | None = None
         self._kept = Kept()
@@ -172,9 +172,9 @@ class LiveRun:
         self._stamp: object = None
 
     def snapshot(self) -> Snapshot:
-        """Return the run as it was last looked at; the first who asks waits for the first look.
+        """Return the last snapshot; the first request waits for the first one.
 
-        From now on it is looked at again whenever it changes, until nobody has asked for a while.
+        From then on the run is read after each change, until there are no requests for a while.
 
         Raises:
             TrialfleetError: it can't be read.
@@ -191,17 +191,17 @@ class LiveRun:
             if self._error:
                 raise self._error
             if self._snapshot is None:
-                raise TrialfleetError(f"{str(self.folder.root)!r} can't be looked at")
+                raise TrialfleetError(f"{str(self.folder.root)!r} can't be read")
             return self._snapshot
 
     def _is_as_it_was(self) -> bool:
-        """Whether what was seen when somebody last watched is still so."""
+        """Return whether the last snapshot is still up to date."""
         return self._snapshot is not None and self._stamp == self._look_for_change()
 
     def _watch(self) -> None:
-        """Look at the run whenever it has changed, for as long as somebody watches.
+        """Read the run after each change while there are requests.
 
-        Whatever ends this, whoever asks next begins anew.
+        After its end, for any reason, the next request starts it again.
         """
         try:
             self._follow()
@@ -229,12 +229,12 @@ class LiveRun:
             time.sleep(_CHECK)
 
     def _look(self, stamp: object) -> float:
-        """Read the run; return the processor time that it took."""
+        """Read the run; return the processor time used."""
         cpu = time.thread_time()
         snapshot, error = None, None
         try:
             snapshot = self.read()
-        except Exception as found:  # noqa: BLE001 - whoever asked sees it, and the next look may do
+        except Exception as found:  # noqa: BLE001 - the request shows it, and the next read may work
             error = found
         with self._changed:
             self._stamp = stamp
@@ -243,7 +243,7 @@ class LiveRun:
         return time.thread_time() - cpu
 
     def read(self) -> Snapshot:
-        """Return the run as it is now; it is not watched for that."""
+        """Return a new snapshot, without watching the run."""
         began, last = time.monotonic(), self._snapshot
         self._reader = self._reader or StatusReader(self.folder)
         look = self._reader.look()
@@ -261,14 +261,14 @@ class LiveRun:
         )
 
     def _reports_in(self, look: Look) -> Iterator[Path]:
-        """The reports of what runs, which grow in place."""
+        """Yield the reports of running trials, which grow in place."""
         for region in look.status.regions:
             files = self.folder.region(region.slug)
             yield end_place(files, files.best).reports
             yield from (files.trial(each.node).reports for each in region.running_trials)
 
     def _look_for_change(self) -> object:
-        # a database that is no file doesn't tell when it changes
+        # a database server doesn't report changes
         turn = self._frozen.study.storage and int(time.monotonic() / _QUEUE)
         return [*map(_stamp, (*self._places, *self._reports)), self._queue.stamp(), turn]
 
@@ -284,7 +284,7 @@ class LiveRun:
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """What changes when a file is written, or a file of a folder is renamed into it."""
+    """Return a value that changes when a file is written, or renamed into a folder."""
     try:
         found = os.stat(path)  # noqa: PTH116 - a path of text is looked at in half the time
     except OSError:
@@ -293,10 +293,10 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 class LiveRuns:
-    """The runs that pages show, each looked at once for all of them.
+    """The runs of all pages, each read once.
 
     Args:
-        most: so many are kept; whoever was asked for longest ago goes.
+        most: the maximum number kept; the least recently used is dropped.
     """
 
     def __init__(self, most: int = 32) -> None:

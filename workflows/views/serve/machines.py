@@ -1,4 +1,4 @@
-"""When the machines ran which of a run's jobs: the report's timeline, of all regions, live."""
+"""The live timeline of a run: which machine ran which job of all regions, and when."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trialfleet.workflows.views.serve.live import Snapshot
 
 
 def timeline_of_run(snapshot: Snapshot) -> Timeline:
-    """Return what the jobs of a run noted when they ended, and those that run."""
+    """Return the timeline of a run's ended and running jobs."""
     found: list[Bar] = []
     for at, region in enumerate(snapshot.look.status.regions):
         for trial in snapshot.look.trials.get(region.name, ()):
-            if trial.state.is_finished():  # and stays as it is
+            if trial.state.is_finished():  # its data no longer change
                 name = "bars", region.slug, trial.number
                 found += snapshot.kept.of(name, at, partial(_of_trial, at, trial))
         found += _under_way(snapshot, at, region)
@@ -39,7 +39,7 @@ def _noted(at: int, number: int | None, state: str, job: dict[str, Any]) -> Iter
 
 
 def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
-    """What of a region runs now, until now."""
+    """Yield the running jobs of a region, up to now."""
     graph, now = snapshot.graph[region.slug], snapshot.now.timestamp()
     trials: Sequence[StoredTrial] = snapshot.look.trials.get(region.name, ())
     numbers = {str(trial.user_attrs.get("node")): trial.number for trial in trials}
@@ -53,7 +53,7 @@ def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Ba
 
 
 def _ends(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
-    """A region's full training and its gate, once they are over."""
+    """Yield the bars of a region's ended full training and gate."""
     files, running = snapshot.folder.region(region.slug), {t.node for t in region.running_trials}
     graph = snapshot.graph[region.slug]
     for place, node, state in (

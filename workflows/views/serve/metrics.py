@@ -1,8 +1,8 @@
 """/metrics for Prometheus: the newest run of each study, its days, and the nodes of the pool.
 
-Names and units follow Prometheus' conventions. Labels are study, region and state: as many series
-as there are regions, however many runs and trials. The series of days have every region, whichever
-of them the newest run has. `docs/assets/` has a dashboard for Grafana and rules for alerts.
+Names and units follow Prometheus' conventions. Labels are study, region and state, so that the
+number of series depends on regions, not on runs or trials. The series of days have every region,
+even one that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
 def exposition(
     snapshots: Iterable[Snapshot], days: Iterable[StudyDays], nodes: PoolNodes, accept: str
 ) -> tuple[bytes, str]:
-    """Return the metrics in the form that a scraper accepts, and that form's name.
+    """Return the metrics in a format that a scraper accepts, and the format's name.
 
     Args:
         snapshots: the runs, one of each study.
-        days: of the studies that have some.
-        nodes: the pool's.
+        days: the days of the studies that have some.
+        nodes: the nodes of the pool.
         accept: the scraper's header.
     """
     registry = CollectorRegistry(auto_describe=False)
@@ -46,13 +46,13 @@ def exposition(
 
 
 class _Metrics(Collector):
-    """What one scrape gets."""
+    """The metrics of one scrape."""
 
     def __init__(self, snapshots: list[Snapshot], days: list[StudyDays], nodes: PoolNodes) -> None:
         self._snapshots, self._days, self._nodes = snapshots, days, nodes
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric; one that nothing is known of has no samples."""
+        """Yield every metric; an unknown one has no samples."""
         yield from self._of_runs()
         yield from self._of_regions()
         yield from self._of_days()
@@ -61,15 +61,15 @@ class _Metrics(Collector):
         yield from self._of_nodes()
 
     def _of_runs(self) -> Iterator[Metric]:
-        state = _gauge("run_state", "1 for the state that the study's newest run is in.", "state")
-        info = _gauge("run_info", "The study's newest run: 1, with its id.", "run")
-        troubles = _gauge("run_troubles", "What keeps parts of the run from going on.")
-        nowhere = _gauge("run_trials_in_trouble", "Trials that get nowhere.")
-        lost = _gauge("run_lost_work_ratio", "The part of all executed time that was thrown away.")
-        held = _gauge("run_held_jobs", "Jobs that wait for a person.")
-        spent = _gauge("run_spent_usd", "What the run has cost: its fleet, or else its jobs.")
-        cap = _gauge("run_cap_usd", "What it may cost.")
-        look = _gauge("run_look_seconds", "How long reading the run's state took.")
+        state = _gauge("run_state", "1 for the state of the study's newest run.", "state")
+        info = _gauge("run_info", "The id of the study's newest run, with value 1.", "run")
+        troubles = _gauge("run_troubles", "Number of faults that block parts of the run.")
+        nowhere = _gauge("run_trials_in_trouble", "Number of trials without progress.")
+        lost = _gauge("run_lost_work_ratio", "Lost part of all execution time.")
+        held = _gauge("run_held_jobs", "Number of jobs on hold.")
+        spent = _gauge("run_spent_usd", "Cost of the run: its fleet, otherwise its jobs.")
+        cap = _gauge("run_cap_usd", "Maximum cost of the run.")
+        look = _gauge("run_look_seconds", "Seconds to read the run's state.")
         for snapshot in self._snapshots:
             status = snapshot.look.status
             labels = [status.study]
@@ -89,16 +89,22 @@ class _Metrics(Collector):
 
     def _of_regions(self) -> Iterator[Metric]:
         labels = ("region",)
-        state = _gauge("region_state", "1 for the state that the region is in.", "region", "state")
+        state = _gauge("region_state", "1 for the state of the region.", "region", "state")
         trials = CounterMetricFamily(
             "trialfleet_trials",
-            "Trials of the newest run that are over, by what became of them.",
+            "Ended trials of the newest run, by state.",
             labels=("study", "region", "state"),
         )
-        pending = _gauge("trials_pending", "Trials that are not over.", "region", "state")
-        budget = _gauge("trials_budget", "Trials that the region may run.", *labels)
-        best = _gauge("region_best_value", "The objective's best value so far.", *labels)
-        gain = _gauge("region_gain", "How much better that is than what was before.", *labels)
+        pending = _gauge(
+            "trials_pending", "Number of trials that have not ended.", "region", "state"
+        )
+        budget = _gauge("trials_budget", "Maximum number of trials of the region.", *labels)
+        best = _gauge("region_best_value", "Best value of the objective so far.", *labels)
+        gain = _gauge(
+            "region_gain",
+            "Gain of the best settings over the current model or the defaults.",
+            *labels,
+        )
         for snapshot in self._snapshots:
             for region in snapshot.look.status.regions:
                 own = [snapshot.look.status.study, region.name]
@@ -117,10 +123,14 @@ class _Metrics(Collector):
         yield from (state, trials, pending, budget, best, gain)
 
     def _of_days(self) -> Iterator[Metric]:
-        ended = _gauge("region_day", "1 for how the region's last day ended.", "region", "outcome")
-        failed = _gauge("region_failed_days", "Days in a row that failed, the last one.", "region")
-        missed = _gauge("missed_days", "Days that should have begun since the last that did.")
-        end = _gauge("day_end_timestamp_seconds", "When a day of the study ended last.")
+        ended = _gauge(
+            "region_day", "1 for the outcome of the region's last day.", "region", "outcome"
+        )
+        failed = _gauge(
+            "region_failed_days", "Number of failed days in a row up to the last one.", "region"
+        )
+        missed = _gauge("missed_days", "Number of missed days since the last started one.")
+        end = _gauge("day_end_timestamp_seconds", "Time of the end of the study's last ended day.")
         now = datetime.now(UTC)
         for days in self._days:
             for region, last in days.regions.items():
@@ -135,23 +145,23 @@ class _Metrics(Collector):
         yield from (ended, failed, missed, end)
 
     def _ages(self) -> Metric:
-        """The ages of all models in force: those of the newest runs, and of their studies' days."""
+        """Return the ages of current models: of the newest runs, and of their studies' days."""
 
         def made(snapshot: Snapshot, region: RegionStatus) -> datetime | None:
             champion = snapshot.champions.get(region.slug)
             return champion.as_of if champion else None
 
-        text = "Age of the region's model in force."
+        text = "Age of the region's current model."
         return self._since("model_age_seconds", text, lambda days: days.models, made)
 
     def _approvals(self) -> Metric:
-        """How long models have waited for approval: those of the newest runs, and of all days."""
+        """Return how long models have waited for approval: of the newest runs, and of all days."""
 
         def since(_: Snapshot, region: RegionStatus) -> datetime | None:
             waits = region.awaits_approval
             return datetime.fromisoformat(waits) if waits else None
 
-        text = "How long a model of the region has waited for trialfleet promote."
+        text = "Time that a model of the region has waited for trialfleet promote."
         return self._since("approval_wait_seconds", text, lambda days: days.awaiting, since)
 
     def _since(
@@ -161,7 +171,7 @@ class _Metrics(Collector):
         of_days: Callable[[StudyDays], Mapping[str, datetime]],
         of_region: Callable[[Snapshot, RegionStatus], datetime | None],
     ) -> Metric:
-        """The seconds since a moment of each region: by a newest run, else by its study's days."""
+        """Return the seconds since a time of each region, from newest runs, otherwise from days."""
         found = {
             (days.study, region): moment
             for days in self._days
@@ -179,15 +189,17 @@ class _Metrics(Collector):
         return gauge
 
     def _of_nodes(self) -> Iterator[Metric]:
-        nodes = GaugeMetricFamily("trialfleet_nodes", "Nodes in the pool.", labels=("state",))
+        nodes = GaugeMetricFamily(
+            "trialfleet_nodes", "Number of nodes in the pool.", labels=("state",)
+        )
         counts = Counter(node.state() for node in self._nodes.nodes)
         for state in _NODE_STATES:
             nodes.add_metric([state], counts[state])
         price = GaugeMetricFamily(
-            "trialfleet_nodes_price_usd_per_hour", "Price of all nodes whose price is known."
+            "trialfleet_nodes_price_usd_per_hour", "Price of all nodes with a known price."
         )
         price.add_metric([], self._nodes.price)
-        jobs = GaugeMetricFamily("trialfleet_nodes_jobs", "Jobs that the nodes run.")
+        jobs = GaugeMetricFamily("trialfleet_nodes_jobs", "Number of jobs that run on the nodes.")
         jobs.add_metric([], sum(len(node.jobs) for node in self._nodes.nodes))
         yield from (nodes, price, jobs)
 

@@ -15,19 +15,19 @@ _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 
 @dataclass(frozen=True, kw_only=True)
 class PoolNodes:
-    """The nodes of a pool, and why they are unknown, if they are."""
+    """The nodes of a pool, or why they are unknown."""
 
     nodes: tuple[Machine, ...] = ()
     notice: str = ""
 
     @property
     def price(self) -> float:
-        """USD per hour of all whose price is known."""
+        """USD per hour of all nodes with a known price."""
         return sum(node.price or 0.0 for node in self.nodes)
 
 
 class NodeReader:
-    """Asks the collector now and then, whoever wants to know."""
+    """Reader of the collector's nodes, with a cache for all pages."""
 
     def __init__(self) -> None:
         self._looked = float("-inf")
@@ -35,7 +35,7 @@ class NodeReader:
         self._lock = threading.Lock()
 
     def read(self) -> PoolNodes:
-        """Return the nodes as they were at most some seconds ago."""
+        """Return the nodes, at most some seconds old."""
         with self._lock:
             if time.monotonic() - self._looked >= _LOOK_EVERY:
                 try:

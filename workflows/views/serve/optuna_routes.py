@@ -1,8 +1,7 @@
 """optuna-dashboard on a copy of a run's studies, beside the page or by itself.
 
-Its page asks for `/dashboard`, `/api` and `/static`, wherever it lies, so those are its addresses
-here too. Beside the page it is to be read alone: the guard lets GET and HEAD pass, which shuts
-every route of its that writes.
+Its URLs are fixed: `/dashboard`, `/api` and `/static`. Beside the page it is read-only: the guard
+allows only GET and HEAD, which disables its routes that write.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
-)  # its libraries write styles of their own; no script but its files runs
+)  # its libraries add styles; only its own script files run
 _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 
 
 @contextmanager
 def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
-    """Give the routes of the dashboard of a run, whose copy lasts as long as the context.
+    """Give the routes of a run's dashboard, whose copy exists as long as the context.
 
     Raises:
         InputError: optuna-dashboard isn't installed, or the run has no trials.
@@ -47,7 +46,7 @@ def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
 
 
 def _answering(application: Application) -> Callable[[Request], Awaitable[Response]]:
-    """What answers a request by a WSGI application."""
+    """Return a function that answers a request with a WSGI application."""
 
     def answer(environ: dict[str, Any]) -> Response:
         started: list[tuple[str, list[tuple[str, str]]]] = []
@@ -84,5 +83,5 @@ def _environ(request: Request, body: bytes) -> dict[str, Any]:
         "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", "identity"),
         "wsgi.input": BytesIO(body),
     }
-    setup_testing_defaults(environ)  # what else WSGI asks for
+    setup_testing_defaults(environ)  # the other keys that WSGI requires
     return environ

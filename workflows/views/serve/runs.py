@@ -1,4 +1,4 @@
-"""The runs that the page knows: those in `./runs`, or one that was named."""
+"""The runs of the page: those in `./runs`, or one named run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LOOK_EVERY = 2.0  # seconds between two looks at which run is the newest
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A run, and its name in addresses."""
+    """A run, and its name in URLs."""
 
     key: str
     folder: RunFolder
 
 
 class Runs:
-    """Finds runs by their names in addresses; nothing else in an address becomes a path.
+    """Finder of runs by their names in URLs; no other part of a URL becomes a path.
 
     Args:
         named: the folder of the only run to show; None: all those in `./runs`.
@@ -38,7 +38,7 @@ class Runs:
 
     @property
     def only(self) -> bool:
-        """Whether there is one run to show, whatever others there are."""
+        """True if only one run is shown."""
         return self._only is not None
 
     def newest(self) -> KnownRun:
@@ -55,7 +55,7 @@ class Runs:
             self._looked = time.monotonic()
         return self._newest
 
-    def called(self, key: str) -> KnownRun:
+    def find(self, key: str) -> KnownRun:
         """Return the run of this name.
 
         Raises:
@@ -64,16 +64,16 @@ class Runs:
         if self._only:
             if key == self._only.key:
                 return self._only
-            raise InputError(f"no run {key!r} here")
+            raise InputError(f"the run {key!r} does not exist here")
         if self._newest and self._newest.key == key:
             return self._newest
         for run in runs_here():
             if key_of(run) == key:
                 return KnownRun(key, open_run(run.folder))
-        raise InputError(f"no run {key!r} here")
+        raise InputError(f"the run {key!r} does not exist here")
 
     def newest_of_each(self) -> list[KnownRun]:
-        """Return the newest run of each study that was submitted, or planned where none was."""
+        """Return the newest submitted run of each study, or a planned one if none was submitted."""
         if self._only:
             return [self._only]
         found: dict[str, FoundRun] = {}
@@ -88,18 +88,18 @@ class Runs:
         return runs
 
     def daily_folders(self) -> list[DailyFolder]:
-        """Return the folders of the studies that run each day: of all, or of the one run's."""
+        """Return the folders of the studies that run daily: of all, or of the one run's study."""
         if self._only:
             return [DailyFolder(self._only.folder.root.parent)]
         return [DailyFolder(place) for place in sorted(RUNS.absolute().glob("*"))]
 
     def all(self) -> list[FoundRun]:
-        """Return the runs in `./runs`, the newest first."""
+        """Return the runs in `./runs`, newest first."""
         return [] if self._only else runs_here()
 
 
 def key_of(run: FoundRun) -> str:
-    """Return a run's name in addresses, in one part: STUDY~RUN."""
+    """Return a run's name in URLs, as one part: STUDY~RUN."""
     return run.name.replace("/", "~")
 
 

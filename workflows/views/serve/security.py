@@ -1,10 +1,10 @@
-"""Who may see the page, and what a browser may do with it: checked before anything else is.
+"""Access control of the page, before all other handling.
 
-- GET and HEAD alone: nothing can be changed from here.
-- The Host header must name this machine: else a web page from elsewhere, whose name was made to
-  lead here (DNS rebinding), could read along. A number is no name, so numbers are let pass.
-- Beyond the loopback a token is asked for, and wherever one was given. It comes once in the address
-  and then in a cookie that no script reads and no other site sends; programs send it as Bearer.
+- Only GET and HEAD: the page is read-only.
+- The Host header must name this machine, so that a web page whose name resolves here (DNS
+  rebinding) can't read it. IP addresses are allowed, because they are not names.
+- Beyond the loopback, or if a token file is given, a token is required: once in the URL, then in a
+  cookie that scripts can't read and other sites can't send; programs send it as Bearer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _METHODS = ("GET", "HEAD")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return whether only this machine reaches an address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -50,7 +50,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of_this_machine(also: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names by which a browser may ask for the page, in lower case."""
+    """Return the host names that a browser may use, in lower case."""
     names = {"localhost", socket.gethostname(), socket.getfqdn(), *also}
     return frozenset(name.lower().rstrip(".") for name in names)
 
@@ -67,29 +67,29 @@ def read_token(file: Path) -> str:
         raise InputError(f"the token can't be read from {str(file)!r}: {error}") from error
     if mode & 0o077:
         raise InputError(
-            f"others can read the token in {str(file)!r} (mode {mode & 0o777:o}); chmod 600 it"
+            f"other users can read the token in {str(file)!r} (mode {mode & 0o777:o}); chmod 600 it"
         )
     if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
         raise InputError(
-            f"{str(file)!r} must hold a token of {_SHORTEST_TOKEN} or more plain characters in one "
-            f"line, such as: {secrets.token_urlsafe()}"
+            f"{str(file)!r} must contain one line with a token of {_SHORTEST_TOKEN} or more ASCII "
+            f"characters, such as: {secrets.token_urlsafe()}"
         )
     return token
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
+    """Return a random token."""
     return secrets.token_urlsafe(32)
 
 
 class Guard:
-    """Lets requests through to the page that may see it, and tells browsers what it may do.
+    """Filter of requests that also sets the security headers of answers.
 
     Args:
-        app: what answers them.
-        hosts: the names of this machine that are let pass beside numbers.
-        token: what a reader has to know; None: nothing.
-        cookie: the cookie's name; cookies know no ports, so two pages need two names.
+        app: the application that answers allowed requests.
+        hosts: the allowed host names of this machine, beside IP addresses.
+        token: the required token; None: no token is required.
+        cookie: the cookie's name; cookies ignore ports, so that two pages need two names.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str | None, cookie: str) -> None:
@@ -100,7 +100,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # a websocket, which nothing here speaks
+        if scope["type"] != "http":  # a websocket, which is not supported
             return
 
         async def sent(message: Message) -> None:
@@ -116,12 +116,14 @@ class Guard:
         await (answer or self._app)(scope, receive, sent)
 
     def _refusal(self, request: Request) -> Response | None:
-        """What a request gets that isn't let through."""
+        """Return the answer to a request that is refused; None for an allowed one."""
         if request.method not in _METHODS:
-            text = "the page shows, and changes nothing\n"
+            text = "the page is read-only\n"
             return PlainTextResponse(text, 405, {"Allow": ", ".join(_METHODS)})
         if not self._is_ours(request.headers.get("host", "")):
-            return PlainTextResponse("no such host here; see `trialfleet serve --help`\n", 421)
+            return PlainTextResponse(
+                "unknown host name; allow it with --allow-host: `trialfleet serve --help`\n", 421
+            )
         if self._token is None:
             return None
         given = parse_qs(request.url.query).get("token")
@@ -130,7 +132,7 @@ class Guard:
         if self._knows(request.cookies.get(self._cookie, "")) or self._knows(_bearer(request)):
             return None
         return PlainTextResponse(
-            "open the page by the address that `trialfleet serve` printed: it has a token in it\n",
+            "open the URL that `trialfleet serve` printed: it contains a token\n",
             401,
             {"WWW-Authenticate": "Bearer"},
         )
@@ -151,10 +153,10 @@ class Guard:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _welcome(self, request: Request) -> Response:
-        """Keep the token in a cookie and leave the address that has it.
+        """Store the token in a cookie and leave the URL that contains it.
 
-        Not by a redirect: where a link on another site led here, the browser would send no strict
-        cookie along with that.
+        Without a redirect: after a link on another site, the browser would not send a strict
+        cookie with it.
         """
         assert self._token is not None, "there is a token to keep"
         page = render_template("serve/welcome.html.j2", path=request.url.path)
@@ -169,5 +171,5 @@ def _bearer(request: Request) -> str:
 
 
 def cookie_name(port: int) -> str:
-    """Return the name of the cookie of the page at a port."""
+    """Return the cookie's name for a port."""
     return f"trialfleet-{port}-{os.getuid()}"

@@ -26,7 +26,7 @@ from trialfleet.workflows.views.serve.security import (
     read_token,
 )
 
-_POOL_SECONDS = 15.0  # after which a pool that has come up, or another one, is found
+_POOL_SECONDS = 15.0  # after which a started, or another, pool is found
 
 
 def serve(
@@ -42,17 +42,17 @@ def serve(
     """Serve the page until Ctrl-C.
 
     Args:
-        named: the folder of the only run to show; None: the newest, and all others in `./runs`.
-        host: the address to listen at.
-        port: its port; 0 for one that is free.
-        token_file: the file of the token that readers have to know; without one, beyond the
-            loopback, a token is made.
-        allowed: names by which browsers may ask for the page, beside this machine's own.
-        dashboard: whether optuna-dashboard is shown, too.
-        tell: is called with where the page is, once it answers.
+        named: the folder of the only run to show; None: all runs in `./runs`, newest first.
+        host: the address to listen on.
+        port: its port; 0: any free one.
+        token_file: the file with the required token; without one, beyond the loopback, a new
+            token is made.
+        allowed: host names that browsers may use, beside this machine's own.
+        dashboard: whether to serve optuna-dashboard, too.
+        tell: is called with the page's URL once it answers.
 
     Raises:
-        InputError: the address can't be listened at, the token can't be read, or there is no run.
+        InputError: the address can't be used, the token can't be read, or there is no run.
     """
     token = read_token(token_file) if token_file else None
     if token is None and not is_loopback(host):
@@ -81,13 +81,13 @@ def serve(
 
 
 def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> None:
-    """Have an application answer what comes to a socket, until Ctrl-C or SIGTERM.
+    """Serve an application on a socket until Ctrl-C or SIGTERM.
 
-    `begin` is called once either ends it.
+    `begin` is called once either of them can end it.
     """
     config = uvicorn.Config(
         app,
-        access_log=False,  # addresses may hold the token
+        access_log=False,  # URLs may contain the token
         log_level="warning",
         server_header=False,
         lifespan="off",
@@ -98,20 +98,20 @@ def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> 
     def end(*_: object) -> None:
         server.should_exit = True
 
-    with taken_by(end):  # else whoever asks for the end cuts off what is to follow it
+    with taken_by(end):  # otherwise a signal would skip the cleanup
         begin()
         server.run(sockets=[socket])
 
 
 def listening(host: str, port: int) -> Socket:
-    """Return a socket that listens at a port of an address, 0 for one that is free.
+    """Return a socket that listens on a port of an address; 0: any free port.
 
     Raises:
-        InputError: it can't.
+        InputError: the address or port can't be used.
     """
     try:
         return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"port {port} of {host} can't be used: {error}; --port 0 takes one that is free"
+            f"port {port} of {host} can't be used: {error}; --port 0 takes a free one"
         ) from error

@@ -1,7 +1,7 @@
 """A copy of a run's studies for optuna-dashboard, which may edit it without harm to the run.
 
-A SQLite file is copied as of one moment (SQLite's backup), and again when somebody looks after the
-run has gone on. The studies of another database are copied once.
+A SQLite file is copied consistently (SQLite's backup), and again on a request after the run has
+changed it. The studies of another database are copied once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StudyCopy:
         self._looked = -REFRESH_SECONDS
 
     def refresh(self) -> None:
-        """Copy the source again if it has changed since it was last copied."""
+        """Copy the source again if it has changed since the last copy."""
         from trialfleet.optimizer.storage import copy_sqlite
 
         with self._lock:
@@ -50,14 +50,14 @@ class StudyCopy:
 
 
 def _stamp(path: Path) -> list[tuple[int, int]]:
-    """What changes whenever the file, or the log of its last transactions, does."""
+    """Return a value that changes with the file or its write-ahead log."""
     files = (path, path.with_name(path.name + "-wal"))
     stats = [file.stat() for file in files if file.exists()]
     return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
 
 def copy_of(run: RunFolder, path: Path) -> StudyCopy:
-    """Make the copy of what a run's studies are stored in.
+    """Copy the storage of a run's studies.
 
     Raises:
         InputError: the run has no trials yet.
@@ -70,10 +70,10 @@ def copy_of(run: RunFolder, path: Path) -> StudyCopy:
     url = storage_url(run, frozen.study)
     source = sqlite_file(url)
     names = [study_name(frozen.study, frozen.run, name) for name in frozen.study.region_table]
-    # other runs may share a database that is no file: of it, this run's studies alone are shown
+    # other runs may share a database server: only this run's studies are copied
     has_trials = source.exists() if source else copy_studies(url, names, path)
     if not has_trials:
-        raise InputError(f"{str(run.root)!r} has no trials yet: there is nothing to show")
+        raise InputError(f"{str(run.root)!r} has no trials yet; try again after its first trial")
     copy = StudyCopy(path, source)
     copy.refresh()
     return copy

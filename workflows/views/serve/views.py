@@ -1,4 +1,4 @@
-"""What the screen of a run shows, as texts and places; the templates only lay it out."""
+"""The texts and positions of a run's page; the templates only lay them out."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Tile:
 
     Attributes:
         tone: the CSS class of its state: good, busy, bad or idle.
-        age: how old the model in force is.
-        shares: of its budget: completed, failed, and under way, in percent.
-        why: what a reader should know of it; empty: nothing.
+        age: the age of the current model.
+        shares: completed, failed and running trials, in percent of its budget.
+        why: a note on a problem; empty without one.
     """
 
     name: str
@@ -54,13 +54,13 @@ class Tile:
 
 @dataclass(frozen=True, kw_only=True)
 class Concern:
-    """Something that a person should look at.
+    """A problem that needs attention.
 
     Attributes:
-        why: the reason, in a line.
-        what: the region, node or job that it is of; empty: the whole run.
-        region: the slug of its region; empty where it is of none.
-        command: what to type to learn more, or to mend it; empty where nothing is known.
+        why: the reason in one line.
+        what: its region, node or job; empty: the whole run.
+        region: the slug of its region; empty without one.
+        command: the command that explains or fixes it; empty without one.
     """
 
     why: str
@@ -85,7 +85,7 @@ def trial_path(key: str, slug: str, node: str) -> str:
 
 
 def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
-    """The figures above all: label, figure, and what stands beside it."""
+    """Return the figures at the top: label, figure, and the note beside it."""
     status = snapshot.look.status
     regions = status.regions
     good = sum(region.stage.is_good for region in regions)
@@ -105,7 +105,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def not_in_run(snapshot: Snapshot) -> list[Outcome]:
-    """Return the regions that failed the day of a run before it was planned, so it lacks them."""
+    """Return the regions that failed a run's day before planning, so that they are not in it."""
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return []
@@ -120,17 +120,17 @@ def _time_left(status: RunStatus) -> str:
 def _money(snapshot: Snapshot) -> tuple[str, str, str]:
     status = snapshot.look.status
     if status.usd is None:
-        return "Money", NOTHING, "no prices are known"
+        return "Money", NOTHING, "prices are unknown"
     money = status.money
     if money is None:
-        return "Money", f"{usd(status.usd)} USD", "its jobs, by usd_per_hour"
+        return "Money", f"{usd(status.usd)} USD", "its jobs, from usd_per_hour"
     if money.cap is None:
         return "Money", f"{usd(money.spent)} USD", "no cap"
     return "Money", f"{usd(money.spent)} USD", f"of {usd(money.cap)}, {usd(money.left or 0.0)} left"
 
 
 def money_share(snapshot: Snapshot) -> float | None:
-    """How much of its cap a run has spent, in percent; None without a cap."""
+    """Return the spent part of a run's cap in percent; None without a cap."""
     money = snapshot.look.status.money
     if money is None or not money.cap:
         return None
@@ -140,14 +140,14 @@ def money_share(snapshot: Snapshot) -> float | None:
 def _nodes(snapshot: Snapshot) -> tuple[str, str, str]:
     found = snapshot.nodes.nodes
     if not found:
-        return "Nodes", NOTHING, "the pool can't be asked" if snapshot.nodes.notice else "none"
+        return "Nodes", NOTHING, "the pool is unreachable" if snapshot.nodes.notice else "none"
     price = f"{snapshot.nodes.price:.2f} USD/h" if snapshot.nodes.price else ""
     unwell = sum(node.state() != "well" for node in found)
-    return "Nodes", str(len(found)), price or (f"{unwell} not well" if unwell else "all well")
+    return "Nodes", str(len(found)), price or (f"{unwell} unhealthy" if unwell else "all healthy")
 
 
 def tiles(snapshot: Snapshot) -> list[Tile]:
-    """The regions, those first that somebody should look at."""
+    """Return the tiles of the regions, those with problems first."""
     made = [tile_of(snapshot, region) for region in snapshot.look.status.regions]
     return sorted(made, key=lambda tile: tile.tone != "bad")
 
@@ -159,22 +159,22 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
     under_way += [f"{region.failed} failed"] if region.failed else []
     under_way += [f"{region.stopped_early} stopped early"] if region.stopped_early else []
     parts = (region.done + region.stopped_early, region.failed + region.pruned, region.running)
-    in_force = _in_force_instead(snapshot, region)
+    current = _current_instead(snapshot, region)
     return Tile(
         name=region.name,
         slug=region.slug,
-        stage=Standing.ROLLED_BACK.value if in_force else region.stage.value,
-        tone="idle" if in_force else _TONES.get(region.stage, "idle"),
+        stage=Standing.ROLLED_BACK.value if current else region.stage.value,
+        tone="idle" if current else _TONES.get(region.stage, "idle"),
         gain=gain_of(snapshot, region),
         age=_age(snapshot, region),
         trials=" · ".join([f"{region.finished} of {region.budget}", *under_way]),
         shares=tuple(round(100 * part / region.budget, 1) for part in parts),
-        why=f"{in_force}'s model is in force" if in_force else shortened(_why(region), _REASON),
+        why=f"{current}'s model is current" if current else shortened(_why(region), _REASON),
     )
 
 
-def _in_force_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
-    """The run whose model is in force in place of the region's own, if that was rolled back."""
+def _current_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
+    """Return the run whose model is current if the region's own was rolled back."""
     champion = snapshot.champions.get(region.slug)
     if region.published is None or (champion and champion.run == snapshot.look.status.run):
         return None
@@ -189,12 +189,12 @@ def _age(snapshot: Snapshot, region: RegionStatus) -> str:
 
 
 def since(champion: Champion, now: datetime) -> str:
-    """How new a model is: when its run was planned, or the day whose data it has if that is over.
+    """Return a model's age: since its run's planning, or since the end of its day.
 
-    Not when it was published: its data are those of the plan.
+    Its publication doesn't count, because its data are those of the plan.
     """
     if champion.as_of is None:
-        return "of an unknown age"
+        return "of unknown age"
     word = "planned" if champion.as_of == champion.created else "of"
     return f"{word} {rough_duration((now - champion.as_of).total_seconds())} ago"
 
@@ -210,12 +210,12 @@ def _why(region: RegionStatus) -> str:
 
 
 def counts(made: list[Tile]) -> list[tuple[str, int]]:
-    """How many regions are at each stage, the most first."""
+    """Return the number of regions at each stage, the most frequent first."""
     return Counter(tile.stage for tile in made).most_common()
 
 
 def concerns(snapshot: Snapshot) -> list[Concern]:
-    """What a person should look at, the whole run first."""
+    """Return the problems that need attention, those of the whole run first."""
     status = snapshot.look.status
     answers = Answers(snapshot.kept, str(snapshot.folder.root))
     found = [Concern(why=status.notice)] if status.notice else []
@@ -261,7 +261,7 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
 
 
 def _explained(answers: Answers, concern: Concern, word: str, seen: object) -> Concern:
-    """What `trialfleet why` says of it, and the command that mends it."""
+    """Return a concern with the answer of `trialfleet why`, and the command that fixes it."""
     answer = answers.of(word, seen)
     if answer is None:
         return concern
@@ -274,5 +274,5 @@ def _region_of(snapshot: Snapshot, node: str) -> str:
 
 
 def tone_of_run(state: RunState) -> str:
-    """The CSS class of a run's state."""
+    """Return the CSS class of a run's state."""
     return _RUN_TONES.get(state, "bad")

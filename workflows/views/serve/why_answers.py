@@ -1,7 +1,7 @@
-"""`trialfleet why` for the page: asked once for each subject that stands still, and kept.
+"""`trialfleet why` for the page: computed once for each stalled subject, and cached.
 
-An answer takes some tenths of a second, a hundred times what the rest of a page takes. So one
-drawing asks for two at most; what has no answer yet gets it at the next.
+An answer takes tenths of a second, a hundred times as long as the rest of a page. Therefore one
+rendering computes at most two answers; the others follow at the next.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from trialfleet.workflows.views.serve.live import Kept
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.explain import why
 
-AT_ONCE = 2  # answers that one drawing waits for
+AT_ONCE = 2  # answers computed by one rendering
 
 
 class Answers:
-    """Tells one drawing why something stands where it stands.
+    """The answers of `trialfleet why` for one rendering.
 
     Args:
-        kept: what was made of the run so far.
+        kept: the cache of the run.
         run: its folder.
+        ask: computes an answer.
     """
 
     def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = why) -> None:
         self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
     def of(self, word: str, seen: object) -> Answer | None:
-        """Return why a region, or a node of its graph, stands; None where that isn't known yet.
+        """Return the reason for a region's or DAG node's state; None if not computed yet.
 
-        It is asked for anew when what was `seen` of it is another.
+        It is computed again when `seen`, the visible state of the subject, changes.
         """
         name = "why", word
         if not self._left and not self._kept.has(name, seen):
@@ -41,5 +42,5 @@ class Answers:
         self._left -= 1
         try:
             return self._ask(word, self._run)
-        except (TrialfleetError, OSError):  # what the status says is shown in its place
+        except (TrialfleetError, OSError):  # the page then shows the status
             return None

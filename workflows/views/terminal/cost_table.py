@@ -1,4 +1,4 @@
-"""Costs in a terminal."""
+"""The terminal table of costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIGURES = ("work", "lost", "boot", "idle")
 
 
 def costs_table(sums: Sequence[CostSum], total: CostSum, by: Sequence[str]) -> Table:
-    """A row for each sum and one for the total; columns that would all be 0 are left out."""
+    """Return a table with a row per sum and one for the total, without columns of only zeros."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""What `trialfleet daily status` shows: days and what became of their regions."""
+"""The view of `trialfleet daily status`: days and the results of their regions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-# what stands before a command or a path in a reason, and what is said of it in a line of its own
+# the text before a command or a path in a reason, and the label of its separate line
 _TO_COPY = {"; to change that: ": "to change that", SEE: "log"}
 
 
@@ -39,12 +39,12 @@ class DayView:
     """A day.
 
     Attributes:
-        counts: regions by how they ended.
-        open: regions that have no outcome yet.
-        attempts: its attempts, the oldest first.
-        runs: the runs of these that were planned; where no region needs one there is none.
-        outcomes: what became of each region, in order of their names; none of one that is open.
-        checks: what the checks of regions' tables warn of, by region.
+        counts: the number of regions by outcome.
+        open: the number of regions without an outcome yet.
+        attempts: its attempts, oldest first.
+        runs: the planned runs of its attempts; empty if no region needs one.
+        outcomes: the outcomes of regions in order of their names.
+        checks: the warnings of the checks of tables, by region.
     """
 
     date: date
@@ -62,14 +62,14 @@ class DaysOverview:
 
     Attributes:
         days: the newest first.
-        newest: what became of each region on the newest day.
-        next_start: when the next day begins; None where the study has no `daily:` table any more.
-        clock: what starts it; None if nothing of ours does.
+        newest: the outcomes of the regions on the newest day.
+        next_start: when the next day starts; None if the study has no `daily:` table any more.
+        clock: the installed schedule; None without one.
         awaiting: the models that wait for approval now, by region.
-        awaited: the regions for whose data the newest day waits, and why it can't be used yet.
-        lease: who works on the days, where two managers may; None where one alone does.
-        database_away: why the database that they share can't be asked; empty where it can.
-        undelivered: the alerts of its days that wait or were given up, a line for each channel.
+        awaited: the regions whose data the newest day waits for, and why it can't be used yet.
+        lease: which of two managers works on the days; None with one manager.
+        database_away: why their shared database is unreachable; empty if it answers.
+        undelivered: waiting or abandoned alerts of its days, a line per channel.
     """
 
     study: str
@@ -99,9 +99,9 @@ def overview(
     *,
     last: date | None = None,
 ) -> DaysOverview:
-    """Return a study's newest `most` days; `awaited` and `awaiting` as `DaysOverview` has them.
+    """Return a study's newest `most` days, with `awaited` and `awaiting` as in `DaysOverview`.
 
-    Up to the day `last`, if it is given.
+    Up to the day `last`, if given.
     """
     attempts = [one for one in journal.attempts() if last is None or one.date <= last]
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
@@ -156,16 +156,16 @@ def days_table(shown: DaysOverview) -> Table:
 
 
 def newest_table(shown: DaysOverview) -> Fitting:
-    """Return what became of each region on the newest day as a table."""
+    """Return a table of the outcomes of the regions on the newest day."""
     return _table(shown.study, str(shown.days[0].date), shown.newest, with_days=False)
 
 
 def reasons_table(shown: DaysOverview) -> Fitting | None:
-    """Return why regions were kept or failed on the days before the newest; None if none were."""
+    """Return a table of rejections and failures on earlier days; None without any."""
     explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     if not explained:
         return None
-    return _table(shown.study, "on the days before", explained, with_days=True)
+    return _table(shown.study, "earlier days", explained, with_days=True)
 
 
 def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bool) -> Fitting:
@@ -183,21 +183,21 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 
 
 def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
-    """Return where the whole reasons of a table's rows are.
+    """Return where the full reasons of a table's rows are.
 
-    The newest word on a region may be another day's: `why` is asked of the row's own run.
+    A region's newest outcome may be another day's, so the command names the row's own run.
     """
     runs = {one.run for one in outcomes if one.why and one.run}
     if not runs:
-        return "the whole reasons: trialfleet daily status --json"
+        return "full reasons: trialfleet daily status --json"
     run = shlex.quote(f"{study}/{runs.pop() if len(runs) == 1 else 'RUN'}")
-    return f"the whole reasons: trialfleet why REGION --run {run}, or daily status --json"
+    return f"full reasons: trialfleet why REGION --run {run}, or daily status --json"
 
 
 def to_copy(shown: DaysOverview) -> list[str]:
-    """Return the commands and paths of the reasons, a line each: a table would fold them.
+    """Return the commands and paths of the reasons, one per line: a table would fold them.
 
-    Of each region that of its newest outcome: what is older has been overtaken.
+    Only of each region's newest outcome: older ones are obsolete.
     """
     newest: dict[str, Outcome] = {}
     for day in shown.days:
@@ -208,16 +208,16 @@ def to_copy(shown: DaysOverview) -> list[str]:
 
 
 def to_approve(shown: DaysOverview) -> list[str]:
-    """Return the models that wait for approval, a line each, with what puts them in force."""
+    """Return the models that wait for approval, one per line, with the command that approves."""
     return [
-        f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
+        f"{region}: {one.run}'s model has waited for approval since {local_time(one.since)}: "
         f"{shortened(promote_command(one.path))}"
         for region, one in shown.awaiting.items()
     ]
 
 
 def _split(why: str) -> tuple[str, str, str]:
-    """A reason's words; and what is to be copied of it, after what that is, empty if nothing is."""
+    """Return a reason's words, the label of its command or path, and that; empty without one."""
     for mark, label in _TO_COPY.items():
         words, found, text = why.partition(mark)
         if found:
@@ -226,7 +226,7 @@ def _split(why: str) -> tuple[str, str, str]:
 
 
 def _why(one: Outcome) -> str:
-    """Why a region ended so, in words: a checksum is for programs."""
+    """Return the reason for a region's outcome in words, without checksums."""
     if one.ending is Ending.UNCHANGED:
-        return one.why or "its data and settings are those of its last model"
+        return one.why or "its data and settings have not changed since its last model"
     return one.why or (f"its new model is run {one.run}'s" if one.run else "")

@@ -1,4 +1,4 @@
-"""How a region's models look in a terminal."""
+"""The terminal tables of a region's models."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from trialfleet.workflows.views.output import (
 )
 
 _BY_DAYS = (
-    "In the order of their days, not in that of planning: a day that is made up for later is as "
-    "old as its data, a run without a day as its plan."
+    "In the order of their days, not of planning: a backfilled day is as old as its data, a run "
+    "without a day as its plan."
 )
-_WHOLE = "the whole reasons: trialfleet models REGION --card RUN, or --json"
+_WHOLE = "full reasons: trialfleet models REGION --card RUN, or --json"
 _CHECKSUM = 12  # digits of a SHA-256 that are shown
 
 
 def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
-    """A row for each region: its model in force, and what became of the newest."""
-    columns = ("study", "region", "in force", "age", "metric", "newest")
+    """Return a table with a row per region: its current model, and the state of the newest."""
+    columns = ("study", "region", "current", "age", "metric", "newest")
     table = plain_table(*columns, right=("age", "metric"))
     now = datetime.now(UTC)
     for models_folder, models in models_folders.items():
@@ -53,9 +53,9 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
 
 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
-    """A row for each of a region's models, oldest first.
+    """Return a table with a row per model of a region, oldest first.
 
-    What the last gate measured of a model is on that gate's rows: only models of one gate compare.
+    The last gate's measurements are on that gate's rows: only models of one gate can be compared.
     """
     table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
     champion = next((model for model in models if model.in_force), None)
@@ -75,14 +75,14 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
 
 
 def card_text(model: PublishedModel) -> Text:
-    """A model's card."""
+    """Return a model's card as text."""
     lines = [f"{name:<10}{value}" for name, value in _card_lines(model) if value]
     return Text("\n".join(lines))
 
 
 def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     card, verdict = model.card, model.verdict
-    yield "model", f"{model.path}{'  (in force)' if model.in_force else ''}"
+    yield "model", f"{model.path}{'  (current)' if model.in_force else ''}"
     yield "study", f"{card.get('study')}, region {card.get('region')}, trial {card.get('trial')}"
     yield "planned", local_time(model.created)
     yield "settings", pairs(card.get("params") or {}, 5)
@@ -102,12 +102,12 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
         yield "gate", f"{words}: {verdict.why}"
         yield "against", (verdict.former or "") if verdict.promoted else ""
     if model.awaits_since:
-        yield "approval", f"awaited since {local_time(model.awaits_since)}"
+        yield "approval", f"waiting since {local_time(model.awaits_since)}"
     yield "measured", "  ".join(result_text(*each) for each in model.evaluations)
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
             time = datetime.fromisoformat(change.time) if change.time else None
-            yield "in force", f"since {local_time(time) or 'an unknown time'}, by {change.how}"
+            yield "current", f"since {local_time(time) or 'an unknown time'}, by {change.how}"
     yield "drift", model.drift or ""
 
 
@@ -120,29 +120,29 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
     planned = [model for model in models if model.created]
     newest = max(planned, key=lambda model: (model.created, model.in_force), default=last)
     if newest.in_force:
-        return "in force"
-    day = newest.card.get("date")  # its plan is newer, and it comes before: its day decides
+        return "current"
+    day = newest.card.get("date")  # planned later, but ordered before by its day
     how = "of an earlier day" if day and day != last.card.get("date") else "planned later"
-    return f"in force; {how}: {newest.run}: {_state(newest, champion)}"
+    return f"current; {how}: {newest.run}: {_state(newest, champion)}"
 
 
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
     if model.in_force:
-        return "in force"
+        return "current"
     if model.standing is Standing.ROLLED_BACK:
         return f"rolled back{_by_whom(model)}"
     if model.awaits_since:
         return f"{model.standing} since {local_time(model.awaits_since)}"
     if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
-        former = f" ({model.verdict.former})" if model.verdict.former else ""
-        return f"kept the former{former}: {model.verdict.why}"
+        kept = f" (kept {model.verdict.former})" if model.verdict.former else ""
+        return f"rejected{kept}: {model.verdict.why}"
     if champion and model.standing is Standing.BEFORE:
         return f"before {champion.run}"
-    return "not in force"
+    return "not current"
 
 
 def _by_whom(model: PublishedModel) -> str:
-    """Who rolled a model back and why, as far as is known."""
+    """Return who rolled a model back and why, if known."""
     moved = last_move(model.path.parent / LATEST, model.run)
     return moved.how.removeprefix("rollback") if moved and moved.by == "rollback" else ""
 
@@ -152,14 +152,14 @@ def _drifts(models: Sequence[PublishedModel]) -> list[str]:
 
 
 def _metric(model: PublishedModel) -> str:
-    """What its study compares models by, of its full training."""
+    """Return the metric that its study compares models by, from its full training."""
     name = str(model.card.get("report_metric"))
     value = (model.card.get("metrics") or {}).get(name)
     return result_text(name, value) if isinstance(value, int | float) else ""
 
 
 def _measured(model: PublishedModel) -> str:
-    """What a gate measured of it last, and whose gate that was: on whose rows."""
+    """Return the last gate's measurement of it, and the run whose rows it used."""
     if not model.evaluations or not model.metric:
         return ""
     run, value = model.evaluations[-1]

@@ -1,4 +1,4 @@
-"""The runs that there are: where each stands, when it began and how long it took."""
+"""The list of runs: the state, start and duration of each."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ListedRun:
     """A run among others.
 
     Attributes:
-        state: where it stands; None where that can't be read.
-        published: regions whose model is published, and in force when it was.
-        kept: regions whose model lies beside one that stays in force.
+        state: its state; None if it can't be read.
+        published: regions whose published model became the current one.
+        kept: regions whose published model was rejected.
         began: when it was planned.
-        seconds: the time from then to its end, or until now while it is under way; None where no
-            end was noted, or nothing has begun.
+        seconds: the time from then to its end, or until now if it is in progress; None without a
+            recorded end, or before its submission.
     """
 
     study: str
@@ -54,7 +54,7 @@ class ListedRun:
 
 
 def list_runs(found: Iterable[FoundRun]) -> list[ListedRun]:
-    """Return where each run stands; one that can't be read is listed with the reason."""
+    """Return each run with its state; a run that can't be read has the reason."""
     return [_listed(run) for run in found]
 
 
@@ -97,8 +97,8 @@ def _seconds(folder: RunFolder, state: RunState, began: datetime) -> float | Non
 
 
 def runs_table(runs: Iterable[ListedRun]) -> Table:
-    """The runs, a row each."""
-    table = plain_table("study", "run", "", "published", "began", "took")
+    """Return a table with a row per run."""
+    table = plain_table("study", "run", "", "published", "started", "duration")
     for run in runs:
         table.add_row(
             Text(run.study),
@@ -112,5 +112,5 @@ def runs_table(runs: Iterable[ListedRun]) -> Table:
 
 
 def _published(run: ListedRun) -> str:
-    kept = f", {run.kept} kept out" if run.kept else ""
+    kept = f", {run.kept} rejected" if run.kept else ""
     return f"{run.published} of {run.regions}{kept}"

@@ -1,6 +1,6 @@
-"""Commands in noted reasons, as short as they mean the same in the folder where one is now.
+"""Commands in recorded reasons, shortened for the current folder.
 
-What is noted names models by absolute paths: jobs of the pool write it, and any folder may read it.
+Records name models by absolute paths, because jobs write them and commands in any folder read them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def shortened(text: str) -> str:
     return _PROMOTE.sub(lambda found: _short(found[0], str(Path.cwd())), text)
 
 
-@lru_cache(maxsize=1024)  # a watch shows the same commands again and again
+@lru_cache(maxsize=1024)  # a watch shows the same commands repeatedly
 def _short(quoted: str, _here: str) -> str:
     model = Path(shlex.split(quoted)[0])
     origin = provenance_of(model)

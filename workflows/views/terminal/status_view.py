@@ -1,4 +1,4 @@
-"""How runs look in a terminal."""
+"""The terminal view of a run's status."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ _COLORS: dict[str, str] = {
 }
 _UNWELL = {Stage.FAILED, Stage.HELD, Stage.LOST, Stage.UNKNOWN}
 _SHOWN_REGIONS, _SHOWN_MENDS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
-_MEND = "next: mend what is named above"
+_FIX = "next: fix the causes above"
 _LINE = 110  # characters of a reason in a line, with the region's name
 _DIGITS = 5  # significant ones, of the greatest value in a column
 
 
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
-    """The status of a run: a line, a table of its regions, and what needs a person.
+    """Return the status of a run: a line, a table of its regions, and problems for a person.
 
-    Views that share `widths`, those of the table's columns so far, don't shift sideways.
+    Views that share `widths`, the previous widths of the table's columns, don't shift sideways.
     """
     title = Text.assemble(
         (status.study, "bold"),
@@ -75,17 +75,17 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
     ]
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
     parts += [Text(trouble, "yellow") for trouble in status.troubles]
-    parts += [Text(_mended(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
+    parts += [Text(_repaired(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
     steps = next_steps(status) if status.state.can_resume else []
-    if not any(step.startswith(_MEND) for step in steps):  # the cause stands above already
+    if not any(step.startswith(_FIX) for step in steps):  # the cause is shown above
         parts += [Text(line) for line in _ask_why(status)]
-    parts += [Text(f"to mend it: {status.mending}")] if status.mending else []
+    parts += [Text(f"to fix it: {status.mending}")] if status.mending else []
     parts += [Text(line) for line in steps]
     return Group(*parts)
 
 
 def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
-    """What a person should know of a region: what follows its name, and the name's colour."""
+    """Yield notes on a region: the text after its name, and the name's colour."""
     if region.reason:
         by_whom = region.reason == BY_STOP
         yield (f" {BY_STOP}", "yellow") if by_whom else (f" {region.stage}: {region.reason}", "red")
@@ -103,10 +103,10 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
 def _alike(
     status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
 ) -> dict[tuple[str, str], str]:
-    """What is to be said of regions, once for all of which it is true but for paths and figures.
+    """Return notes on regions, once for all regions with the same note except paths and figures.
 
     Returns:
-        By the first region's words and their colour, the names of those regions.
+        The names of the regions, by the first region's note and its colour.
     """
     first: dict[str, tuple[str, str]] = {}
     regions: dict[str, list[str]] = {}
@@ -126,7 +126,7 @@ def _named(names: list[str], of: int) -> str:
 
 
 def _ask_why(status: RunStatus) -> list[str]:
-    """What says why the first region that isn't well stands where it stands."""
+    """Return the `trialfleet why` command for the first region with a problem."""
     unwell = [region.name for region in status.regions if region.stage in _UNWELL]
     stands_still = bool(status.troubles or status.held)
     troubled = {trouble.region for trouble in status.job_troubles}
@@ -137,7 +137,7 @@ def _ask_why(status: RunStatus) -> list[str]:
 
 
 def next_steps(status: RunStatus) -> list[str]:
-    """What to do with a run that can be resumed; resuming mends no trainer."""
+    """Return the next steps for a run that can be resumed; resuming does not fix a trainer."""
     resume = f"trialfleet resume {shell_quoted(Path(status.folder))}"
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
@@ -146,14 +146,14 @@ def next_steps(status: RunStatus) -> list[str]:
     ):
         return [f"next: {resume}"]
     can_go_on = status.state is not RunState.FAILED or not all(region.over for region in left)
-    steps = [f"{_MEND}, then start another run: {status.again}"]
+    steps = [f"{_FIX}, then start another run: {status.again}"]
     if can_go_on:
-        steps.append(f"or, for what has passed by itself: {resume}")
+        steps.append(f"or, if the causes are gone: {resume}")
     return steps
 
 
 def _anew(line: str, status: RunStatus, said: set[str]) -> str:
-    """A line with a cause that was said before in short; empty where nothing else is in it."""
+    """Return a line with an already shown cause shortened; empty if it has nothing else."""
     causes = {region.cause.kind for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in kind_of(line)}
     if found and found <= said:
@@ -164,7 +164,7 @@ def _anew(line: str, status: RunStatus, said: set[str]) -> str:
 
 
 def _is_hopeless(region: RegionStatus) -> bool:
-    """Whether the trainer is what keeps a region from its end, and is as it was after a resume."""
+    """Return whether the trainer blocks a region, so that resuming can't help."""
     if LEFT_NO_MODEL in (region.reason or ""):
         return True
     cause = region.cause
@@ -172,12 +172,12 @@ def _is_hopeless(region: RegionStatus) -> bool:
 
 
 def state_text(state: RunState) -> Text:
-    """A state, in its colour."""
+    """Return a state in its colour."""
     return Text(state, _COLORS.get(state, "default"))
 
 
 def as_html(view: RenderableType) -> str:
-    """What a notebook shows in place of a terminal's picture."""
+    """Return a view as HTML for a notebook."""
     recorder = Console(record=True, file=io.StringIO(), width=110, highlight=False)
     recorder.print(view)
     style = "font-family: monospace; line-height: 1.3; overflow-x: auto"
@@ -186,14 +186,14 @@ def as_html(view: RenderableType) -> str:
     )
 
 
-def _mended(mend: dict[str, Any]) -> str:
+def _repaired(mend: dict[str, Any]) -> str:
     when = datetime.fromisoformat(mend["time"]).astimezone()
     where = f"{mend['region']}: " if mend["region"] else ""
-    return f"mended at {when:%H:%M:%S}: {where}{mend['what']}"
+    return f"repaired at {when:%H:%M:%S}: {where}{mend['what']}"
 
 
 def money_lines(status: RunStatus) -> list[tuple[str, str]]:
-    """What the fleet costs, and what is wrong there: lines and their colours."""
+    """Return the costs and problems of the fleet: lines and their colours."""
     money = status.money
     if money is None:
         return []
@@ -226,7 +226,7 @@ def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> T
 
 
 def _columns_without_news(status: RunStatus, *, bars: bool) -> set[str]:
-    """The columns in which no region has anything to show."""
+    """Return the columns that are empty for all regions."""
     regions = status.regions
     has_news = {
         "": bars and not status.ended,
@@ -262,33 +262,33 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
 
 
 def _why_broken(region: RegionStatus) -> str:
-    """How many attempts failed and why, of a region that is over without a result; in short."""
+    """Return how many attempts of a failed region failed and why, in short."""
     if region.stage is not Stage.FAILED:
         return ""
     return region.cause.short if region.cause else in_short(region.reason or "")
 
 
 def value_text(value: float | None, decimals: int | None) -> str:
-    """Return a metric's value as its column shows it; empty where there is none."""
+    """Return a metric's value as its column shows it; empty without a value."""
     return "" if value is None else fixed(value, decimals)
 
 
 def _steps(region: RegionStatus) -> str:
-    """The last steps that its running trials reported, as far as they are known."""
+    """Return the last steps that its running trials reported, if known."""
     steps = [str(trial.step) for trial in region.running_trials if trial.step is not None]
     more = " …" if len(steps) > _SHOWN_STEPS else ""
     return " ".join(steps[:_SHOWN_STEPS]) + more
 
 
 def _ranks(region: RegionStatus) -> str:
-    """How many ranks each of its gangs has that trains, and behind a "g" its generation."""
+    """Return the number of ranks of each training gang, and its generation after a "g"."""
     gangs = [each for each in region.running_trials if each.generation is not None]
     more = " …" if len(gangs) > _SHOWN_STEPS else ""
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
 
 
 def _failed(region: RegionStatus) -> int:
-    """The trials that count as failed, those that a failed region cut off among them."""
+    """Return the number of failed trials, including those that a failed region cut off."""
     return region.failed + region.cut_off
 
 
@@ -297,11 +297,11 @@ def _count(number: int) -> str:
 
 
 def watch(wait: Callable[[Callable[[RunStatus], None]], RunStatus], console: Console) -> RunStatus:
-    """Show a run's status until it ends: live on a terminal, else a line for each change.
+    """Show a run's status until it ends: live on a terminal, otherwise a line for each change.
 
     Args:
-        wait: waits for the run's end, as `Run.wait` does; what it is given takes each status.
-        console: where it is shown.
+        wait: waits for the run's end, as `Run.wait` does, and calls its argument with each status.
+        console: the console to print to.
     """
     from rich.live import Live
 
@@ -335,15 +335,15 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
 
 
 def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """What there is to tell: what a line is of, and the line."""
+    """Yield lines to print on a change: the key of a line, and the line."""
     yield "run", f"{status.run}: {status.state}"
     if status.notice:
         yield "notice", status.notice
     for trouble in status.run_troubles:
         yield trouble, trouble
     for mend in status.mends:
-        yield str(mend), _mended(mend)
-    for number, (line, _) in enumerate(money_lines(status)[1:]):  # the sum changes all the time
+        yield str(mend), _repaired(mend)
+    for number, (line, _) in enumerate(money_lines(status)[1:]):  # the sum changes constantly
         yield f"money {number}", line
     for region in status.regions:
         yield region.slug, _region_line(region, status.metric)
@@ -352,13 +352,13 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
 
 
 def _shortened(line: str) -> str:
-    """A reason as a line has room for it, and its log: it stands whole below the table."""
+    """Return a reason shortened to a line, with its log; the table's view shows all of it."""
     words, see, log = line.partition("; to change that: ")[0].partition(SEE)
     return f"{first_clauses(words, _LINE)}{see}{log}"
 
 
 def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """What is said of the first region, or trial, of which it is true: what it is, and a line."""
+    """Yield lines to print once for the first region or trial of a kind: the kind, and the line."""
     for trouble in status.job_troubles:
         yield kind_of(trouble.cause), str(trouble)
     for region in status.regions:

@@ -1,4 +1,4 @@
-"""What a trial prints: while it runs as its agent brings it, afterwards as its result left it."""
+"""The output of a trial: from its agent while it runs, afterwards from its result."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _Stream:
     """Standard output or error of a trial, and how much of it was shown.
 
     Attributes:
-        live: what has come of it so far, behind `head`, a line with the trial's name.
-        kept: all of it, once the trial has ended.
-        lines: so many of the last ones are shown at first.
+        live: the file with the output so far, after `head`, a line with the trial's name.
+        kept: the file with all output, once the trial has ended.
+        lines: the number of last lines shown at first.
     """
 
     live: Path
@@ -39,7 +39,7 @@ class _Stream:
     _half: bytes = field(default=b"", repr=False)
 
     def show(self, *, is_kept: bool) -> None:
-        """Show what is new, in whole lines; the last may be half a one where nothing follows."""
+        """Show new output in whole lines; the last may be incomplete at the end."""
         path, begin = (self.kept, 0) if is_kept else (self.live, len(self.head))
         try:
             with job_files.opened(path) as file:
@@ -64,13 +64,13 @@ class _Stream:
 
 
 class TrialOutput:
-    """What a trial prints, shown to a person.
+    """Printer of a trial's output.
 
     Args:
         place: the trial's folder.
-        lines: so many of the last lines of each stream are shown at first.
-        state: where the trial stands; None where it has not begun, or is no trial of the study.
-        says: take a line of standard output, and of standard error.
+        lines: the number of last lines of each stream shown at first.
+        state: returns the trial's state; None if it has not started, or isn't a trial.
+        says: functions that print a line of standard output, and of standard error.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class TrialOutput:
         ]
 
     def show(self) -> str:
-        """Show what there is; return what there is to say where that is nothing."""
+        """Show the output so far; return a message if there is none."""
         state = self._state()
         is_over = self._has_ended() or (state is not None and state.is_finished)
         self._show(is_kept=self._has_ended())
@@ -98,7 +98,7 @@ class TrialOutput:
         return "waits" if state in _WAITS else "has printed nothing yet"
 
     def follow(self, note: Say) -> None:
-        """Show what comes until the trial has ended; `note` takes what is to be said of it."""
+        """Show the output until the trial has ended; `note` prints messages about the trial."""
         looked, said, state = -_LOOK, "", None
         while True:
             is_kept, now = self._has_ended(), time.monotonic()
@@ -120,7 +120,7 @@ class TrialOutput:
             time.sleep(_POLL if not is_kept else _LOOK)
 
     def _show_rest(self) -> None:
-        """Show all of a trial that is over; where it brought no result, what had come of it."""
+        """Show all output of an ended trial; without a result, the output that had arrived."""
         if self._has_ended() or not self._has_shown():
             self._show(is_kept=True)
 

@@ -1,4 +1,4 @@
-"""How the trials of a run, and its best settings, look in a terminal."""
+"""The terminal tables of a run's trials and its best settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGITS = 6  # significant ones, of the greatest value in a column
 
 
 def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> LongTable:
-    """The trials of a run, a row each; other metrics and errors where there are any.
+    """Return a table with a row per trial; with other metrics and errors if there are any.
 
     A terminal of less than 120 columns shows neither machines nor other metrics.
     """
@@ -59,7 +59,7 @@ def _trial_cells(trial: Trial, metric: str, decimals: int | None) -> dict[str, s
 
 
 def best_table(best: list[BestSettings], metric: str) -> Table:
-    """The best settings of a run's regions, a row each."""
+    """Return a table of the best settings, with a row per region."""
     columns = ("region", "state", "trial", metric, "parameters")
     table = plain_table(*columns, right={"trial", metric})
     decimals = column_decimals([entry.value for entry in best], _DIGITS)

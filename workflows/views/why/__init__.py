@@ -1,1 +1,1 @@
-"""Why a region, node, job or instance stands where it stands: `trialfleet why`."""
+"""`trialfleet why`: the reason for the state of a run, region, node, job or instance."""

@@ -1,4 +1,4 @@
-"""The answer to a `why`: what the cause is, in a line, who is to see to it, and what mends it."""
+"""The answer to a `why`: the cause in a line, who is responsible, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 
 
 class Blame(StrEnum):
-    """Whose it is."""
+    """The responsible person, machine or service."""
 
-    NOBODY = "nobody"  # all is well, or it passes by itself
+    NOBODY = "nobody"  # there is no problem, or it passes by itself
     USER = "user"  # the trainer, the study or the data: only this uses up `retries`
-    NODE = "node"  # the machine that it ran on
+    NODE = "node"  # the machine
     SPOT = "spot"  # AWS took the machine back
     AWS = "aws"
     POOL = "pool"  # HTCondor, or this machine
-    PERSON = "person"  # somebody wanted it so
+    PERSON = "person"  # a person's choice
     MONEY = "money"
 
 
 class Kind(StrEnum):
-    """What the cause is; docs/why.md has a line for each."""
+    """The kind of cause; docs/why.md has a line for each."""
 
-    # all is well, or passes by itself
+    # no problem, or it passes by itself
     WELL = "well"
     PLANNED = "planned"
     LANE = "lane"
     TURN = "turn"
     SOON = "soon"
     BUSY = "busy"
-    # nothing can run it
+    # no slot can run it
     MATCH = "match"
     NO_SLOTS = "no-slots"
     UNWILLING = "unwilling"
     DRAINING = "draining"
-    # a person wanted it so
+    # a person's choice
     STOPPED = "stopped"
     HELD = "held"
     REMOVED = "removed"
@@ -96,7 +96,7 @@ class Kind(StrEnum):
     BOOTING = "booting"
     BOOT_FAILED = "boot-failed"
     SICK = "sick"
-    EATS_JOBS = "eats-jobs"
+    FAILING_JOBS = "eats-jobs"
     FENCE = "fence"
     LEASE = "lease"
     SPOT = "spot"
@@ -109,17 +109,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """Why something stands where it stands.
+    """The reason for a subject's state.
 
     Attributes:
-        subject: what was asked about, by its name.
-        kind: what the cause is.
-        blame: whose it is.
-        why: in one line.
-        advice: what to do first, in words; empty where the command is enough, or nothing is to do.
-        command: what to type; empty where there is nothing to type.
-        evidence: what says so, a line each.
-        notes: what else is worth to know, a line each.
+        subject: the name of the subject.
+        kind: the kind of cause.
+        blame: who or what is responsible.
+        why: the cause in one line.
+        advice: the first step, in words; empty if the command is enough, or no step is needed.
+        command: the command to type; empty if there is none.
+        evidence: lines of evidence.
+        notes: lines of further information.
     """
 
     subject: str
@@ -132,15 +132,15 @@ class Answer:
     notes: tuple[str, ...] = ()
 
     def with_evidence(self, *lines: str) -> Answer:
-        """The same with more that says so; each line once."""
+        """Return the same answer with more evidence, each line once."""
         return replace(self, evidence=tuple(dict.fromkeys([*self.evidence, *filter(None, lines)])))
 
     def of(self, subject: str) -> Answer:
-        """The same answer, for another subject that it explains."""
+        """Return the same answer for another subject."""
         return replace(self, subject=subject)
 
     def lines(self) -> list[str]:
-        """The answer, and behind it what mends it, a line each."""
+        """Return the lines of the answer, its notes and the next step."""
         parts = [f"{self.subject}: {' '.join(self.why.split())}", *self.notes]
         if self.advice or self.command:
             parts.append(f"next: {': '.join(filter(None, (self.advice, self.command)))}")

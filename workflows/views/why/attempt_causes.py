@@ -1,7 +1,7 @@
-"""What made an attempt at a trial fail, by the words that were kept of it.
+"""Causes of failed attempts at a trial, from their recorded errors.
 
-The words are those of `outcome.py`, of HTCondor's hold reasons and of the trainer itself; a test
-makes each outcome and reads it here.
+The errors come from `outcome.py`, HTCondor's hold reasons and the trainer itself; a test produces
+each outcome and reads it here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
 from trialfleet.workflows.views.why.answer import Blame, Kind
 
-# How each begins or what is in it, in this order.
+# Patterns of errors, in this order.
 _WORDS: tuple[tuple[str, Kind], ...] = (
     (rf"^{EVICTED}: ", Kind.EVICTIONS),
     (rf"^{STUCK}: ", Kind.STUCK),
@@ -33,56 +33,56 @@ _WORDS: tuple[tuple[str, Kind], ...] = (
 
 
 @dataclass(frozen=True)
-class _Mending:
+class _Fix:
     blame: Blame
     advice: str
-    key: str = ""  # of the study, whose place is shown
+    key: str = ""  # a key of the study; its place in the file is shown
 
 
-_MENDING: Mapping[Kind, _Mending] = {
-    Kind.MEMORY: _Mending(Blame.USER, "raise resources.memory", "resources.memory"),
-    Kind.DISK: _Mending(Blame.USER, "raise resources.disk", "resources.disk"),
-    Kind.TIME: _Mending(Blame.USER, "raise trainer.minutes", "trainer.minutes"),
-    Kind.INPUT: _Mending(Blame.USER, "put the file where the study's `data` says", "data"),
-    Kind.OUTPUT: _Mending(Blame.USER, "let the trainer leave its files where they were"),
-    Kind.COMMAND: _Mending(Blame.USER, "mend trainer.command, or name its files", "trainer"),
-    Kind.CRASH: _Mending(Blame.USER, "mend the trainer"),
-    Kind.NO_RESULT: _Mending(Blame.USER, "have the trainer write result.json (t.complete)"),
-    Kind.BAD_RESULT: _Mending(Blame.USER, "have the trainer write the objective's metric"),
-    Kind.NOT_FINITE: _Mending(
-        Blame.USER, "narrow the search space, or have the trainer refuse (t.reject)"
+_FIXES: Mapping[Kind, _Fix] = {
+    Kind.MEMORY: _Fix(Blame.USER, "raise resources.memory", "resources.memory"),
+    Kind.DISK: _Fix(Blame.USER, "raise resources.disk", "resources.disk"),
+    Kind.TIME: _Fix(Blame.USER, "raise trainer.minutes", "trainer.minutes"),
+    Kind.INPUT: _Fix(Blame.USER, "put the file at the path in the study's `data`", "data"),
+    Kind.OUTPUT: _Fix(Blame.USER, "make the trainer keep its output files in place"),
+    Kind.COMMAND: _Fix(Blame.USER, "correct trainer.command or trainer.files", "trainer"),
+    Kind.CRASH: _Fix(Blame.USER, "fix the trainer"),
+    Kind.NO_RESULT: _Fix(Blame.USER, "make the trainer write result.json (t.complete)"),
+    Kind.BAD_RESULT: _Fix(Blame.USER, "make the trainer write the objective's metric"),
+    Kind.NOT_FINITE: _Fix(
+        Blame.USER, "narrow the search space, or make the trainer reject these settings (t.reject)"
     ),
-    Kind.REJECTED: _Mending(Blame.USER, "narrow the search space to what can be trained"),
-    Kind.NO_MODEL: _Mending(Blame.USER, "have mode final leave its model in model/ (t.model)"),
-    Kind.REMOVED: _Mending(Blame.PERSON, ""),
-    Kind.NODE: _Mending(Blame.NODE, ""),
-    Kind.EVICTIONS: _Mending(
-        Blame.NODE, "look at what ends it there: its log has HTCondor's words; have it checkpoint"
+    Kind.REJECTED: _Fix(Blame.USER, "narrow the search space to settings that can be trained"),
+    Kind.NO_MODEL: _Fix(Blame.USER, "make mode final write its model to model/ (t.model)"),
+    Kind.REMOVED: _Fix(Blame.PERSON, ""),
+    Kind.NODE: _Fix(Blame.NODE, ""),
+    Kind.EVICTIONS: _Fix(
+        Blame.NODE, "see HTCondor's reason in its log; make the trainer write checkpoints"
     ),
-    Kind.STUCK: _Mending(Blame.POOL, "look at the machine, and at HTCondor's logs there"),
+    Kind.STUCK: _Fix(Blame.POOL, "check the machine and its HTCondor logs"),
 }
 
 
 def kind_of_attempt(error: str) -> Kind:
-    """Return what made an attempt fail that ended with these words.
+    """Return the kind of cause of an attempt's error.
 
-    What is none of ours is the trainer's own: it refused the parameters.
+    An unknown error comes from the trainer: it rejected the parameters.
     """
     return next((kind for words, kind in _WORDS if re.search(words, error)), Kind.REJECTED)
 
 
 def blame_of(kind: Kind) -> Blame:
-    """Return whose fault such an attempt is."""
-    return _MENDING[kind].blame
+    """Return who or what is responsible for a kind of failed attempt."""
+    return _FIXES[kind].blame
 
 
 def advice_for(kind: Kind, places: Mapping[str, str]) -> str:
-    """Return what to do about attempts that fail so.
+    """Return advice on attempts that fail for one kind of cause.
 
     Args:
-        kind: what made them fail.
-        places: where the study sets what may be changed, as `FrozenStudy` has them.
+        kind: the kind of cause.
+        places: where the study sets its keys, as in `FrozenStudy`.
     """
-    mending = _MENDING[kind]
-    place = places.get(mending.key, "")
-    return f"{mending.advice} in {place}" if place and mending.advice else mending.advice
+    fix = _FIXES[kind]
+    place = places.get(fix.key, "")
+    return f"{fix.advice} in {place}" if place and fix.advice else fix.advice

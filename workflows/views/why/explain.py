@@ -1,4 +1,4 @@
-"""Why: what a word names, what its witnesses say, and the answer that the rules give."""
+"""`why`: finds the subject, reads its facts, and applies the rules."""
 
 from __future__ import annotations
 
@@ -15,71 +15,71 @@ from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.views.why.facts import WitnessedRegion
+from trialfleet.workflows.views.why.facts import RegionFacts
 from trialfleet.workflows.views.why.instance_rules import why_instance
 from trialfleet.workflows.views.why.instance_witnesses import instance_facts
 from trialfleet.workflows.views.why.node_rules import why_node
 from trialfleet.workflows.views.why.region_rules import (
-    NOT_IN_FORCE,
+    NOT_CURRENT,
+    notes_on,
     of_its_day,
-    what_else,
     why_region,
 )
 from trialfleet.workflows.views.why.run_rules import blocked
 from trialfleet.workflows.views.why.slot_witnesses import job_ad, waiting_job
 from trialfleet.workflows.views.why.subject import Subject, find_subject
-from trialfleet.workflows.views.why.waiting_rules import waits
-from trialfleet.workflows.views.why.witnesses import RunWitnesses
+from trialfleet.workflows.views.why.waiting_rules import explain_wait
+from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 _SHOWN_NOTES = 10
 
 
 def why(word: str | None, run: str | None = None) -> Answer:
-    """Return why something stands where it stands.
+    """Return the reason for a subject's state.
 
     Args:
-        word: a region, also as STUDY/REGION, a node of a graph, a job's or an instance's id, or a
-            run; None: the run.
-        run: which run is meant; default: the newest that has it.
+        word: a region, also as STUDY/REGION, a DAG node, a job's or an instance's id, or a run;
+            None: the run.
+        run: the run to look in; default: the newest that has it.
 
     Raises:
-        InputError: nothing is called so.
+        InputError: the word names nothing.
     """
     subject = find_subject(word, run)
     if subject.what == "instance":
         return why_instance(instance_facts(subject.word, subject.folder))
     if subject.what == "foreign job":
         return _foreign(subject)
-    assert subject.folder is not None, "all else is of a run, or of a study's days"
+    assert subject.folder is not None, "all others belong to a run, or to a study's days"
     if subject.what == "day":
         return _of_day(subject.name, subject.folder).of(subject.word)
-    witnesses = RunWitnesses(subject.folder)
+    reader = RunFactsReader(subject.folder)
     if subject.what == "run":
-        return _why_run(witnesses).of(subject.word)
+        return _why_run(reader).of(subject.word)
     assert subject.region is not None, "a node is of a region"
-    return _of_region(witnesses, subject, subject.region).of(subject.word)
+    return _of_region(reader, subject, subject.region).of(subject.word)
 
 
-def _of_region(witnesses: RunWitnesses, subject: Subject, graph: RegionGraph) -> Answer:
-    run, region = witnesses.run(), witnesses.region(graph)
+def _of_region(reader: RunFactsReader, subject: Subject, graph: RegionGraph) -> Answer:
+    run, region = reader.run(), reader.region(graph)
     if subject.what == "node":
-        return why_node(run, region, witnesses.node(graph, subject.node))
-    return why_region(run, _with_day(region, witnesses) if subject.newest else region)
+        return why_node(run, region, reader.node(graph, subject.node))
+    return why_region(run, _with_day(region, reader) if subject.newest else region)
 
 
-def _why_run(witnesses: RunWitnesses) -> Answer:
-    """What keeps the run from going on; else the first of its regions that isn't well."""
-    run = witnesses.run()
+def _why_run(reader: RunFactsReader) -> Answer:
+    """Return the fault that blocks the run, otherwise the first of its regions with a problem."""
+    run = reader.run()
     if run.state not in {RunState.DONE, RunState.FAILED} and (
         answer := blocked(run, run.look.faults)
     ):
         return answer
-    regions = [witnesses.region(graph) for graph in graph_of(witnesses.frozen.study).regions]
+    regions = [reader.region(graph) for graph in graph_of(reader.frozen.study).regions]
     answers = [why_region(run, region) for region in regions]
     well = [answer for answer in answers if answer.blame is Blame.NOBODY]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
-    day = witnesses.frozen.day
-    folder = witnesses.files.root
+    day = reader.frozen.day
+    folder = reader.files.root
     for one in left_out(folder, day.date) if day else ():
         answer = _of_day(one.region, folder.parent)
         answers.append(answer)
@@ -88,13 +88,13 @@ def _why_run(witnesses: RunWitnesses) -> Answer:
         line
         for region, answer in zip(regions, answers, strict=False)  # behind these: those left out
         if answer not in unwell[:1]  # it is the answer
-        for line in what_else(region, answer)
+        for line in notes_on(region, answer)
     ]
     if not unwell:
-        why = f"nothing is wrong: the run is {run.state}"
-        first = next((each for each in well if each.kind in NOT_IN_FORCE), well[0])
-        if run.state is RunState.RUNNING and first.kind not in NOT_IN_FORCE:
-            first = replace(first, advice="", command=run.watch)  # a region's own is no next step
+        why = f"no problem: the run is {run.state}"
+        first = next((each for each in well if each.kind in NOT_CURRENT), well[0])
+        if run.state is RunState.RUNNING and first.kind not in NOT_CURRENT:
+            first = replace(first, advice="", command=run.watch)  # not one region's own step
         return replace(first, why=why, notes=_first(told))
     why = f"{_which(unwell, len(answers))}{unwell[0].why}"
     lines = [answer.lines()[0] for answer in unwell[1:]]
@@ -102,27 +102,27 @@ def _why_run(witnesses: RunWitnesses) -> Answer:
 
 
 def _which(unwell: list[Answer], of: int) -> str:
-    """How many regions of a run aren't well, and which of them is told."""
+    """Return how many regions of a run have a problem, and the name of the first."""
     if of == 1:
         return ""
     first = unwell[0].subject
     alike = all(answer.kind is unwell[0].kind for answer in unwell)
-    told = f", {first} among them" if alike else f", not all for one reason; {first}"
+    told = f", for example {first}" if alike else f" for different reasons, for example {first}"
     return f"{len(unwell)} of {of} regions{told}: "
 
 
 def _first(lines: list[str]) -> tuple[str, ...]:
-    """As many lines as a person reads of a run."""
+    """Return the first lines, as many as a person reads."""
     more = len(lines) - _SHOWN_NOTES
-    return (*lines[:_SHOWN_NOTES], *([f"… and of {more} more"] if more > 0 else []))
+    return (*lines[:_SHOWN_NOTES], *([f"… and {more} more"] if more > 0 else []))
 
 
 # --- days -----------------------------------------------------------------------------------------
 
 
-def _with_day(region: WitnessedRegion, witnesses: RunWitnesses) -> WitnessedRegion:
-    """A region with the newest word of the journal, if that is newer than the run's."""
-    folder, frozen = DailyFolder(witnesses.files.root.parent), witnesses.frozen
+def _with_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
+    """Return a region with its newest outcome in the journal, if newer than the run."""
+    folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:
         return region
     newest = _newest(folder, region.name)
@@ -137,10 +137,10 @@ def _newest(folder: DailyFolder, region: str) -> Outcome | None:
 
 
 def _of_day(region: str, folder: Path) -> Answer:
-    """Of a region that no run here has: its study's journal knows it."""
+    """Return the answer for a region without a run here, from its study's journal."""
     newest = _newest(DailyFolder(folder), region)
     if newest is None:
-        why_not = "its day has begun, and no run is planned for it yet"
+        why_not = "its day has started; its run is not planned yet"
         return Answer(subject=region, kind=Kind.SOON, blame=Blame.NOBODY, why=why_not)
     if newest.run is not None:
         raise InputError(_in_another_run(region, newest.run, folder))
@@ -151,10 +151,10 @@ def _in_another_run(region: str, run: str, folder: Path) -> str:
     if not (folder / run).is_dir():
         return f"the run {run!r} of {region!r} is no longer in {str(folder)!r}"
     asked = f"trialfleet why {shlex.quote(region)} --run {shell_quoted(folder / run)}"
-    return f"the run that is named has no region {region!r}; its newest is {run!r}: {asked}"
+    return f"the named run has no region {region!r}; its newest run is {run!r}: {asked}"
 
 
-# --- a job that is none of ours -------------------------------------------------------------------
+# --- a job of other software ----------------------------------------------------------------------
 
 
 def _foreign(subject: Subject) -> Answer:
@@ -167,6 +167,6 @@ def _foreign(subject: Subject) -> Answer:
         release = f"condor_release {name}"
         return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=why, command=release)
     if ad.get("JobStatus") not in {JobStatus.IDLE, JobStatus.BLOCKED}:
-        why = "nothing is wrong: it runs; it is no job of trialfleet's"
+        why = "no problem: it is running; it is not a job of trialfleet"
         return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=why)
-    return waits(name, None, waiting_job(ad, ""))
+    return explain_wait(name, None, waiting_job(ad, ""))

@@ -1,6 +1,6 @@
-"""What is known when a `why` is asked: each witness's word, or that it is away.
+"""The facts for a `why`: the data of each source, or why a source is unreachable.
 
-Plain data, so that the rules that read it are pure.
+Plain data, so that the rules on it are pure functions.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from trialfleet.infra.fleet.commands.status import NodeStatus
 
 Htcondor = Literal["answers", "pool-down", "schedd-down"]
-STALE = timedelta(minutes=5)  # an autoscaler that is alive reports at least this often
+STALE = timedelta(minutes=5)  # a running autoscaler reports at least this often
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The last word of a run's autoscaler.
+    """The last report of a run's autoscaler.
 
     Attributes:
         report: its report; None: it never reported.
-        wanted: the study has one.
+        wanted: whether the study has an autoscaler.
     """
 
     report: Mapping[str, Any] | None
     wanted: bool
 
     def lines(self) -> tuple[str, ...]:
-        """What keeps it from giving trials a node, in its words."""
+        """Return the autoscaler's own reasons for not starting a node."""
         if not self.report:
             return ()
         step = self.report.get("step") or {}
@@ -55,12 +55,12 @@ class Scaling:
 
     @property
     def coming(self) -> int:
-        """Nodes that AWS has started and that haven't joined yet."""
+        """The number of started nodes that haven't joined yet."""
         step = (self.report or {}).get("step") or {}
         return int((step.get("nodes") or {}).get("coming", 0))
 
     def silent_since(self, now: datetime) -> datetime | None:
-        """Return when it last said anything, if that is too long ago."""
+        """Return the time of its last report if that is too old, otherwise None."""
         try:
             at = datetime.fromisoformat(str((self.report or {})["at"]))
         except (KeyError, ValueError):
@@ -69,18 +69,18 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WitnessedRun:
-    """A run: what it was planned with, where it stands, and what else is known of it.
+class RunFacts:
+    """The facts of a run.
 
     Attributes:
         frozen: the study that it was planned with.
-        look: where it stands, and its trials.
+        look: its state and its trials.
         htcondor: whether the job queue answers.
-        pool_up: what starts the pool, where that is down.
-        is_supervised: whether a supervisor of this machine mends its DAGMans; None: nobody knows.
-        stopped_by: who ended the run before its time, and how.
-        owner: the other machine that owns the run, if one does.
-        closed: why the access point starts none of its own jobs.
+        pool_up: the command that starts the pool.
+        is_supervised: whether a supervisor on this machine repairs its DAGMans; None: unknown.
+        stopped_by: who stopped the run, and how.
+        owner: the other machine that owns the run, if there is one.
+        closed: why the access point starts no local jobs.
         unpaid: why no more trials (`tune`) or full trainings (`final`) are paid for.
     """
 
@@ -98,52 +98,52 @@ class WitnessedRun:
 
     @property
     def state(self) -> RunState:
-        """Where it stands as a whole."""
+        """The state of the whole run."""
         return self.look.status.state
 
     @property
     def called(self) -> str:
-        """What tells it from all others: STUDY/RUN-ID."""
+        """Its unique name: STUDY/RUN-ID."""
         return f"{self.frozen.study.name}/{self.frozen.run}"
 
     @property
     def name(self) -> str:
-        """How a person types it."""
+        """Its folder, quoted for a shell."""
         return shell_quoted(Path(self.look.status.folder))
 
     @property
     def again(self) -> str:
-        """What starts another run once the study is mended, and no region's trainer is at fault."""
+        """The command for another run after the study is fixed, without the name of a region."""
         return self.frozen.again_for(None)
 
     @property
     def watch(self) -> str:
-        """What shows how it goes on."""
+        """The command that shows its progress."""
         return f"trialfleet status {self.name} --watch"
 
     @property
     def resume(self) -> str:
-        """What has it go on."""
+        """The command that resumes it."""
         return f"trialfleet resume {self.name}"
 
-    def mending(self, error: str) -> str:
-        """What installs the modules that its trainer misses, by the words of an attempt's error."""
+    def how_to_install(self, error: str) -> str:
+        """Return how to install the modules that its trainer lacks, from an attempt's error."""
         return how_to_install(error, self.frozen.study)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Queued:
-    """Trials' jobs that wait for a slot, and what the pool has for one of them.
+    """A waiting job of trials, and the pool's slots for it.
 
     Attributes:
         job: the id of that job.
-        seconds: since when it waits.
-        blocked: it has a slot, whose machine gets the files first that it shares with other jobs.
-        prospects: where it can run; None if the collector doesn't answer.
-        free: slots that have room for it at this moment and take it.
-        draining: why the slots drain that could run it, one such reason; empty: some don't drain.
-        own: running jobs of the same run.
-        foreign: running jobs of others.
+        seconds: how long it has waited.
+        blocked: it has a slot whose machine is receiving files that jobs share.
+        prospects: the slots that can run it; None if the collector doesn't answer.
+        free: the number of free slots that accept it.
+        draining: why all suitable slots drain, one of the reasons; empty: some don't drain.
+        own: the number of running jobs of the same run.
+        foreign: the number of running jobs of others.
     """
 
     job: str
@@ -157,17 +157,17 @@ class Queued:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WitnessedRegion(RegionStatus):
-    """A region of a run: where it stands, and what else is known of it.
+class RegionFacts(RegionStatus):
+    """The facts of a region of a run.
 
     Attributes:
-        records: what its folder says.
-        hours_spent: since its first trial was asked for.
+        records: the records in its folder.
+        hours_spent: hours since its first trial was asked.
         held: its jobs on hold.
-        moved: the change of `latest` that brought its model into force, or took it out of that,
-            whichever was last; None: it never was in force, or nothing of that is known.
-        waiting: of its jobs that wait, the one that waits longest; None if none does.
-        day: what the journal of the study's days has of it, where that is newer than the run.
+        moved: the last change of `latest` to or from its model; None: it never was current, or
+            that is unknown.
+        waiting: the job that has waited longest; None if none waits.
+        day: its outcome in the journal of the study's days, if newer than the run.
     """
 
     records: RegionRecords
@@ -180,26 +180,26 @@ class WitnessedRegion(RegionStatus):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """A node of a region's graph, or a trial that a node of several runs.
+    """The facts of a DAG node, or of one trial of a node that runs several.
 
     Attributes:
         node: its name.
-        of_job: the node whose job trains it; empty: it is that itself.
-        region: whose it is.
-        is_end: it is the full training, or the gate's measurement, of its region.
-        state: of its trial; None while it has none.
+        of_job: the node whose job trains it; empty: the node itself.
+        region: the name of its region.
+        is_end: whether it is its region's full training or gate.
+        state: the state of its trial; None without one.
         error: why its last attempt failed.
-        stopped: the order that it got, if it was stopped early, with the numbers behind it.
-        blame: whose fault that was, where that was found out when it ended.
-        attempts: how many failed.
-        before: the node of its lane that comes before it and isn't over.
-        skipped: why it was passed over.
+        stopped: the numbers of the stop order, if it was stopped early.
+        blame: what the failure was blamed on when it ended.
+        attempts: the number of failed attempts.
+        before: the unfinished node before it in its lane.
+        skipped: why it was skipped.
         held: the hold reason of its job, if it is on hold.
-        job: the id of its job, while that is in the queue.
-        last: the last stay of its job in a slot, by its event log; None: it never had one.
-        leaving: what the machine says of itself on which it was: why it drains, or is sick.
-        gang: how far its ranks are, where it has several.
-        lacks_slots: fewer of them have a slot than the gang needs.
+        job: the id of its job in the queue.
+        last: the last stay of its job in a slot, from its event log; None: it never had one.
+        leaving: why its last machine drains or is sick, in the machine's words.
+        gang: the progress of its ranks, if it has several.
+        lacks_slots: whether fewer ranks than the gang needs have a slot.
     """
 
     node: str
@@ -224,7 +224,7 @@ class NodeFacts:
 
     @property
     def in_graph(self) -> str:
-        """The node whose job and scripts are meant."""
+        """The node that has the job and scripts."""
         return self.of_job or self.node
 
 
@@ -234,10 +234,10 @@ class InstanceFacts:
 
     Attributes:
         instance: its id.
-        node: what `fleet status` says of it; None: AWS lists no such instance, or can't be asked.
-        machine: what it says of itself; None: the pool doesn't know it, or can't be asked.
-        aws_away: why AWS can't be asked.
-        pool_away: why the pool can't be asked.
+        node: its status in `fleet status`; None: AWS doesn't list it, or is unreachable.
+        machine: its machine in the pool; None: the pool doesn't list it, or is unreachable.
+        aws_away: why AWS is unreachable.
+        pool_away: why the pool is unreachable.
         fleet_file: the study or file of its fleet.
     """
 
@@ -251,7 +251,7 @@ class InstanceFacts:
 
     @property
     def stage(self) -> str:
-        """How far it is, as `fleet status` has it; as the pool has it where AWS isn't asked."""
+        """Its stage in `fleet status`, or in the pool if AWS is not asked."""
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
         state = self.machine.state()
@@ -259,20 +259,20 @@ class InstanceFacts:
 
     @property
     def why(self) -> str:
-        """What `fleet status` says of it."""
+        """Its explanation in `fleet status`."""
         return self.node.why if self.node else ""
 
     @property
     def state(self) -> str:
-        """AWS's word; empty: AWS lists no such instance."""
+        """Its state in AWS; empty: AWS doesn't list it."""
         return self.node.instance.state if self.node else ""
 
     @property
     def reason(self) -> str:
-        """Why it ended, in AWS's words and by its code."""
+        """AWS's reason and code for its end."""
         return self.node.instance.ended if self.node else ""
 
     @property
     def note(self) -> str:
-        """Why it drains, in the words of whoever asked for it."""
+        """The reason given for draining it."""
         return self.machine.drain_explanation if self.machine else ""

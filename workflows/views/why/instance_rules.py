@@ -1,4 +1,4 @@
-"""Why an instance of a fleet stands where it stands: what AWS, the pool and its agent say."""
+"""The reason for the state of a fleet's instance, from AWS, the pool and its agent."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import InstanceFacts
 
-# How a node's agent, or AWS, begins to say why it leaves.
+# Patterns of the reasons that a node's agent, or AWS, gives for leaving.
 _LEAVING: tuple[tuple[str, Kind], ...] = (
     (r"spot interruption|SpotInstanceTermination|Server\.Spot", Kind.SPOT),
     (r"rebalance recommendation", Kind.SPOT),
     (r"lease expired", Kind.LEASE),
-    (r"jobs failed here within", Kind.EATS_JOBS),
+    (r"jobs failed here within", Kind.FAILING_JOBS),
     (r"metadata|fence", Kind.FENCE),
     (r"failed the probe|has not been probed", Kind.SICK),
     (r"idle for ", Kind.IDLE),
@@ -23,7 +23,7 @@ _LEAVING: tuple[tuple[str, Kind], ...] = (
 _BLAME = {
     Kind.SPOT: Blame.SPOT,
     Kind.LEASE: Blame.POOL,
-    Kind.EATS_JOBS: Blame.NODE,
+    Kind.FAILING_JOBS: Blame.NODE,
     Kind.FENCE: Blame.NODE,
     Kind.SICK: Blame.NODE,
     Kind.IDLE: Blame.NOBODY,
@@ -34,24 +34,24 @@ _BLAME = {
     Kind.DRAINING: Blame.PERSON,
 }
 _ADVICE = {
-    Kind.SPOT: "nothing is to be done: its trials go on elsewhere and cost no retry",
-    Kind.LEASE: "see that the autoscaler runs, which renews leases",
-    Kind.EATS_JOBS: "look at it before it goes; it costs trials no retry",
-    Kind.FENCE: "look at it before it goes",
-    Kind.SICK: "the autoscaler replaces it once it is idle; to end it now",
-    Kind.IDLE: "nothing is wrong",
+    Kind.SPOT: "no action is needed: its trials continue elsewhere and cost no retry",
+    Kind.LEASE: "check that the autoscaler runs: it renews leases",
+    Kind.FAILING_JOBS: "inspect it before it terminates; trials lose no retry",
+    Kind.FENCE: "inspect it before it terminates",
+    Kind.SICK: "the autoscaler replaces it once it is idle; to terminate it now",
+    Kind.IDLE: "no action is needed",
     Kind.PRICE_CAP: "raise fleet.price_cap",
-    Kind.LOST: "nothing is to be done: its trials go on elsewhere and cost no retry",
+    Kind.LOST: "no action is needed: its trials continue elsewhere and cost no retry",
 }
 
 
 def kind_of_leaving(words: str) -> Kind | None:
-    """Return why a node leaves the pool, by what is said of it; None if nothing known is."""
+    """Return the kind of reason for which a node leaves the pool; None if it is unknown."""
     return next((kind for pattern, kind in _LEAVING if re.search(pattern, words)), None)
 
 
 def why_instance(node: InstanceFacts) -> Answer:
-    """Return why an instance stands where it stands."""
+    """Return the reason for an instance's state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _unknown(node),
         lambda: _ended(node),
@@ -76,9 +76,9 @@ def _unknown(node: InstanceFacts) -> Answer | None:
     if node.state or node.stage == "joined" or node.note:
         return None
     if node.aws_away:
-        why = f"AWS can't be asked, and the pool doesn't know it: {node.aws_away}"
+        why = f"AWS is unreachable, and the pool doesn't list it: {node.aws_away}"
         return _answer(node, Kind.UNKNOWN, why, blame=Blame.AWS)
-    why = "neither AWS nor the pool knows it: AWS forgets an instance about an hour after its end"
+    why = "neither AWS nor the pool lists it; AWS lists an instance for about an hour after its end"
     return _answer(node, Kind.LOST, why)
 
 
@@ -96,7 +96,7 @@ def _lease_over(node: InstanceFacts) -> Answer | None:
     lease = node.node.instance.expires if node.node and node.state == "running" else None
     if lease is None or node.now < lease:
         return None
-    why = f"its lease ended at {lease:%H:%M} UTC, and nobody renewed it"
+    why = f"its lease ended at {lease:%H:%M} UTC without renewal"
     return _answer(node, Kind.LEASE, f"{why}{f': {node.note}' if node.note else ''}")
 
 
@@ -121,14 +121,14 @@ def _booting(node: InstanceFacts) -> Answer | None:
         return _answer(node, Kind.POOL_DOWN, node.pool_away, blame=Blame.POOL)
     failed = re.search(r"\bfailed\b", node.why) and node.stage == "booted"
     if failed or (node.node and node.node.is_late):
-        advice = "see what its log says: docs/node-does-not-join.md"
+        advice = "read its log: docs/node-does-not-join.md"
         return _answer(node, Kind.BOOT_FAILED, node.why, blame=Blame.NODE, advice=advice)
-    return _answer(node, Kind.BOOTING, f"it boots: {node.why}")
+    return _answer(node, Kind.BOOTING, f"it is booting: {node.why}")
 
 
 def _well(node: InstanceFacts) -> Answer:
     trials = node.machine.trials if node.machine else ()
     runs = ", ".join(trial.node for trial in trials[:3])
-    what = f"it runs {runs}" if runs else "it is in the pool and free"
+    what = f"it is running {runs}" if runs else "it is in the pool and free"
     note = f"; {node.note}" if node.note else ""
-    return _answer(node, Kind.WELL, f"nothing is wrong: {what}{note}")
+    return _answer(node, Kind.WELL, f"no problem: {what}{note}")

@@ -1,4 +1,4 @@
-"""Asking AWS and the pool about one instance."""
+"""The facts of one instance from AWS and the pool."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FILES = ("study.yaml", "fleet.yaml")
 
 
 def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
-    """Return what AWS and the pool know of an instance.
+    """Return the facts of an instance from AWS and the pool.
 
     Args:
         instance: its id.
-        folder: a run that may have asked for it: its study has the fleet; None: the file here.
+        folder: a run whose study may have the fleet; None: use the file here.
     """
     fleet, file = _fleet(folder)
     machine, pool_away = _in_pool(instance)
@@ -39,7 +39,7 @@ def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
 
 
 def _fleet(folder: Path | None) -> tuple[Fleet | None, str]:
-    """The fleet that an instance may be of, and the file that says so."""
+    """Return the fleet that may own an instance, and the fleet's file."""
     if folder is not None:
         frozen = load_frozen(RunFolder(folder).study)
         if frozen.study.fleet is not None:
@@ -58,7 +58,7 @@ def _in_pool(instance: str) -> tuple[Machine | None, str]:
         machines = pool_demand.fleet_machines(named=True)
         return next((one for one in machines if one.instance == instance), None), ""
     except PoolError as error:
-        return None, f"the pool can't be asked: {error}"
+        return None, f"the pool is unreachable: {error}"
 
 
 def _in_aws(instance: str, fleet: Fleet, folder: Path | None) -> tuple[NodeStatus | None, str]:
@@ -70,5 +70,5 @@ def _in_aws(instance: str, fleet: Fleet, folder: Path | None) -> tuple[NodeStatu
         aws = account.read(frozen).enter() if frozen and frozen.exists() else Aws()
         found = fleet_status.status(aws, fleet).nodes
     except (FleetError, InputError) as error:
-        return None, f"AWS can't be asked: {error}"
+        return None, f"AWS is unreachable: {error}"
     return next((node for node in found if node.instance.id == instance), None), ""

@@ -1,4 +1,4 @@
-"""Why a node of a region's graph, a trial mostly, stands where it stands."""
+"""The reason for the state of a DAG node, usually a trial."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.attempt_causes import advice_for, blame_of, kind_of_attempt
-from trialfleet.workflows.views.why.facts import NodeFacts, WitnessedRegion, WitnessedRun
+from trialfleet.workflows.views.why.facts import NodeFacts, RegionFacts, RunFacts
 from trialfleet.workflows.views.why.instance_rules import kind_of_leaving
 from trialfleet.workflows.views.why.region_rules import why_region
 from trialfleet.workflows.views.why.run_rules import blocked
-from trialfleet.workflows.views.why.waiting_rules import gets_nowhere, waits
+from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
 
 _GONE = {"SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_DISCONNECTED"}
 _BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")
 
 
-def why_node(run: WitnessedRun, region: WitnessedRegion, node: NodeFacts) -> Answer:
-    """Return why a node stands where it stands."""
+def why_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
+    """Return the reason for a node's state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _over(run, node),
         lambda: _held(node),
-        lambda: _gets_nowhere(run, node),
+        lambda: _no_progress(run, node),
         lambda: _lacks_slots(run, node),
         lambda: _runs(node),
         lambda: _interrupted(run, region, node),
         lambda: _blocked(run, region, node),
-        lambda: _came_back(run, node),
+        lambda: _waits_again(run, node),
         lambda: _failed_before(run, node),
-        lambda: waits(node.node, run, node.queued) if node.queued else None,
+        lambda: explain_wait(node.node, run, node.queued) if node.queued else None,
         lambda: _not_begun(node),
     )
     answer = None
-    if not (node.is_end and node.state is TrialState.COMPLETE):  # what came of it, the region says
+    if not (node.is_end and node.state is TrialState.COMPLETE):  # its result is the region's
         answer = next((answer for rule in rules if (answer := rule())), None)
     return answer or why_region(run, region).of(node.node)
 
@@ -49,41 +49,41 @@ def _answer(
     return answer.with_evidence(f"see {shlex.quote(node.log)}" if node.log else "")
 
 
-def _over(run: WitnessedRun, node: NodeFacts) -> Answer | None:
+def _over(run: RunFacts, node: NodeFacts) -> Answer | None:
     if node.state is TrialState.COMPLETE:
         return _answer(node, Kind.WELL, Blame.NOBODY, "its trial is complete")
     if node.state is TrialState.STOPPED_EARLY:
-        why = "its trial was stopped early: its reports said that it would not be the best"
+        why = "its trial was stopped early: its reports predicted that it would not be the best"
         return _answer(node, Kind.WELL, Blame.NOBODY, f"{why}{_prediction(node.stopped)}")
     if node.state is TrialState.PRUNED:
         kind = Kind.DEADLINE if "deadline" in node.error else Kind.MONEY
         blame = Blame.PERSON if kind is Kind.DEADLINE else Blame.MONEY
-        return _answer(node, kind, blame, f"its trial was given up: {node.error}")
+        return _answer(node, kind, blame, f"its trial was abandoned: {node.error}")
     if node.state is TrialState.FAILED:
-        why = f"its trial failed for good: {node.error}"
+        why = f"its trial failed permanently: {node.error}"
         return _by_error(run, node, why)
     return None
 
 
 def _prediction(order: Mapping[str, Any]) -> str:
-    """The numbers of an order to stop; empty where it lacks one."""
+    """Return the numbers of a stop order in words; empty if one is missing."""
     try:
         step, end = int(order["step"]), int(order["max_steps"])
         predicted, best = (f"{float(order[name]):.6g}" for name in ("predicted", "best"))
         deviation = f"{float(order['deviation']):.2g}"
     except (LookupError, TypeError, ValueError, OverflowError):
         return ""
-    ahead = f"it was predicted to end at {predicted} ± {deviation}, against the best of {best}"
+    ahead = f"the prediction for its end was {predicted} ± {deviation}; the best is {best}"
     return f": at step {step} of {end} {ahead}"
 
 
-def _by_error(run: WitnessedRun, node: NodeFacts, why: str) -> Answer:
+def _by_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
     kind = kind_of_attempt(node.error)
     if node.blame == Blame.NODE:
         machine = node.last.machine if node.last else "the machine"
-        sentence = f"{why} (the fault of {machine}: it costs no retry)"
+        sentence = f"{why} (caused by {machine}, so it costs no retry)"
         return _answer(node, Kind.NODE, Blame.NODE, sentence, command="trialfleet pool status")
-    advice = run.mending(node.error) or advice_for(kind, run.frozen.places)
+    advice = run.how_to_install(node.error) or advice_for(kind, run.frozen.places)
     return _answer(node, kind, blame_of(kind), why, advice, run.frozen.again_for(node.region))
 
 
@@ -94,16 +94,16 @@ def _held(node: NodeFacts) -> Answer | None:
     return _answer(node, Kind.HELD, Blame.PERSON, why, command=f"condor_release {node.job}")
 
 
-def _gets_nowhere(run: WitnessedRun, node: NodeFacts) -> Answer | None:
+def _no_progress(run: RunFacts, node: NodeFacts) -> Answer | None:
     own = (each for each in run.look.status.job_troubles if each.node == node.in_graph)
-    return next((gets_nowhere(node.node, trouble) for trouble in own), None)
+    return next((explain_no_progress(node.node, trouble) for trouble in own), None)
 
 
-def _lacks_slots(run: WitnessedRun, node: NodeFacts) -> Answer | None:
-    """Some of a gang's jobs have a slot, and too few."""
+def _lacks_slots(run: RunFacts, node: NodeFacts) -> Answer | None:
+    """Return the answer for a gang of which too few jobs have a slot."""
     if not node.lacks_slots or node.queued is None:
         return None
-    waiting = waits(node.node, run, node.queued)
+    waiting = explain_wait(node.node, run, node.queued)
     return replace(waiting, why=f"{node.gang}: {waiting.why}")
 
 
@@ -112,59 +112,57 @@ def _runs(node: NodeFacts) -> Answer | None:
         return None
     where = f" in {node.last.slot}" if node.last else ""
     where = f": {node.gang}" if node.gang else where
-    before = f"; {node.attempts} attempt(s) before failed, the last: {node.error}"
-    why = f"nothing is wrong: it runs{where}{before if node.attempts else ''}"
+    before = f"; {node.attempts} previous attempt(s) failed, the last: {node.error}"
+    why = f"no problem: it is running{where}{before if node.attempts else ''}"
     return _answer(node, Kind.WELL, Blame.NOBODY, why)
 
 
-def _interrupted(run: WitnessedRun, region: WitnessedRegion, node: NodeFacts) -> Answer | None:
+def _interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
     if node.state is not TrialState.INTERRUPTED:
         return None
     answer = why_region(run, region)
-    why = f"it ran when its region ended: {answer.why}"
+    why = f"it was running when its region ended: {answer.why}"
     return _answer(node, answer.kind, answer.blame, why, answer.advice, answer.command)
 
 
-def _blocked(run: WitnessedRun, region: WitnessedRegion, node: NodeFacts) -> Answer | None:
+def _blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
     own = [script for script in region.failing if script.node == node.in_graph]
     found = blocked(run, run.look.faults, own)
     return found.of(node.node) if found else None
 
 
-def _came_back(run: WitnessedRun, node: NodeFacts) -> Answer | None:
-    """Its job was cut off where it ran, and waits for another slot: nothing is charged to it."""
+def _waits_again(run: RunFacts, node: NodeFacts) -> Answer | None:
+    """Return the answer for an interrupted job that waits for another slot."""
     last = node.last
     if last is None or not (last.is_over and last.ended_by) or node.queued is None:
         return None
     if _BY_HAND.search(last.reason):
-        why = f"a person had it leave {last.machine} ({last.reason}); it goes on in another slot"
+        why = f"a person removed it from {last.machine} ({last.reason}); it continues elsewhere"
         return _answer(node, Kind.REMOVED, Blame.PERSON, why)
     leaving = kind_of_leaving(node.leaving)
     if leaving is Kind.SPOT:
-        why = f"AWS took its node back ({node.leaving}); it goes on elsewhere and costs no retry"
-        return _waiting_beneath(run, node, Kind.SPOT, Blame.SPOT, why)
+        why = f"AWS took its spot node ({node.leaving}); it continues elsewhere and costs no retry"
+        return _with_wait(run, node, Kind.SPOT, Blame.SPOT, why)
     if leaving is not None:
-        why = f"its node {last.machine} gave it up: {node.leaving}; it goes on elsewhere"
-        return _waiting_beneath(run, node, leaving, Blame.NODE, why)
+        why = f"its node {last.machine} evicted it: {node.leaving}; it continues elsewhere"
+        return _with_wait(run, node, leaving, Blame.NODE, why)
     if last.ended_by in _GONE:
-        why = f"its node {last.machine} was lost: {last.reason}; it goes on and costs no retry"
-        return _waiting_beneath(run, node, Kind.LOST, Blame.NODE, why)
+        why = f"its node {last.machine} was lost: {last.reason}; it continues and costs no retry"
+        return _with_wait(run, node, Kind.LOST, Blame.NODE, why)
     return None
 
 
-def _waiting_beneath(
-    run: WitnessedRun, node: NodeFacts, kind: Kind, blame: Blame, why: str
-) -> Answer:
-    assert node.queued is not None, "what came back waits"
-    waiting = waits(node.node, run, node.queued)
+def _with_wait(run: RunFacts, node: NodeFacts, kind: Kind, blame: Blame, why: str) -> Answer:
+    assert node.queued is not None, "an interrupted job waits"
+    waiting = explain_wait(node.node, run, node.queued)
     answer = _answer(node, kind, blame, why, waiting.advice, waiting.command)
     return answer.with_evidence(waiting.why, *waiting.evidence)
 
 
-def _failed_before(run: WitnessedRun, node: NodeFacts) -> Answer | None:
+def _failed_before(run: RunFacts, node: NodeFacts) -> Answer | None:
     if not node.attempts or (node.queued and not node.queued.free):
         return None
-    why = f"attempt {node.attempts} failed, and another follows: {node.error}"
+    why = f"attempt {node.attempts} failed and will be retried: {node.error}"
     return _by_error(run, node, why)
 
 
@@ -172,11 +170,11 @@ def _not_begun(node: NodeFacts) -> Answer | None:
     if node.state is not None:
         return None
     if node.skipped:
-        why = f"it was passed over: {node.skipped}"
+        why = f"it was skipped: {node.skipped}"
         kind = Kind.DEADLINE if "deadline" in node.skipped else Kind.BUDGET
         kind = Kind.MONEY if "no money" in node.skipped else kind
         return _answer(node, kind, Blame.NOBODY, why)
     if node.before:
-        why = f"it waits for its lane: {node.before} comes before it and is not over"
+        why = f"it waits for its lane: {node.before} is before it and has not ended"
         return _answer(node, Kind.LANE, Blame.NOBODY, why, command=f"trialfleet why {node.before}")
     return None

@@ -1,7 +1,7 @@
-"""Why a region stands where it stands, the first that is true.
+"""The reason for a region's state: the first rule that applies.
 
-Its own end comes first: whatever else is away, that is recorded. Then what keeps the whole run from
-going on, then what keeps this region's trials from running.
+Its own end comes first, because it is recorded even if sources are unreachable. Then faults that
+block the whole run, then faults that block this region's trials.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from trialfleet.workflows.views.why.attempt_causes import (
     blame_of,
     kind_of_attempt,
 )
-from trialfleet.workflows.views.why.facts import WitnessedRegion, WitnessedRun
+from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts
 from trialfleet.workflows.views.why.run_rules import blocked, owned_elsewhere
-from trialfleet.workflows.views.why.waiting_rules import gets_nowhere, waits
+from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
 
 _NO_MONEY = re.compile(r"no money is left")
 _DEADLINE = re.compile(r"deadline\b.* (is|was) over")
@@ -40,13 +40,13 @@ _NO_COLUMNS = re.compile(r"there is no column (.+?); the model needs ")  # `Colu
 _DOUBTFUL = re.compile(r"are the labels right\?")  # of the gate's comparison with a constant
 _UNSEEN = re.compile(r"values that the champion never saw")  # of the trainer's mode evaluate
 _DAYS = re.compile(r" is of (a later|an earlier) day\b")  # of `switch_to_newest`
-_BY_DAYS = "a day that is made up for is as old as its data, a run without a day as its plan"
-# a region is well, and its new model isn't used
-NOT_IN_FORCE = {Kind.GATE_KEPT, Kind.AWAITS_APPROVAL, Kind.NOT_LATEST}
+_BY_DAYS = "a backfilled day is as old as its data, a run without a day as its plan"
+# a region has no problem, but its new model isn't the current one
+NOT_CURRENT = {Kind.GATE_KEPT, Kind.AWAITS_APPROVAL, Kind.NOT_LATEST}
 
 
-def why_region(run: WitnessedRun, region: WitnessedRegion) -> Answer:
-    """Return why a region stands where it stands."""
+def why_region(run: RunFacts, region: RegionFacts) -> Answer:
+    """Return the reason for a region's state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: of_its_day(region.name, region.day, run.frozen.study_file) if region.day else None,
         lambda: _ended_well(run, region),
@@ -55,58 +55,58 @@ def why_region(run: WitnessedRun, region: WitnessedRegion) -> Answer:
         lambda: _removed(run, region),
         lambda: _blocked(run, region),
         lambda: _held(region),
-        lambda: _gets_nowhere(run, region),
-        lambda: _turn(run, region),
+        lambda: _no_progress(run, region),
+        lambda: _waits_for_regions(run, region),
         lambda: _all_attempts_fail(run, region),
-        lambda: _waits(run, region),
-        lambda: _goes_on(run, region),
+        lambda: _waits_for_slot(run, region),
+        lambda: _continues(run, region),
     )
     found = next(answer for rule in rules if (answer := rule()))
     also = filter(None, (region.changed, region.checks, _no_more_trials(region)))
     return replace(found, notes=tuple(dict.fromkeys((*found.notes, *also))))
 
 
-def _no_more_trials(region: WitnessedRegion) -> str:
-    """That a budget in USD ended a region's trials, which its end doesn't tell."""
+def _no_more_trials(region: RegionFacts) -> str:
+    """Return a note that a budget in USD ended a region's trials, which its end doesn't mention."""
     if not region.records.spent:
         return ""
-    return f"no trial begins after {region.finished} of {region.budget}: {region.records.spent}"
+    return f"no trial starts after {region.finished} of {region.budget}: {region.records.spent}"
 
 
 # --- its day --------------------------------------------------------------------------------------
 
 
 def of_its_day(region: str, day: Outcome, study_file: str) -> Answer:
-    """Return why a day ended for a region without a run: that is newer than what any run says."""
+    """Return why a day ended for a region without a run; it is newer than the runs."""
     again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
     if day.ending is Ending.UNCHANGED:
-        why = f"on {day.date} its data and settings were those of its last model: none was trained"
+        why = f"on {day.date} its data and settings had not changed: no model was trained"
         evidence = f"fingerprint {day.fingerprint}" if day.fingerprint else ""
         return Answer(region, Kind.DATA_UNCHANGED, Blame.NOBODY, why).with_evidence(evidence)
     sentence = f"its day {day.date} failed: {day.why}"
     if _DEADLINE.search(day.why):
-        advice = "give daily.deadline more time; for this day"
+        advice = "extend daily.deadline; for this day"
         return Answer(region, Kind.DEADLINE, Blame.PERSON, sentence, advice, missing)
     if _NO_DATA.search(day.why):
         advice = "put the data there, then"
         return Answer(region, Kind.DATA_MISSING, Blame.USER, sentence, advice, missing)
-    advice = "mend that, then"
+    advice = "fix that, then"
     return Answer(region, Kind.NOT_PLANNED, Blame.USER, sentence, advice, missing)
 
 
 # --- its end --------------------------------------------------------------------------------------
 
 
-def _ended_well(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is Stage.TUNED:
-        return Answer(region.name, Kind.WELL, Blame.NOBODY, "it is tuned: all its trials are over")
+        return Answer(region.name, Kind.WELL, Blame.NOBODY, "it is tuned: all trials have ended")
     if not region.stage.has_model:
         return None
     if region.moved and Path(region.published or "").name == region.moved.former:
-        return _no_longer_in_force(run, region, region.moved)
+        return _no_longer_current(run, region, region.moved)
     if region.moved and region.moved.by != "publish" and region.moved.time:
-        return _put_in_force(region, region.moved)
+        return _chosen_by_person(region, region.moved)
     if region.records.verdict and not region.records.verdict.promoted:
         return _kept(run, region, region.records.verdict)
     if region.not_latest:
@@ -116,61 +116,60 @@ def _ended_well(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
             Kind.AWAITS_APPROVAL if region.awaits_approval else Kind.NOT_LATEST,
             Blame.PERSON if region.awaits_approval else Blame.NOBODY,
             why,
-            "to have it in force",
+            "to make it the current model",
             _promote(run, region),
         )
         return replace(answer, notes=(*((_BY_DAYS,) if _DAYS.search(why) else ()), *_notes(region)))
-    why = f"its model is published and in force: {region.published}"
+    why = f"its model is published and current: {region.published}"
     why += f"; {region.gate}" if region.gate else ""
     return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
 
-def _put_in_force(region: WitnessedRegion, moved: Change) -> Answer:
-    """A person's word on a model counts more than the gate's, or a later run's, before it."""
-    why = f"its model is in force {_since(moved)}: {region.published}{_had_kept(region)}"
+def _chosen_by_person(region: RegionFacts, moved: Change) -> Answer:
+    """Return the answer for a model that a person made current, whatever the gate decided."""
+    why = f"its model has been current {_since(moved)}: {region.published}{_had_kept(region)}"
     return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
 
-def _no_longer_in_force(run: WitnessedRun, region: WitnessedRegion, moved: Change) -> Answer:
+def _no_longer_current(run: RunFacts, region: RegionFacts, moved: Change) -> Answer:
     if moved.by == "publish":
-        why = f"its model is published; {moved.run}'s is in force {_since(moved)}"
+        why = f"its model is published; {moved.run}'s has been current {_since(moved)}"
         return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
-    how = "was rolled back" if moved.by == "rollback" else "is no longer in force"
-    is_in_force = " is in force" if moved.by == "rollback" else " is"
+    how = "was rolled back" if moved.by == "rollback" else "is no longer current"
     return Answer(
         region.name,
         Kind.NOT_LATEST,
         Blame.PERSON,
-        f"its model {how}: {moved.run}'s{is_in_force} {_since(moved)}{_had_kept(region)}",
-        "to have it in force again",
+        f"its model {how}: {moved.run}'s has been current {_since(moved)}{_had_kept(region)}",
+        "to make it current again",
         _promote(run, region),
     ).with_evidence(region.published or "")
 
 
 def _since(moved: Change) -> str:
-    """When, and, if not by a run's publishing, by what `latest` was moved."""
+    """Return when `latest` was moved, and how if not by a run's publication."""
     time = datetime.fromisoformat(moved.time).astimezone() if moved.time else None
     since = f"since {time:%Y-%m-%d %H:%M}" if time else "since an unknown time"
     how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.how})")
     return since + how
 
 
-def _had_kept(region: WitnessedRegion) -> str:
-    """What the gate had found of a model that a person put in force all the same."""
+def _had_kept(region: RegionFacts) -> str:
+    """Return the gate's verdict on a model that a person made current against it."""
     verdict = region.records.verdict
     if verdict is None or verdict.promoted:
         return ""
     return f"; the gate had {kept_words(verdict.former)}: {verdict.why}"
 
 
-def what_else(region: WitnessedRegion, answer: Answer) -> list[str]:
-    """What a person should know of a region that is well, a line each: of a run, say, that is done.
+def notes_on(region: RegionFacts, answer: Answer) -> list[str]:
+    """Return notes on a region without a problem, such as one of a done run.
 
     Args:
         region: the region.
-        answer: to why it stands where it stands.
+        answer: the answer on its state.
     """
-    lines = [answer.why] if answer.kind in NOT_IN_FORCE else []
+    lines = [answer.why] if answer.kind in NOT_CURRENT else []
     lines += (
         [str(region.gate)]
         if region.gate and region.gate.is_worse and answer.kind is Kind.WELL
@@ -179,30 +178,30 @@ def what_else(region: WitnessedRegion, answer: Answer) -> list[str]:
     return [f"{region.name}: {' '.join(line.split())}" for line in (*lines, *_notes(region))]
 
 
-def _notes(region: WitnessedRegion) -> tuple[str, ...]:
+def _notes(region: RegionFacts) -> tuple[str, ...]:
     return tuple(filter(None, (region.holdout, region.changed, region.checks)))
 
 
-def _kept(run: WitnessedRun, region: WitnessedRegion, verdict: Verdict) -> Answer:
+def _kept(run: RunFacts, region: RegionFacts, verdict: Verdict) -> Answer:
     why, kept = verdict.why, kept_words(verdict.former)
     promote = _promote(run, region)
-    all_the_same = "to have the new model in force all the same"
+    all_the_same = "to use the new model anyway"
     if _UNMEASURED.search(why):
         sentence = f"its new model could not be measured, so the gate {kept}: {why}"
-        advice = _on_columns(why) or f"mend the trainer's mode evaluate; {all_the_same}"
+        advice = _on_columns(why) or f"fix the trainer's mode evaluate; {all_the_same}"
         return Answer(region.name, Kind.GATE_FAILED, Blame.USER, sentence, advice, promote)
     sentence = f"the gate {kept}: {why}"
-    blame, what = Blame.NOBODY, "nothing is wrong"
+    blame, what = Blame.NOBODY, "no action is needed"
     if _DOUBTFUL.search(why):
-        blame, what = Blame.USER, "look at the labels and the join of today's data first"
+        blame, what = Blame.USER, "check the labels and the join of today's data first"
     elif _UNSEEN.search(why):
-        blame, what = Blame.USER, "compare today's spelling of these values with that of other days"
+        blame, what = Blame.USER, "compare the spelling of these values with that of other days"
     advice = f"{what}; {all_the_same}"
     return Answer(region.name, Kind.GATE_KEPT, blame, sentence, advice, promote)
 
 
 def _on_columns(why: str) -> str:
-    """What to do where the reference trainer misses columns of the model in force; else empty."""
+    """Return advice if today's data lack columns of the current model; otherwise empty."""
     found = _NO_COLUMNS.search(why)
     if found is None:
         return ""
@@ -210,16 +209,16 @@ def _on_columns(why: str) -> str:
     columns = f"column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
     them, are = ("them", "they are") if len(names) > 1 else ("it", "it is")
     return (
-        f"today's data lack {columns}, which the model in force needs: bring {them} back; "
-        f"if {are} gone for good"
+        f"today's data lack {columns}, which the current model needs: restore {them}; "
+        f"if {are} removed permanently"
     )
 
 
-def _promote(run: WitnessedRun, region: WitnessedRegion) -> str:
+def _promote(run: RunFacts, region: RegionFacts) -> str:
     return f"trialfleet promote {shlex.quote(f'{run.frozen.run}/{region.name}')}"
 
 
-def _failed(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.FAILED:
         return None
     reason, cause, again = region.reason or "", region.cause, run.frozen.again_for(region.name)
@@ -230,26 +229,26 @@ def _failed(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
         advice = "make the publish folder writable, then"
         return Answer(region.name, Kind.PUBLISH, Blame.USER, reason, advice, run.resume)
     if _DEADLINE.search(reason) and not region.done:
-        advice = "give daily.deadline more time"
+        advice = "extend daily.deadline"
         return Answer(region.name, Kind.DEADLINE, Blame.PERSON, reason, advice, run.again)
     if reason.startswith(DATA_UNREADABLE):
-        advice = "put the data back, then"
+        advice = "restore the data, then"
         return Answer(region.name, Kind.DATA_MISSING, Blame.USER, reason, advice, run.resume)
     if script := (region.records.stopped or {}).get("script"):
-        why = f"{script} failed again and again: {reason}"
-        advice = "remove the cause (service.log in the run's folder has more), then"
+        why = f"{script} failed repeatedly: {reason}"
+        advice = "remove the cause (see service.log in the run's folder), then"
         return Answer(region.name, Kind.SCRIPT, Blame.POOL, why, advice, run.resume)
     if "the full training left nothing in model/" in reason:
         advice = advice_for(Kind.NO_MODEL, run.frozen.places)
         return Answer(region.name, Kind.NO_MODEL, Blame.USER, reason, advice, again)
     if cause is None:
-        why = reason or "it ended early, and no reason was noted"
+        why = reason or "it ended early without a recorded reason"
         return Answer(region.name, Kind.FAILURES, Blame.USER, why, command=again)
     return _by_cause(run, region, reason or "it failed")
 
 
-def _by_cause(run: WitnessedRun, region: WitnessedRegion, reason: str) -> Answer:
-    """What most of its failed attempts had."""
+def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
+    """Return the answer for the cause of most of its failed attempts."""
     cause = region.cause
     assert cause is not None, "a region whose attempts failed has a cause"
     kind = Kind.NODE if cause.blame else kind_of_attempt(cause.error)
@@ -263,80 +262,83 @@ def _by_cause(run: WitnessedRun, region: WitnessedRegion, reason: str) -> Answer
         kind if is_one else Kind.FAILURES,
         blame_of(kind) if is_one else Blame.USER,
         sentence,
-        _mending(run, kind, cause.error) if is_one else "mend what fails",
+        _fix(run, kind, cause.error) if is_one else "fix these errors",
         run.frozen.again_for(region.name),
     )
     return answer.with_evidence(f"see {shlex.quote(cause.log)}", reason)
 
 
-def _mending(run: WitnessedRun, kind: Kind, error: str) -> str:
-    return (run.mending(error) if kind is Kind.CRASH else "") or advice_for(kind, run.frozen.places)
+def _fix(run: RunFacts, kind: Kind, error: str) -> str:
+    installs = run.how_to_install(error) if kind is Kind.CRASH else ""
+    return installs or advice_for(kind, run.frozen.places)
 
 
-def _removed(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+def _removed(run: RunFacts, region: RegionFacts) -> Answer | None:
     has_ended = region.records.stopped is not None
     if region.stage is not Stage.STOPPED or (run.state is RunState.STOPPED and not has_ended):
         return None
-    why = f"a person ended it: {region.reason or 'its jobs were removed'}"
+    why = f"a person stopped it: {region.reason or 'its jobs were removed'}"
     return Answer(region.name, Kind.REMOVED, Blame.PERSON, why, command=run.resume)
 
 
 # --- under way ------------------------------------------------------------------------------------
 
 
-def _owned_elsewhere(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+def _owned_elsewhere(run: RunFacts, region: RegionFacts) -> Answer | None:
     answer = owned_elsewhere(run)
     return answer.of(region.name) if answer else None
 
 
-def _blocked(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+def _blocked(run: RunFacts, region: RegionFacts) -> Answer | None:
     own = [fault for fault in run.look.faults if fault.region in {None, region.slug}]
     answer = blocked(run, own, region.failing)
     return answer.of(region.name) if answer else None
 
 
-def _held(region: WitnessedRegion) -> Answer | None:
+def _held(region: RegionFacts) -> Answer | None:
     if not region.held:
         return None
     held = region.held[0]
     why = f"job {held.job} of {held.node} is on hold: {held.reason}"
     if running := len(region.running_trials):
-        why += f"; {running} other trial(s) run"
+        why += f"; {running} other trial(s) are running"
     return Answer(region.name, Kind.HELD, Blame.PERSON, why, command=f"condor_release {held.job}")
 
 
-def _gets_nowhere(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+def _no_progress(run: RunFacts, region: RegionFacts) -> Answer | None:
     own = [each for each in run.look.status.job_troubles if each.region == region.slug]
-    return gets_nowhere(region.name, own[0]).with_evidence(*map(str, own[1:])) if own else None
+    return (
+        explain_no_progress(region.name, own[0]).with_evidence(*map(str, own[1:])) if own else None
+    )
 
 
-def _turn(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+def _waits_for_regions(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.WAITING or run.state is not RunState.RUNNING:
         return None
     at_a_time = run.frozen.study.parallel_regions
     if at_a_time is None:
         return Answer(region.name, Kind.SOON, Blame.NOBODY, "HTCondor is starting its DAGMan")
-    go_on = [each.name for each in run.look.status.regions if each.state is RunState.RUNNING]
-    others = ", ".join(go_on[:3]) or "others"
-    why = f"it waits for its turn: parallel_regions is {at_a_time}, and {others} go(es) on now"
-    advice = "nothing is wrong; for more at a time raise parallel_regions"
+    running = [each.name for each in run.look.status.regions if each.state is RunState.RUNNING]
+    others = ", ".join(running[:3]) or "others"
+    why = f"it waits for other regions: parallel_regions is {at_a_time}; running: {others}"
+    advice = "no action is needed; for more at once raise parallel_regions"
     return Answer(region.name, Kind.TURN, Blame.NOBODY, why, advice=advice)
 
 
-def _all_attempts_fail(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+def _all_attempts_fail(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.cause is None or region.done or region.running_trials or region.cause.of < 2:
         return None
     return _by_cause(run, region, "no trial has completed yet")
 
 
-def _waits(run: WitnessedRun, region: WitnessedRegion) -> Answer | None:
+def _waits_for_slot(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.waiting is None or region.running_trials:
         return None
-    return waits(region.name, run, region.waiting)
+    return explain_wait(region.name, run, region.waiting)
 
 
-def _goes_on(run: WitnessedRun, region: WitnessedRegion) -> Answer:
-    trials = f"{region.finished} of {region.budget} trials are over"
+def _continues(run: RunFacts, region: RegionFacts) -> Answer:
+    trials = f"{region.finished} of {region.budget} trials have ended"
     over = ""
     deadline = run.frozen.day.deadline if run.frozen.day else None
     facts = Facts(unpaid=run.unpaid, deadline=deadline, now=run.now)
@@ -346,22 +348,20 @@ def _goes_on(run: WitnessedRun, region: WitnessedRegion) -> Answer:
             region.name,
             Kind.MONEY,
             Blame.MONEY,
-            f"{refused.reason}; it goes on with what its trials have found ({region.stage})",
+            f"{refused.reason}; it continues with the results of its trials ({region.stage})",
             "raise fleet.price_cap.run for the next run",
             run.again,
         )
     if refused:
-        why = f"{refused.reason}: it trains what is best so far"
+        why = f"{refused.reason}: it trains the best settings so far"
         return Answer(region.name, Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
     hours = run.frozen.study.budget_of(region.name).hours
     if hours is not None and region.hours_spent >= hours:
-        why = f"its budget of {hours:g} h is spent: it asks for no more trials ({trials})"
+        why = f"its budget of {hours:g} h is spent: it starts no more trials ({trials})"
         return Answer(region.name, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
     if region.cause:
         over = f"; {region.cause.of} attempt(s) failed, the last: {region.cause.error}"
     running = (
-        f"{len(region.running_trials)} run now" if region.running_trials else str(region.stage)
+        f"{len(region.running_trials)} running" if region.running_trials else str(region.stage)
     )
-    return Answer(
-        region.name, Kind.WELL, Blame.NOBODY, f"nothing is wrong: {trials}, {running}{over}"
-    )
+    return Answer(region.name, Kind.WELL, Blame.NOBODY, f"no problem: {trials}, {running}{over}")

@@ -1,4 +1,4 @@
-"""What keeps a whole run from going on, the first that is true: pool, DAGMan, service, storage."""
+"""The first fault that blocks a whole run: pool, DAGMan, service, storage."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE, FailingSc
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.health import Fault, Remedy
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.views.why.facts import WitnessedRun
+from trialfleet.workflows.views.why.facts import RunFacts
 
 
 def blocked(
-    run: WitnessedRun, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
+    run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
-    """Return what keeps a run, or one of its regions, from going on; None if nothing does.
+    """Return the fault that blocks a run, or one of its regions; None if there is none.
 
     Args:
         run: the run.
-        faults: what is wrong with the DAGMans of the run, or of the region.
-        failing: the region's scripts that fail.
+        faults: faults of the DAGMans of the run, or of the region.
+        failing: the region's failing scripts.
     """
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _planned(run),
@@ -37,28 +37,28 @@ def blocked(
     return next((answer for rule in rules if (answer := rule())), None)
 
 
-def _planned(run: WitnessedRun) -> Answer | None:
+def _planned(run: RunFacts) -> Answer | None:
     if run.state is not RunState.PLANNED:
         return None
-    why = "its run is planned, and was never submitted"
+    why = "its run is planned and was not submitted"
     submit = f"trialfleet submit {run.name}"
     return Answer(run.called, Kind.PLANNED, Blame.PERSON, why, command=submit)
 
 
-def _stopped(run: WitnessedRun) -> Answer | None:
+def _stopped(run: RunFacts) -> Answer | None:
     if run.state is not RunState.STOPPED:
         return None
     why = run.stopped_by or "a person stopped it"
     return Answer(run.called, Kind.STOPPED, Blame.PERSON, why, command=run.resume)
 
 
-def _away(run: WitnessedRun) -> Answer | None:
+def _away(run: RunFacts) -> Answer | None:
     if run.htcondor == "pool-down":
-        why = "HTCondor is not running, so nothing of the run goes on; it does once the pool is up"
+        why = "HTCondor is not running; the run continues once the pool is up"
         answer = Answer(run.called, Kind.POOL_DOWN, Blame.POOL, why, command=run.pool_up)
     elif run.htcondor == "schedd-down":
-        why = "HTCondor runs, and its schedd, which has the job queue, does not answer"
-        advice = "its master starts it again by itself; if this stays"
+        why = "HTCondor runs, but its schedd, which has the job queue, does not answer"
+        advice = "its master restarts it automatically; if this persists"
         status = "trialfleet pool status"
         answer = Answer(run.called, Kind.SCHEDD_DOWN, Blame.POOL, why, advice, status)
     else:
@@ -66,15 +66,15 @@ def _away(run: WitnessedRun) -> Answer | None:
     return answer.with_evidence(run.look.queue_away)
 
 
-def _no_space(run: WitnessedRun) -> Answer | None:
+def _no_space(run: RunFacts) -> Answer | None:
     if not run.look.no_space:
         return None
-    advice = "make room there; the run then goes on by itself"
+    advice = "free disk space; the run then continues by itself"
     see = f"df -h {run.name}"
     return Answer(run.called, Kind.DISK_FULL, Blame.POOL, run.look.no_space, advice, see)
 
 
-def _dagman(run: WitnessedRun, faults: Sequence[Fault]) -> Answer | None:
+def _dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
     if run.look.queued and run.look.queued.root_held:
         why = f"its DAGMan is on hold: {run.look.queued.root_held}"
         return Answer(run.called, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
@@ -83,40 +83,40 @@ def _dagman(run: WitnessedRun, faults: Sequence[Fault]) -> Answer | None:
         return None
     if fault.remedy is Remedy.NONE:
         return Answer(run.called, Kind.DAGMAN_HELD, Blame.PERSON, str(fault), command=run.resume)
-    by_itself = "the pool's supervisor mends that within a minute; to do it now"
-    nobody = "no supervisor is at work here (trialfleet supervise)"
+    by_itself = "the pool's supervisor repairs it within a minute; to do it now"
+    nobody = "no supervisor is running here (trialfleet supervise)"
     advice = {True: by_itself, False: nobody, None: ""}[run.is_supervised]
     kind = Kind.SERVICE if fault.remedy is Remedy.SERVE else Kind.DAGMAN_GONE
     return Answer(run.called, kind, Blame.POOL, str(fault), advice, run.resume)
 
 
-def owned_elsewhere(run: WitnessedRun) -> Answer | None:
-    """Return that another machine owns the run, which then fails here, whatever else it says."""
+def owned_elsewhere(run: RunFacts) -> Answer | None:
+    """Return the answer that another machine owns the run, which overrides all others."""
     if not run.owner:
         return None
     why = f"the run belongs to another manager: {run.owner}"
-    advice = "if that one is gone for good"
+    advice = "if that manager is lost"
     take = f"trialfleet takeover {run.name}"
     return Answer(run.called, Kind.OTHER_MANAGER, Blame.PERSON, why, advice, take)
 
 
-def _storage(run: WitnessedRun) -> Answer | None:
+def _storage(run: RunFacts) -> Answer | None:
     if not run.look.storage_away:
         return None
     why = f"the optimiser's storage can't be used: {run.look.storage_away}"
-    advice = "bring it back; the run then goes on by itself"
+    advice = "restore it; the run then continues by itself"
     return Answer(run.called, Kind.STORAGE, Blame.POOL, why, advice=advice)
 
 
-def _service(run: WitnessedRun) -> Answer | None:
+def _service(run: RunFacts) -> Answer | None:
     if not run.look.service_away:
         return None
     log = f"tail {run.name}/service.log"
-    advice = "it is asked again by itself; if this stays, end its process: another is started; see"
+    advice = "it is retried automatically; if this persists, end its process to restart it; see"
     return Answer(run.called, Kind.SERVICE, Blame.POOL, run.look.service_away, advice, log)
 
 
-def _scripts(run: WitnessedRun, failing: Sequence[FailingScript]) -> Answer | None:
+def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
     """Return the answer for scripts that fail: errors first, then those that wait."""
     for script in sorted(failing, key=lambda script: script.cause != "error"):
         since = datetime.fromisoformat(script.since).astimezone()
@@ -124,13 +124,13 @@ def _scripts(run: WitnessedRun, failing: Sequence[FailingScript]) -> Answer | No
         by_itself = "the run then continues by itself"
         if script.cause == "space":
             see = f"df -h {run.name}"
-            advice = f"make room there; {by_itself}"
+            advice = f"free disk space; {by_itself}"
             return Answer(run.called, Kind.DISK_FULL, Blame.POOL, sentence, advice, see)
         if script.cause == "storage":
-            advice = f"bring the storage back; {by_itself}"
+            advice = f"restore the storage; {by_itself}"
             return Answer(run.called, Kind.STORAGE, Blame.POOL, sentence, advice=advice)
         if script.error.startswith(DATA_UNREADABLE):
-            advice = f"put the data back; {by_itself}"
+            advice = f"restore the data; {by_itself}"
             return Answer(run.called, Kind.DATA_MISSING, Blame.USER, sentence, advice=advice)
         log = f"tail {run.name}/service.log"
         advice = f"remove the cause; {by_itself}; see"
@@ -138,11 +138,11 @@ def _scripts(run: WitnessedRun, failing: Sequence[FailingScript]) -> Answer | No
     return None
 
 
-def _closed(run: WitnessedRun) -> Answer | None:
+def _closed(run: RunFacts) -> Answer | None:
     if not run.closed:
         return None
     see = "condor_config_val -dump START_"
-    advice = "let HTCondor's configuration start them"
+    advice = "make HTCondor's configuration start them"
     return Answer(run.called, Kind.CLOSED, Blame.POOL, run.closed[0], advice, see).with_evidence(
         *run.closed[1:]
     )

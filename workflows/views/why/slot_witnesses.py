@@ -1,4 +1,4 @@
-"""What the pool has for a job that waits: slots that can run it, free, busy or draining."""
+"""The pool's slots for a waiting job: free, busy or draining."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def queued_job(folder: RunFolder, node: str) -> Queued | None:
-    """Return what the pool has for the job of a node that waits; None if it waits no longer."""
+    """Return the pool's slots for the waiting job of a node; None if it no longer waits."""
     try:
         job = job_queue.one_idle(folder, node)
     except PoolError:
@@ -29,11 +29,11 @@ def queued_job(folder: RunFolder, node: str) -> Queued | None:
 
 
 def waiting_job(job: Any, folder: str) -> Queued:
-    """Return what the pool has for a job that waits.
+    """Return the pool's slots for a waiting job.
 
     Args:
         job: its whole ad.
-        folder: its run's folder; running jobs of others are told apart by it.
+        folder: its run's folder, which distinguishes its running jobs from others.
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
@@ -56,7 +56,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
 
 
 def _draining(job: Any, slots: list[ClassAd]) -> str:
-    """Why the slots drain that could run a job, if all of them do."""
+    """Return why all slots that could run a job drain; empty if some don't."""
     stay = [slot for slot in slots if slot.get("Draining") is not True]
     if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
         return ""
@@ -65,7 +65,7 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
 
 
 def word_of_machine(machine: str) -> str:
-    """Return why a machine of the pool takes no trials, in its own words; empty if it does."""
+    """Return why a machine takes no trials, in its own words; empty if it takes them."""
     found = machine_named(machine)
     return found.explanation() if found and found.state() != "well" else ""
 

@@ -1,4 +1,4 @@
-"""What the word behind `trialfleet why` names: a run, a region, a node or trial, a job and more."""
+"""The subject of `trialfleet why`: a run, a region, a DAG node or trial, a job, and more."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ _SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is asked about.
+    """The subject of a question.
 
     Attributes:
-        word: as it was typed.
-        what: what it is. A `day` is a region of which the journal of a study's days has the newest
-            word, and no run was made.
-        name: the region's, where it is a `day`.
-        folder: its run's; for a day the folder of the study's runs.
+        word: the argument as typed.
+        what: its type. A `day` is a region whose newest outcome is in the journal of a study's
+            days, without a run.
+        name: the region's name, for a `day`.
+        folder: its run's folder; for a day the folder of the study's runs.
         region: the region's graph.
-        node: the DAG node, or one of the trials that it runs.
-        job: the job's id, where that was typed.
-        newest: the newest word on it is asked for, which a day without a run may have; no run was
-            named.
+        node: the DAG node, or one of its trials.
+        job: the job's id, if typed.
+        newest: whether no run was named, so that a day without a run may have the newest outcome.
     """
 
     word: str
@@ -55,21 +54,21 @@ class Subject:
 
 
 def find_subject(word: str | None, run: str | None = None) -> Subject:
-    """Return what a word names.
+    """Return the subject that a word names.
 
     Args:
         word: a region's name, STUDY/REGION or RUN/REGION, a trial's or DAG node's, a job's or an
             instance's id, a run; None: the run.
-        run: the run that is meant; default: the newest here that has such a region or node, unless
-            the journal of a study's days has a newer word on that region.
+        run: the run to look in; default: the newest here that has such a region or node, unless
+            the journal of a study's days has a newer outcome of that region.
 
     Raises:
-        InputError: nothing is called so; names what there is.
+        InputError: the word names nothing; lists the possible names.
     """
     if word is None:
         return Subject(word=str(find_run(run).name), what="run", folder=_opened(find_run(run)))
     if run is not None:
-        _opened(find_run(run))  # no word is looked up in what is no run
+        _opened(find_run(run))  # fails if it is not a run
     if found := _named(word, run):
         return found
     if _INSTANCE.fullmatch(word):
@@ -87,7 +86,7 @@ def _opened(folder: Path) -> Path:
 
 
 def _named(word: str, run: str | None) -> Subject | None:
-    """A region or node by its name alone, else by that behind its study's, or its run's."""
+    """Return a region or node by its name, or by STUDY/NAME or RUN/NAME."""
     if found := _newest(word, word, run, None):
         return found
     before, _, name = word.partition("/")
@@ -102,14 +101,14 @@ def _named(word: str, run: str | None) -> Subject | None:
 
 
 def _studies() -> set[str]:
-    """The studies that have runs or days here."""
+    """Return the studies that have runs or days here."""
     return {found.study for found in runs_here()} | {place.name for place in _days_here(None)}
 
 
 def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject | None:
-    """A region, by its newest run or, if that is newer, by a day on which it had none; or a node.
+    """Return a region from its newest run, or from a newer day without a run; or a node.
 
-    Where several studies have such a region it is called STUDY/REGION.
+    If several studies have such a region, its name is STUDY/REGION.
     """
     if run is None:
         runs = [r for r in _submitted_first() if study in {None, r.study}]
@@ -132,7 +131,7 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
 
 
 def _is_shared(region: str) -> bool:
-    """Whether several studies have a region of this name here."""
+    """Return whether several studies here have a region of this name."""
     of_runs = {run.folder.absolute().parent for run in runs_here() if _may_have(region, run)}
     of_days = {folder for folder in _days_here(None) if _of_a_day(region, folder)}
     return len(of_runs | of_days) > 1
@@ -143,7 +142,7 @@ def _may_have(name: str, run: FoundRun) -> bool:
 
 
 def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | None:
-    """A region or node of a run, and when that was planned."""
+    """Return a region or node of a run, and the run's time of planning."""
     slug, head = region_slug(name), name.partition(".")[0]
     regions = RunFolder(folder.absolute()).regions
     if not ((regions / slug).is_dir() or (_is_plain(head) and (regions / head).is_dir())):
@@ -185,8 +184,8 @@ def _job(word: str, run: str | None) -> Subject:
     if found := _in_logs(int(cluster), word, run):
         return found
     raise InputError(
-        f"no job {word} is in HTCondor's queue or in the logs of a run in "
-        f"{str(RUNS.absolute())!r}; those in the queue: condor_q -nobatch{where_tools_work()}"
+        f"the job {word} is neither in HTCondor's queue nor in the logs of a run in "
+        f"{str(RUNS.absolute())!r}; to list the queue: condor_q -nobatch{where_tools_work()}"
     )
 
 
@@ -204,7 +203,7 @@ def _of_job(word: str, folder: str, ad: dict[str, str]) -> Subject:
 
 
 def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
-    """A job that has left the queue: its event log lies with its trial, or its graph."""
+    """Return the subject of a job that has left the queue, from event logs of trials and DAGs."""
     event = re.compile(rb"^\d{3} \(%03d\." % cluster, re.MULTILINE)
     folders = [find_run(run)] if run else [found.folder for found in runs_here()]  # newest first
     for folder in folders:
@@ -223,7 +222,7 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
 
 
 def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subject | None:
-    """A DAGMan job, the run's or a region's, or one of the run's own beside its trials."""
+    """Return the subject of a DAGMan job, or of one of the run's jobs beside its trials."""
 
     def has(log: Path) -> bool:
         return log.is_file() and event.search(log.read_bytes()) is not None
@@ -237,13 +236,13 @@ def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subj
 
 
 def _days_here(study: str | None) -> list[Path]:
-    """The folders of the studies that have days here, of all or of one."""
+    """Return the folders of the studies that have days here, of all or of one."""
     found = sorted(journal.parent for journal in RUNS.absolute().glob("*/daily.db"))
     return [folder for folder in found if study in {None, folder.name}]
 
 
 def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
-    """When a study's journal said its last of a region, if it knows it, where no run was made."""
+    """Return the time of a region's newest outcome in a study's journal, if it has no run."""
     from trialfleet.workflows.facts.journal.journal import Journal
 
     journal = Journal(DailyFolder(folder).journal)
@@ -254,7 +253,7 @@ def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
     newest = max(said, key=lambda one: (one.date, one.attempt), default=None)
     if newest is None or newest.recorded is None:
         return attempts[-1].started.timestamp(), folder
-    # what a run did is told by the run, as long as that is there
+    # an existing run has the outcome itself
     is_in_a_run = newest.run is not None and (folder / newest.run).is_dir()
     return (0.0 if is_in_a_run else newest.recorded.timestamp()), folder
 
@@ -273,22 +272,22 @@ def _unknown(word: str, run: str | None) -> str:
         run, word = before, name
     if run is None and not runs_here():
         return (
-            f"no run has a region or node named {word!r}, and no job or instance is called so; "
-            f"there are no runs in {str(RUNS.absolute())!r}: make one with: "
-            "trialfleet plan STUDY, or name the folder of one by --run"
+            f"{word!r} is not a region, node, job or instance; there are no runs in "
+            f"{str(RUNS.absolute())!r}: make one with: trialfleet plan STUDY, or name a run's "
+            "folder with --run"
         )
     folder = _opened(find_run(run))
     graph = graph_of(load_frozen(folder / "study.yaml").study).regions
     known = [region.name for region in graph]
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     return (
-        f"{word!r} is no region or node of the run {folder.name!r}, no job and no instance"
+        f"{word!r} is not a region or node of the run {folder.name!r}, a job or an instance"
         f"{did_you_mean(word, known)}; regions: {', '.join(known[:_SHOWN])}{more}"
         f"; a node, for example: {_node_like(word, graph)}"
     )
 
 
 def _node_like(word: str, graph: Sequence[RegionGraph]) -> str:
-    """A node of the region that a word begins with, else of the first."""
+    """Return a node of the region that a word begins with, otherwise of the first."""
     meant = (one for one in graph if word.partition(".")[0] in {one.name, one.slug})
     return next(meant, graph[0]).trial_nodes[0]

@@ -1,4 +1,4 @@
-"""Why trials' jobs that are in the queue don't run: what the pool has, and what AWS gives."""
+"""The reasons why queued jobs of trials don't run: the pool's slots, and AWS's refusals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.views.why.facts import Queued, Scaling, WitnessedRun
+from trialfleet.workflows.views.why.facts import Queued, RunFacts, Scaling
 
-# AWS's names for what is wrong, as the autoscaler repeats them; or its own words. In this order.
+# Patterns of AWS's errors, as the autoscaler repeats them, and of its own words; in this order.
 _OF_AWS: tuple[tuple[str, Kind], ...] = (
     (r"RequestLimitExceeded|Throttl|request limit", Kind.THROTTLE),
     (r"MaxSpotInstanceCountExceeded", Kind.SPOT_QUOTA),
@@ -27,39 +27,39 @@ _OF_AWS: tuple[tuple[str, Kind], ...] = (
     (r"the fleet has at most", Kind.MAX_NODES),
     (r"AWS", Kind.AWS),
 )
-_MENDING: dict[Kind, tuple[Blame, str, str]] = {
-    Kind.THROTTLE: (Blame.AWS, "AWS lets it ask again soon; if this stays", "fleet status"),
-    Kind.SPOT_QUOTA: (Blame.AWS, "ask AWS for a higher quota of spot", "fleet doctor"),
-    Kind.QUOTA: (Blame.AWS, "ask AWS for a higher quota", "fleet doctor"),
+_FIXES: dict[Kind, tuple[Blame, str, str]] = {
+    Kind.THROTTLE: (Blame.AWS, "it is retried soon; if this persists", "fleet status"),
+    Kind.SPOT_QUOTA: (Blame.AWS, "request a higher spot quota from AWS", "fleet doctor"),
+    Kind.QUOTA: (Blame.AWS, "request a higher quota from AWS", "fleet doctor"),
     Kind.SPOT_PRICE: (Blame.MONEY, "raise fleet.spot.ceiling, or lower spot.share", "fleet plan"),
     Kind.CAPACITY: (
         Blame.AWS,
-        "it asks again by itself; more instance_types, zones or on-demand help",
+        "it is retried automatically; more instance_types, zones or on-demand nodes help",
         "fleet plan",
     ),
-    Kind.PERMISSION: (Blame.AWS, "give it", "fleet plan --policy"),
-    Kind.CREDENTIALS: (Blame.AWS, "give valid credentials", "fleet doctor"),
+    Kind.PERMISSION: (Blame.AWS, "grant the permission", "fleet plan --policy"),
+    Kind.CREDENTIALS: (Blame.AWS, "provide valid credentials", "fleet doctor"),
     Kind.MONEY: (Blame.MONEY, "raise fleet.price_cap.run for the next run", "fleet plan"),
     Kind.PRICE_CAP: (Blame.MONEY, "raise fleet.price_cap.hour, or wait", "fleet plan"),
-    Kind.MATCH: (Blame.USER, "choose larger instance_types, or ask for less", "fleet plan"),
-    Kind.UNFIT_NODES: (Blame.NODE, "see what their boots and probes say", "fleet status"),
-    Kind.MAX_NODES: (Blame.PERSON, "it waits for its turn; raise fleet.nodes.max", "fleet plan"),
-    Kind.AWS: (Blame.AWS, "see what it says", "fleet doctor"),
+    Kind.MATCH: (Blame.USER, "choose larger instance_types, or lower the resources", "fleet plan"),
+    Kind.UNFIT_NODES: (Blame.NODE, "see their boot logs and probes", "fleet status"),
+    Kind.MAX_NODES: (Blame.PERSON, "wait, or raise fleet.nodes.max", "fleet plan"),
+    Kind.AWS: (Blame.AWS, "see AWS's error", "fleet doctor"),
 }
 
 
-def gets_nowhere(subject: str, trouble: JobTrouble) -> Answer:
-    """Return why a trial gets nowhere: its job is started in vain, or stays in a state.
+def explain_no_progress(subject: str, trouble: JobTrouble) -> Answer:
+    """Return why a trial makes no progress: its job is evicted repeatedly, or stays in a state.
 
     Args:
-        subject: what was asked about.
-        trouble: that trial's.
+        subject: the subject of the answer.
+        trouble: the trial's trouble.
     """
     is_evicted = trouble.kind == "evictions"
     where = trouble.machine or "the machines"
     advice = {
-        True: f"look at {where} and at the trainer; HTCondor's own words are in the job's log",
-        False: "look at what its log says last",
+        True: f"check {where} and the trainer; the job's log has HTCondor's reasons",
+        False: "read the end of its log",
     }[is_evicted]
     return Answer(
         subject=subject,
@@ -71,13 +71,13 @@ def gets_nowhere(subject: str, trouble: JobTrouble) -> Answer:
     ).with_evidence(trouble.reason, trouble.error)
 
 
-def waits(subject: str, run: WitnessedRun | None, queued: Queued) -> Answer:
-    """Return why a job waits that is in the queue.
+def explain_wait(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
+    """Return why a job in the queue waits.
 
     Args:
-        subject: whose job it is.
-        run: its run; None: it is no job of ours, and our own commands don't know it.
-        queued: the job, and what the pool has for it.
+        subject: the subject of the answer.
+        run: its run; None: it is not a job of trialfleet, so that its commands don't apply.
+        queued: the job and the pool's slots for it.
     """
     if queued.blocked:
         return _for_files(subject, run, queued)
@@ -89,11 +89,11 @@ def waits(subject: str, run: WitnessedRun | None, queued: Queued) -> Answer:
     return fleets.with_evidence(answer.why) if fleets else answer
 
 
-def _for_files(subject: str, run: WitnessedRun | None, queued: Queued) -> Answer:
+def _for_files(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
     job = f"job {queued.job}"
-    why = f"its job ({job}) has a slot; HTCondor sends the files there that jobs share"
+    why = f"its job ({job}) has a slot and is receiving the files that jobs share"
     answer = Answer(subject, Kind.SOON, Blame.NOBODY, why)
-    answer = answer.with_evidence(f"{job} waits for files since {queued.seconds:.0f} s")
+    answer = answer.with_evidence(f"{job} has waited for files for {queued.seconds:.0f} s")
     faults = run.look.faults if run else ()
     fault = next((each for each in faults if queued.job.startswith(f"{each.job}.")), None)
     if run is None or fault is None:
@@ -103,49 +103,50 @@ def _for_files(subject: str, run: WitnessedRun | None, queued: Queued) -> Answer
         kind=Kind.FILES,
         blame=Blame.POOL,
         why=fault.what,
-        advice="the pool's supervisor sees to that within 30 s; to do it now",
+        advice="the pool's supervisor repairs it within 30 s; to do it now",
         command=run.resume,
     )
 
 
-def _in_pool(subject: str, run: WitnessedRun | None, queued: Queued) -> Answer:
+def _in_pool(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
     found, job = queued.prospects, f"job {queued.job}"
 
     def answer(kind: Kind, blame: Blame, why: str, advice: str = "", command: str = "") -> Answer:
-        since = f"{job} waits for a slot since {queued.seconds:.0f} s"
+        since = f"{job} has waited for a slot for {queued.seconds:.0f} s"
         return Answer(subject, kind, blame, why, advice, command, evidence=(since,))
 
     if found is None:
-        why = "its job waits for a slot, and HTCondor's collector does not say which there are"
+        why = "its job waits for a slot, but HTCondor's collector does not answer"
         return answer(Kind.POOL_DOWN, Blame.POOL, why, command="trialfleet pool status")
     if not found.slots:
-        why = "its job waits for a slot, and the pool has none"
-        advice = "bring up a machine, or look for what ended them"
+        why = "its job waits for a slot, but the pool has none"
+        advice = "start a machine, or find out why there is none"
         return answer(Kind.NO_SLOTS, Blame.POOL, why, advice, "trialfleet pool status")
     if not found.fit:
-        advice = "ask for less, or bring such a slot"
+        advice = "lower the resources, or add such a slot"
         see = run.again if run else f"condor_q -better-analyze {queued.job}"
         return answer(Kind.MATCH, Blame.USER, str(found), advice, see)
     if queued.draining:
         why = f"the slots that can run it are draining: {queued.draining}"
-        advice = "another node takes over once there is one; if the draining was a mistake"
+        advice = "another node runs it once there is one; if the draining was a mistake"
         return answer(Kind.DRAINING, Blame.NODE, why, advice, "condor_drain -cancel MACHINE")
     if found.unwilling:
         command = "condor_status -af:h Name Start"
-        return answer(Kind.UNWILLING, Blame.POOL, str(found), "let their START take it", command)
+        advice = "make their START expression accept it"
+        return answer(Kind.UNWILLING, Blame.POOL, str(found), advice, command)
     if queued.free:
-        why = f"a slot is free for its job ({job}); HTCondor starts it within seconds"
+        why = f"a slot is free for its job ({job}); HTCondor will start it within seconds"
         return answer(Kind.SOON, Blame.NOBODY, why)
     others = _jobs(queued)
     are = "are" if found.willing > 1 else "is"
-    why = f"{_all(found.willing)} that can run it {are} busy{others}; it waits for its turn"
+    why = f"{_all(found.willing)} that can run it {are} busy{others}; it waits in the queue"
     if run is None:
-        return answer(Kind.BUSY, Blame.NOBODY, why, "to see whose jobs run", "condor_q -all")
-    return answer(Kind.BUSY, Blame.NOBODY, why, "nothing is wrong; to watch", run.watch)
+        return answer(Kind.BUSY, Blame.NOBODY, why, "to see the running jobs", "condor_q -all")
+    return answer(Kind.BUSY, Blame.NOBODY, why, "no action is needed; to watch", run.watch)
 
 
 def _all(slots: int) -> str:
-    return f"all {slots} slots" if slots > 1 else "the one slot"
+    return f"all {slots} slots" if slots > 1 else "the only slot"
 
 
 def _count(jobs: int) -> str:
@@ -164,8 +165,8 @@ def _jobs(queued: Queued) -> str:
 # --- the fleet ------------------------------------------------------------------------------------
 
 
-def _of_fleet(subject: str, run: WitnessedRun) -> Answer | None:
-    """Return why no node comes for it; None where the run brings none of its own."""
+def _of_fleet(subject: str, run: RunFacts) -> Answer | None:
+    """Return why no node starts for it; None if the run has no autoscaler."""
     scaling = run.scaling
     if not scaling.wanted:
         return None
@@ -176,38 +177,38 @@ def _of_fleet(subject: str, run: WitnessedRun) -> Answer | None:
     if not known:
         return _coming(subject, run, scaling)
     kind, line = min(known, key=lambda one: [k for _, k in _OF_AWS].index(one[0]))
-    blame, advice, command = _MENDING[kind]
+    blame, advice, command = _FIXES[kind]
     why, others = f"it waits for a node: {line}", tuple(other for other in lines if other != line)
-    mend = f"trialfleet {command} {run.frozen.study_file}"
-    return Answer(subject, kind, blame, why, advice, mend, evidence=others)
+    fix = f"trialfleet {command} {run.frozen.study_file}"
+    return Answer(subject, kind, blame, why, advice, fix, evidence=others)
 
 
 def kind_of_refusal(line: str) -> Kind | None:
-    """Return what keeps AWS or the fleet's settings from giving a node, by what is said of it."""
+    """Return the kind of refusal by AWS or the fleet's settings that a line reports."""
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
 
-def _coming(subject: str, run: WitnessedRun, scaling: Scaling) -> Answer | None:
+def _coming(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
     if not scaling.coming:
         return None
-    why = f"it waits for a node: {scaling.coming} boot(s) now and joins within some minutes"
+    why = f"it waits for a node: {scaling.coming} booting now, joining within some minutes"
     status = f"trialfleet fleet status {run.frozen.study_file}"
     return Answer(subject, Kind.BOOTING, Blame.NOBODY, why, command=status)
 
 
-def _silent(subject: str, run: WitnessedRun, scaling: Scaling) -> Answer | None:
-    """Nobody asks for nodes."""
+def _silent(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
+    """Return the answer for a fleet without a working autoscaler."""
     since = scaling.silent_since(run.now)
     state = (scaling.report or {}).get("state")
     if scaling.report is None:
-        why = "no node comes: the fleet's autoscaler has not reported yet"
+        why = "no node starts: the fleet's autoscaler has not reported yet"
     elif state == "waiting":
-        why = "no node comes: another autoscaler of this fleet is at work"
+        why = "no node starts: another autoscaler of this fleet is running"
     elif state == "ended" or since:
         when = f" since {since:%H:%M} UTC" if since else ""
-        why = f"no node comes: the fleet's autoscaler has not reported{when}"
+        why = f"no node starts: the fleet's autoscaler has not reported{when}"
     else:
         return None
     command = f"trialfleet fleet autoscale {run.frozen.study_file} --run {run.frozen.run}"
-    advice = "see whether its job runs; by hand"
+    advice = "check whether its job runs; to start one by hand"
     return Answer(subject, Kind.AUTOSCALER, Blame.POOL, why, advice, command)

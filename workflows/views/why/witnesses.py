@@ -1,6 +1,6 @@
-"""Asking the witnesses of a run: its files, its study, the job queue, the collector, the fleet.
+"""The facts of a run from its sources: files, study, job queue, collector and fleet.
 
-Each may be away; then that is what is known. Nothing is changed.
+A source may be unreachable; that is a fact, too. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from trialfleet.workflows.views.why.facts import (
     Htcondor,
     NodeFacts,
     Queued,
+    RegionFacts,
+    RunFacts,
     Scaling,
-    WitnessedRegion,
-    WitnessedRun,
 )
 from trialfleet.workflows.views.why.slot_witnesses import queued_job, word_of_machine
 
-_TAIL = 60_000  # bytes of a region's scripts' log that are looked at
+_TAIL = 60_000  # bytes read of the log of a region's scripts
 
 
-class RunWitnesses:
-    """What is known of one run at one moment."""
+class RunFactsReader:
+    """Reader of the facts of one run at one moment."""
 
     def __init__(self, folder: Path) -> None:
         self.files = RunFolder(folder)
@@ -64,9 +64,9 @@ class RunWitnesses:
 
     # -- the run ---------------------------------------------------------------------------------
 
-    def run(self) -> WitnessedRun:
-        """What is known of the run as a whole."""
-        return WitnessedRun(
+    def run(self) -> RunFacts:
+        """Return the facts of the whole run."""
+        return RunFacts(
             frozen=self.frozen,
             look=self.look,
             htcondor=self.htcondor,
@@ -80,7 +80,7 @@ class RunWitnesses:
         )
 
     def _owner(self) -> str:
-        """Return which other machine owns the run, in words; empty where none is known to."""
+        """Return the other machine that owns the run, in words; empty if none is known."""
         if self.look.storage_away:
             return ""
         with suppress(OptimizerError):
@@ -89,10 +89,10 @@ class RunWitnesses:
 
     # -- a region --------------------------------------------------------------------------------
 
-    def region(self, graph: RegionGraph) -> WitnessedRegion:
-        """What is known of a region."""
+    def region(self, graph: RegionGraph) -> RegionFacts:
+        """Return the facts of a region."""
         status = next(r for r in self.look.status.regions if r.slug == graph.slug)
-        return WitnessedRegion(
+        return RegionFacts(
             **vars(status),
             records=self.look.records[graph.slug],
             hours_spent=_hours(self._trials[graph.name]),
@@ -114,9 +114,9 @@ class RunWitnesses:
     # -- a node ----------------------------------------------------------------------------------
 
     def node(self, graph: RegionGraph, name: str) -> NodeFacts:
-        """What is known of a node of a region's graph, or of a trial.
+        """Return the facts of a DAG node, or of a trial.
 
-        Of a node that runs several trials, that is what is known of the one that it is at.
+        For a node that runs several trials, these are the facts of its current trial.
         """
         files = self.files.region(graph.slug)
         end = {graph.best: files.best, graph.gate: files.gate}.get(name)
@@ -204,8 +204,8 @@ class RunWitnesses:
         return queued_job(self.files, node)
 
     def _before(self, graph: RegionGraph, node: str) -> str:
-        """The first node before it, of its lane or of the region's ends, that isn't over."""
-        told: dict[str | None, bool] = {}  # by node: whether all of its trials are that it began
+        """Return the first unfinished node before it, of its lane or of the region's ends."""
+        told: dict[str | None, bool] = {}  # by node: whether all of its asked trials are told
         for trial in self._trials[graph.name]:
             at = graph.node_of(_node_of(trial))
             told[at] = told.get(at, True) and trial.state.is_finished()
@@ -217,11 +217,11 @@ class RunWitnesses:
         return next((one for one in before if one not in over and not _skipped(log, one)), "")
 
 
-# -- witnesses ---------------------------------------------------------------------------------
+# -- sources -----------------------------------------------------------------------------------
 
 
 def _htcondor(queued: QueuedRun | None) -> Htcondor:
-    """Whether the job queue answered, or what of HTCondor doesn't."""
+    """Return whether the job queue answered, otherwise the unreachable part of HTCondor."""
     if queued is not None:
         return "answers"
     try:
@@ -232,7 +232,7 @@ def _htcondor(queued: QueuedRun | None) -> Htcondor:
 
 
 def _stopped_by(files: RunFolder) -> str:
-    """Who ended the run before its time, and how; empty where nobody did."""
+    """Return who stopped the run, and how; empty if nobody did."""
     if files.stopped.exists():
         noted = read_record(files.stopped, shape=StoppedRun)
         when = datetime.fromisoformat(noted["time"]).astimezone()
@@ -243,7 +243,7 @@ def _stopped_by(files: RunFolder) -> str:
 
 
 def _is_supervised() -> bool | None:
-    """Whether somebody holds the supervisor's lock, of the embedded pool or of this user."""
+    """Return whether a supervisor of the embedded pool or of this user holds its lock."""
     config = os.environ.get("CONDOR_CONFIG", "")
     folders = [default_state(), *([Path(config).parent] if config else [])]
     found = [locked for folder in folders if (locked := _is_locked(folder)) is not None]
@@ -251,7 +251,10 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """None where there never was a supervisor, but for an embedded pool, which should have one."""
+    """Return whether a supervisor's lock is held; None if there never was a supervisor.
+
+    An embedded pool should have one, so that it is False there.
+    """
     try:
         with (folder / "supervisor.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -283,7 +286,7 @@ def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
 
 
 def _skipped(log: Path, *names: str) -> str:
-    """Why a node or trial was passed over, in the words of its node's scripts."""
+    """Return why a node or trial was skipped, from the log of its node's scripts."""
     any_of = "|".join(map(re.escape, names))
     text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
     found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", text, re.MULTILINE)
@@ -291,7 +294,7 @@ def _skipped(log: Path, *names: str) -> str:
 
 
 def _last_stay(place: TrialFolder) -> Execution | None:
-    """The last stay of a job in a slot."""
+    """Return the last stay of a job in a slot."""
     return next((start for start in reversed(read_starts(place)) if start.slot), None)
 
 

@@ -66,7 +66,7 @@ def main() -> int:
 def both_ways(
     name: str, seed: int, trials: int, more: int
 ) -> tuple[str, float, tuple[float, float], tuple[float, float]]:
-    """Return a task's regret where the ways part, and what each leads to: regret, seconds an ask."""
+    """Return a task's regret at the fork, then regret and seconds an ask of each way."""
     given = (
         problem("bbob-mixint-5", name[1:], seed, noisy=False)
         if name[0] == "f"
