@@ -153,7 +153,7 @@ def test_another_account_is_refused_and_not_asked_anything(
         with pytest.raises(FleetError) as refused:
             inventory.instances(aws, fleet())
     assert str(refused.value) == (
-        f"the AWS credentials here are of account {ACCOUNT}, and this fleet is in {OTHER}: mend "
+        f"the AWS credentials here are of account {ACCOUNT}, and this fleet is in {OTHER}: correct "
         "~/.aws, or the profile or role that it names"
     )
     assert inventory.instances(Aws(account=ACCOUNT), fleet()) == []
@@ -163,5 +163,5 @@ def test_another_account_is_refused_and_not_asked_anything(
 def test_a_file_that_is_none_of_ours_is_told(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "aws.json").write_text(text)
-    with pytest.raises(InputError, match=r"aws\.json can't be read .*plan the study anew"):
+    with pytest.raises(InputError, match=r"aws\.json can't be read .*plan the study again"):
         account.read(tmp_path / "aws.json")

@@ -44,7 +44,7 @@ def test_a_changed_policy_and_trust_are_brought_up_to_date(cloud: Account) -> No
 
 def test_somebody_elses_role_of_the_same_name_is_neither_used_nor_removed(cloud: Account) -> None:
     cloud.client("iam").create_role(RoleName="trialfleet-f", AssumeRolePolicyDocument="{}")
-    with pytest.raises(FleetError, match=r"role trialfleet-f exists and isn't tagged"):
+    with pytest.raises(FleetError, match=r"role trialfleet-f exists already, without the tag"):
         identity.ensure(cloud.aws, fleet(), POLICY, TRUST)
     identity.remove(cloud.aws, fleet())
     assert cloud.holdings()[-1] == "role trialfleet-f"

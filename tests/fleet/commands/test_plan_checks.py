@@ -64,7 +64,7 @@ def file(cloud: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
             OwnInstance(id="i-1", aws_region=AWAY, address="10.0.0.5"),
             {},
             (
-                f"nodes in {HOME} can't reach the manager: without `manager:` they are told its "
+                f"nodes in {HOME} can't reach the manager: without `manager:` they get its "
                 f"private address in {AWAY}, 10.0.0.5"
             ),
         ),
@@ -194,7 +194,7 @@ def test_on_demand_prices_stand_beside_those_of_spot(cloud: Account, file: Path)
             {"price_cap": {"hour": 3}, "nodes": {"min": 3, "max": 4}},
             (
                 "price_cap.hour, which is 3, pays for 2 nodes at 1.123 USD per hour, fewer than "
-                "nodes.min, which is 3"
+                "nodes.min, which is 3: raise the cap"
             ),
         ),
         (
@@ -225,7 +225,7 @@ def test_trials_that_want_gpus_and_a_type_without_are_told(cloud: Account, file:
         },
     }
     file.write_text(json.dumps(study))
-    words = "m5.large has no GPU, and the study's trials want one (accelerator: gpu)"
+    words = "m5.large has no GPU, but the study's trials need one (accelerator: gpu)"
     assert words in command("fleet.yaml").output
     file.write_text(json.dumps(study | {"accelerator": "cpu"}))
     assert words not in command("fleet.yaml").output
