@@ -54,7 +54,7 @@ class AwsEnvironment:
         return Aws(account=self.account)
 
 
-def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
+def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
     """Return the AWS settings for the autoscaler of a run that is planned here.
 
     Args:

@@ -122,7 +122,7 @@ def digest(wanted: Mapping[str, Any]) -> str:
 def templates(aws: Aws, fleet: Fleet, aws_region: str) -> list[LaunchTemplateTypeDef]:
     """List the fleet's launch templates in a region."""
     paginator = aws.ec2(aws_region).get_paginator("describe_launch_templates")
-    pages = paginator.paginate(Filters=[tags.of(fleet)])
+    pages = paginator.paginate(Filters=[tags.fleet_filter(fleet)])
     return [template for page in pages for template in page["LaunchTemplates"]]
 
 

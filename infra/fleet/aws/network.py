@@ -89,7 +89,9 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
     with asking(f"the security group {name} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         in_vpc: Any = {"Name": "vpc-id", "Values": [vpc]}
-        found = ec2.describe_security_groups(Filters=[tags.of(fleet), in_vpc])["SecurityGroups"]
+        found = ec2.describe_security_groups(Filters=[tags.fleet_filter(fleet), in_vpc])[
+            "SecurityGroups"
+        ]
         rules: list[SecurityGroupRuleTypeDef] = []  # a new one lets nothing in
         if found:
             group = found[0]["GroupId"]
@@ -122,7 +124,9 @@ def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
 def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
     """List the fleet's security groups in a region."""
     ec2 = aws.ec2(aws_region)
-    pages = ec2.get_paginator("describe_security_groups").paginate(Filters=[tags.of(fleet)])
+    pages = ec2.get_paginator("describe_security_groups").paginate(
+        Filters=[tags.fleet_filter(fleet)]
+    )
     return [group["GroupId"] for page in pages for group in page["SecurityGroups"]]
 
 

@@ -25,7 +25,7 @@ class OwnInstance:
     address: str
 
 
-def look(base: str = "") -> OwnInstance | None:
+def find(base: str = "") -> OwnInstance | None:
     """Return this machine's description by EC2's metadata service (IMDSv2); None outside of EC2.
 
     `base` is the service's URL; by default it comes from the AWS tools' environment variables.

@@ -46,7 +46,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
     if fleet.gangs is None:
         return []
     found = aws.ec2(aws_region).describe_placement_groups(
-        Filters=[tags.of(fleet), {"Name": "state", "Values": ["pending", "available"]}]
+        Filters=[tags.fleet_filter(fleet), {"Name": "state", "Values": ["pending", "available"]}]
     )
     return [group["GroupName"] for group in found["PlacementGroups"]]
 

@@ -24,7 +24,7 @@ def specification(fleet: Fleet, kind: str, more: Mapping[str, str] = {}) -> Any:
     return {"ResourceType": kind, "Tags": [*own(fleet), *_listed(more)]}
 
 
-def of(fleet: Fleet) -> Any:
+def fleet_filter(fleet: Fleet) -> Any:
     """Return EC2's filter for the fleet's resources."""
     return {"Name": f"tag:{names.FLEET_TAG}", "Values": [fleet.called]}
 

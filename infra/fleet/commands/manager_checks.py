@@ -29,7 +29,7 @@ INSTALL = "`sudo trialfleet manager install` makes this machine a manager"
 def examine(fleet: Fleet) -> list[Finding]:
     """Check the manager's port, the versions and the token; raises nothing."""
     program = f"{version('trialfleet')}, with Python {platform.python_version()}"
-    own = own_instance.look()
+    own = own_instance.find()
     return [
         _port(fleet, own),
         _htcondor(),

@@ -34,7 +34,7 @@ def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
 
     With `gone` also those shutting down and terminated; AWS forgets them after about an hour.
     """
-    found = tagged(aws, fleet.aws_regions, [tags.of(fleet)])
+    found = tagged(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
     return [instance for instance in found if gone or instance.alive]
 
 

@@ -108,7 +108,7 @@ class Regions:
     def _ask(self, aws_region: str, launched: Sequence[Instance], renew: Renew | None) -> _Answer:
         listed, silence, trouble = None, None, None
         try:
-            listed = inventory.tagged(self._aws, [aws_region], [tags.of(self._fleet)])
+            listed = inventory.tagged(self._aws, [aws_region], [tags.fleet_filter(self._fleet)])
         except FleetError as error:
             silence = error
         known = self._last.get(aws_region, []) if listed is None else listed

@@ -73,7 +73,7 @@ def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
         InputError: as for `manager_address`.
         PoolError: this machine isn't a manager: it has no token for nodes, or no HTCondor.
     """
-    own = own_instance.look()
+    own = own_instance.find()
     manager = manager_address(fleet, own)
     return NodeInputs(
         manager=manager,

@@ -22,7 +22,7 @@ from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
 
 
-class Books:
+class CostLedger:
     """The costs of one fleet, as known to one autoscaler."""
 
     def __init__(

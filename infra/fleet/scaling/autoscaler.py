@@ -27,7 +27,7 @@ from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import down_note, draining, end_trials
-from trialfleet.infra.fleet.scaling.accounting import Books
+from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.decision import (
     Decision,
@@ -156,7 +156,7 @@ class Autoscaler:
         self._began = self._clock.now()
         self._watch = Watch(self._began)
         self._regions = Regions(aws, fleet)
-        self._books = Books(aws, fleet, run, self._began, planned)
+        self._cost_ledger = CostLedger(aws, fleet, run, self._began, planned)
         self._chosen: tuple[datetime, list[Candidate]] | None = None
         self._prepared: Prepared | None = None
         self._room = Room(gpus=fleet.needs.gpus * fleet.shares)
@@ -175,9 +175,9 @@ class Autoscaler:
             raise unheard[0]
         if self._clock.is_set:
             return self._only_waited(living, troubles, now)
-        troubles.append(self._books.note(listed, now))
+        troubles.append(self._cost_ledger.note(listed, now))
         view = self._look()
-        self._books.seen(view.nodes, now)
+        self._cost_ledger.seen(view.nodes, now)
         candidates, unavailable = self._candidates(now)
         shares = self._fleet.shares
         rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
@@ -195,7 +195,7 @@ class Autoscaler:
         ended, limits, trouble = self._end_trials(stop, limits)
         phases = {node.id: phase(node, limits, now) for node in nodes}
         decision = decide(demand, nodes, self._paused(limits, phases, now), now)
-        self._books.explained(view.nodes, decision.terminate)
+        self._cost_ledger.explained(view.nodes, decision.terminate)
         drained, refused = self._drain(decision, nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
         launched = self._launch(decision, candidates, now)
@@ -208,7 +208,7 @@ class Autoscaler:
             stopped=stop.reason if stop else "",
             ended=ended,
             notes=(*filter(None, troubles), *decision.reasons, *lines),
-            instances=self._books.lifetimes(),
+            instances=self._cost_ledger.lifetimes(),
         )
 
     def leave(self) -> Step:
@@ -230,16 +230,16 @@ class Autoscaler:
         drained, refused = self._drain(decision, nodes)
         # They were idle when they accepted the order to drain, and take no jobs since.
         ending = replace(decision, terminate=(*decision.terminate, *drained))
-        self._books.explained(view.nodes, ending.terminate)
+        self._cost_ledger.explained(view.nodes, ending.terminate)
         troubles += [*refused, self._terminate(ending, living)]
         heard = self._hear(now, renewing=False)
-        troubles += [*map(str, heard.silent.values()), self._books.note(heard.instances, now)]
+        troubles += [*map(str, heard.silent.values()), self._cost_ledger.note(heard.instances, now)]
         return replace(
             self._seen(view, [instance for instance in heard.instances if instance.alive], now),
             drained=drained,
             terminated=ending.terminate,
             notes=tuple(filter(None, troubles)),
-            instances=self._books.lifetimes(),
+            instances=self._cost_ledger.lifetimes(),
         )
 
     def _has_left_its_slots(self) -> bool:
@@ -264,8 +264,8 @@ class Autoscaler:
             waiting=view.demand.waiting,
             running=view.demand.running,
             price_per_hour=sum(instance.price or 0.0 for instance in living),
-            spent=self._books.spent(now),
-            since=self._books.since,
+            spent=self._cost_ledger.spent(now),
+            since=self._cost_ledger.since,
         )
 
     # --- Looking ----------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Autoscaler:
             due = lease.due(self._fleet, instances, now)
             return lease.renew(self._aws, self._fleet, due, now=now)
 
-        is_spent = run_cap_reached(self._fleet.price_cap.run, self._books.spent(now))
+        is_spent = run_cap_reached(self._fleet.price_cap.run, self._cost_ledger.spent(now))
         ends = is_spent or down_note.why_no_nodes(self._fleet.called)
         return self._regions.hear(self._watch.unlisted, renew if renewing and not ends else None)
 
@@ -296,7 +296,7 @@ class Autoscaler:
         if unheard:
             return "an AWS region does not list its nodes"
         capped = self._fleet.price_cap.run is not None
-        return "the run's cost is unknown" if capped and not self._books.known else ""
+        return "the run's cost is unknown" if capped and not self._cost_ledger.known else ""
 
     def _candidates(self, now: datetime) -> tuple[list[Candidate], str]:
         """Return the candidates for nodes, and the error if there are none."""
@@ -306,7 +306,7 @@ class Autoscaler:
                 self._prepared = None
             except (FleetError, InputError) as error:
                 return [], " ".join(str(error).split())
-        return ranked(self._chosen[1], self._fleet, self._books.history(now)), ""
+        return ranked(self._chosen[1], self._fleet, self._cost_ledger.history(now)), ""
 
     def _limits(
         self,
@@ -330,7 +330,7 @@ class Autoscaler:
             hour_cap=fleet.price_cap.hour,
             run_cap=fleet.price_cap.run,
             reserve=fleet.price_cap.reserve,
-            spent=self._books.spent(now),
+            spent=self._cost_ledger.spent(now),
             paused=paused,
         )
 

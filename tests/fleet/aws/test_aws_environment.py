@@ -57,7 +57,7 @@ def test_what_leads_to_the_account_is_kept_and_no_secret(
         "AWS_CONTAINER_AUTHORIZATION_TOKEN": "t",
         "LANG": "C",
     }
-    found = account.look(HOME, given)
+    found = account.snapshot(HOME, given)
     assert found.account == ACCOUNT
     assert found.variables == {
         "AWS_PROFILE": "nightly",
@@ -70,10 +70,10 @@ def test_what_leads_to_the_account_is_kept_and_no_secret(
 def test_keys_in_the_environment_alone_are_refused(shell: pytest.MonkeyPatch) -> None:
     shell.setenv("AWS_ACCESS_KEY_ID", "testing")
     shell.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
-    assert account.look(HOME).account == ACCOUNT  # the same account's are in the file
+    assert account.snapshot(HOME).account == ACCOUNT  # the same account's are in the file
     shell.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     with pytest.raises(InputError) as refused:
-        account.look(HOME)
+        account.snapshot(HOME)
     text = str(refused.value)
     assert text.startswith("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY: ")
     assert "it has no AWS" in text

@@ -36,7 +36,7 @@ MANAGER = OwnInstance(id="i-1", aws_region=HOME, address="10.0.0.5")
 
 def planned(cloud: Account, own: OwnInstance | None = None, **changes: Any) -> FleetPlan:
     fleet = moto_account.fleet(**{"instance_types": ["g5.xlarge"], **changes})
-    with mock.patch.object(own_instance, "look", return_value=own):
+    with mock.patch.object(own_instance, "find", return_value=own):
         return fleet_plan(cloud.aws, fleet)
 
 
@@ -78,7 +78,7 @@ def test_a_manager_that_another_regions_nodes_do_not_reach_is_told(
     assert len(found) == bool(words)
     assert words in "".join(found)
     fleet = moto_account.fleet(**changes)
-    with mock.patch.object(own_instance, "look", return_value=own):
+    with mock.patch.object(own_instance, "find", return_value=own):
         findings = {one.check: one for one in manager_checks.examine(fleet)}
     assert ("manager, from its nodes" in findings) == bool(words)
     if words:
@@ -89,7 +89,7 @@ def test_a_manager_that_another_regions_nodes_do_not_reach_is_told(
 
 def test_a_fleet_of_which_some_nodes_reach_the_manager_is_not_all_wrong() -> None:
     def found(**changes: Any) -> bool | None:
-        with mock.patch.object(own_instance, "look", return_value=MANAGER):
+        with mock.patch.object(own_instance, "find", return_value=MANAGER):
             findings = manager_checks.examine(moto_account.fleet(**changes))
         return next(one.ok for one in findings if one.check == "manager, from its nodes")
 
